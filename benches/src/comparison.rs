@@ -1,0 +1,299 @@
+//! Contenders that do the same work, and the three ways to run them.
+
+use std::time::{Duration, Instant};
+
+use criterion::Criterion;
+
+use crate::report::{Goal, Line, Part, Row, judge, judge_figure, sentence, table};
+
+/// How long one sample should take: long enough that reading the clock does not count.
+const SAMPLE: Duration = Duration::from_micros(500);
+
+/// A contender takes at least this many samples, however slow it is.
+const FEWEST_SAMPLES: usize = 10;
+
+enum Mode {
+    Criterion(Box<Criterion>),
+    SideBySide { budget: Duration },
+    Smoke,
+}
+
+/// The benches of one area, run as the command line asks.
+pub struct Bench {
+    area: &'static str,
+    mode: Mode,
+}
+
+impl Bench {
+    /// Reads the command line: `--test`, `--side-by-side`, or criterion's own arguments.
+    ///
+    /// `BENCH_SECONDS` sets how long a side-by-side comparison takes (default 3).
+    pub fn from_args(area: &'static str) -> Self {
+        let asked = |flag: &str| std::env::args().any(|arg| arg == flag);
+        let mode = if asked("--test") {
+            Mode::Smoke
+        } else if asked("--side-by-side") {
+            let seconds = std::env::var("BENCH_SECONDS").map_or(3.0, |text| {
+                text.parse()
+                    .unwrap_or_else(|_| panic!("BENCH_SECONDS is not a number: {text}"))
+            });
+            let budget = Duration::from_secs_f64(seconds);
+            Mode::SideBySide { budget }
+        } else {
+            let criterion = Criterion::default()
+                .warm_up_time(Duration::from_millis(500))
+                .measurement_time(Duration::from_secs(3))
+                .configure_from_args();
+            Mode::Criterion(Box::new(criterion))
+        };
+        Self { area, mode }
+    }
+
+    /// Whether this run only shows that the benches work: use small sizes.
+    pub fn is_smoke(&self) -> bool {
+        matches!(self.mode, Mode::Smoke)
+    }
+
+    /// Begins a comparison of contenders that do the same work.
+    pub fn compare<'a>(&'a mut self, name: &str) -> Comparison<'a> {
+        let name = name.to_owned();
+        Comparison {
+            bench: self,
+            name,
+            contenders: Vec::new(),
+            goals: Vec::new(),
+        }
+    }
+
+    /// Reports one figure that is not the time of an iteration, such as bytes or a share.
+    pub fn figure(&mut self, name: &str, value: f64, unit: &str, goal: Option<Goal>) {
+        let verdict = goal.and_then(|goal| judge_figure(&goal, value));
+        println!("{}: {name}: {value:.3} {unit}", self.area);
+        if self.is_smoke() {
+            // A smoke run uses small sizes: what it reaches says nothing about the goal.
+            return;
+        }
+        if let Some(verdict) = &verdict {
+            println!("  {}", sentence(verdict));
+        }
+        let (area, verdict) = (self.area, verdict.as_ref());
+        Line::Figure {
+            area,
+            name,
+            value,
+            unit,
+            verdict,
+        }
+        .append();
+    }
+}
+
+/// Does one timed piece of work: how many iterations in, how long they took out.
+type Work<'a> = Box<dyn FnMut(u64) -> Duration + 'a>;
+
+struct Contender<'a> {
+    part: Part,
+    name: String,
+    work: Work<'a>,
+    /// Whether iterations may be put together into one sample.
+    batched: bool,
+}
+
+/// Contenders that do the same work. Made by [`Bench::compare`].
+#[must_use = "a comparison measures nothing until `run`"]
+pub struct Comparison<'a> {
+    bench: &'a mut Bench,
+    name: String,
+    contenders: Vec<Contender<'a>>,
+    goals: Vec<Goal>,
+}
+
+impl<'a> Comparison<'a> {
+    /// The least that the work could cost: raw calls, no library.
+    pub fn floor(self, name: &str, work: impl FnMut() + 'a) -> Self {
+        self.batched(Part::Floor, name, work)
+    }
+
+    /// Our way.
+    pub fn ours(self, name: &str, work: impl FnMut() + 'a) -> Self {
+        self.batched(Part::Ours, name, work)
+    }
+
+    /// What people would use instead.
+    pub fn peer(self, name: &str, work: impl FnMut() + 'a) -> Self {
+        self.batched(Part::Peer, name, work)
+    }
+
+    /// As [`floor`](Self::floor), for work that times itself: set-up does not count.
+    pub fn floor_timed(self, name: &str, work: impl FnMut() -> Duration + 'a) -> Self {
+        self.timed(Part::Floor, name, work)
+    }
+
+    /// As [`ours`](Self::ours), for work that times itself: set-up does not count.
+    pub fn ours_timed(self, name: &str, work: impl FnMut() -> Duration + 'a) -> Self {
+        self.timed(Part::Ours, name, work)
+    }
+
+    /// As [`peer`](Self::peer), for work that times itself: set-up does not count.
+    pub fn peer_timed(self, name: &str, work: impl FnMut() -> Duration + 'a) -> Self {
+        self.timed(Part::Peer, name, work)
+    }
+
+    /// What this comparison should show.
+    pub fn goal(mut self, goal: Goal) -> Self {
+        self.goals.push(goal);
+        self
+    }
+
+    /// Runs the contenders as the command line asked.
+    pub fn run(self) {
+        let Self {
+            bench,
+            name,
+            mut contenders,
+            goals,
+        } = self;
+        match &mut bench.mode {
+            Mode::Smoke => {
+                for contender in &mut contenders {
+                    (contender.work)(1);
+                    println!("{}: {name}: {}: works", bench.area, contender.name);
+                }
+            }
+            Mode::Criterion(criterion) => {
+                let mut group = criterion.benchmark_group(format!("{}/{name}", bench.area));
+                for contender in &mut contenders {
+                    group.bench_function(&contender.name, |bencher| {
+                        bencher.iter_custom(|iterations| (contender.work)(iterations));
+                    });
+                }
+                group.finish();
+            }
+            Mode::SideBySide { budget } => {
+                let rows = take_turns(&mut contenders, *budget);
+                let verdicts: Vec<_> = goals.iter().filter_map(|goal| judge(goal, &rows)).collect();
+                println!("{}: {name}\n{}", bench.area, table(&rows, &verdicts));
+                let area = bench.area;
+                Line::Comparison {
+                    area,
+                    name: &name,
+                    rows: &rows,
+                    verdicts: &verdicts,
+                }
+                .append();
+            }
+        }
+    }
+
+    fn batched(mut self, part: Part, name: &str, mut work: impl FnMut() + 'a) -> Self {
+        self.contenders.push(Contender {
+            part,
+            name: name.to_owned(),
+            batched: true,
+            work: Box::new(move |iterations| {
+                let start = Instant::now();
+                for _ in 0..iterations {
+                    work();
+                }
+                start.elapsed()
+            }),
+        });
+        self
+    }
+
+    fn timed(mut self, part: Part, name: &str, mut work: impl FnMut() -> Duration + 'a) -> Self {
+        self.contenders.push(Contender {
+            part,
+            name: name.to_owned(),
+            batched: false,
+            work: Box::new(move |iterations| (0..iterations).map(|_| work()).sum()),
+        });
+        self
+    }
+}
+
+/// Measures all contenders for about `budget` in all, one sample each in turn.
+fn take_turns(contenders: &mut [Contender<'_>], budget: Duration) -> Vec<Row> {
+    let batches: Vec<u64> = contenders.iter_mut().map(batch_size).collect();
+    let mut samples: Vec<Vec<f64>> = contenders.iter().map(|_| Vec::new()).collect();
+    let start = Instant::now();
+    let mut rounds = 0;
+    while rounds < FEWEST_SAMPLES || start.elapsed() < budget {
+        for ((contender, &batch), samples) in contenders.iter_mut().zip(&batches).zip(&mut samples)
+        {
+            let took = (contender.work)(batch);
+            samples.push(took.as_nanos() as f64 / batch as f64);
+        }
+        rounds += 1;
+    }
+    contenders
+        .iter()
+        .zip(samples)
+        .map(|(contender, mut samples)| {
+            samples.sort_by(f64::total_cmp);
+            Row {
+                part: contender.part,
+                name: contender.name.clone(),
+                median_ns: percentile(&samples, 50),
+                p99_ns: percentile(&samples, 99),
+                samples: samples.len(),
+            }
+        })
+        .collect()
+}
+
+/// How many iterations make a sample of about [`SAMPLE`]; also warms the contender up.
+fn batch_size(contender: &mut Contender<'_>) -> u64 {
+    let mut batch = 1;
+    loop {
+        let took = (contender.work)(batch);
+        if !contender.batched {
+            return 1;
+        }
+        if took >= SAMPLE || batch >= 1 << 20 {
+            return batch;
+        }
+        batch *= 2;
+    }
+}
+
+fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted[rank - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_nearest_rank() {
+        let sorted: Vec<f64> = (1..=200).map(f64::from).collect();
+        assert_eq!(percentile(&sorted, 50), 100.0);
+        assert_eq!(percentile(&sorted, 99), 198.0);
+        assert_eq!(percentile(&sorted[..1], 99), 1.0);
+    }
+
+    #[test]
+    fn contenders_take_turns() {
+        let turns = std::cell::RefCell::new(Vec::new());
+        let mut bench = Bench {
+            area: "test",
+            mode: Mode::SideBySide {
+                budget: Duration::ZERO,
+            },
+        };
+        let note = |name| {
+            turns.borrow_mut().push(name);
+            Duration::from_millis(1)
+        };
+        bench
+            .compare("turns")
+            .floor_timed("a", || note('a'))
+            .ours_timed("b", || note('b'))
+            .run();
+        let turns = turns.into_inner();
+        assert_eq!(turns[..6], ['a', 'b', 'a', 'b', 'a', 'b']);
+        assert_eq!(turns.len(), 2 + 2 * FEWEST_SAMPLES);
+    }
+}

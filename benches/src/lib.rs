@@ -1,0 +1,33 @@
+//! Measuring side by side.
+//!
+//! A bench file names its contenders once and can be run in three ways:
+//!
+//! | command | what happens |
+//! |---|---|
+//! | `cargo bench --bench NAME` | each contender as a function of a criterion group |
+//! | `cargo bench --bench NAME -- --side-by-side` | contenders take turns, sample by sample, in one run; ratios and goals are printed, and appended as JSON lines to `$BENCH_REPORT` if that is set |
+//! | `cargo bench --bench NAME -- --test` | each contender once, to see that it works |
+//!
+//! Turns are what makes a ratio honest on a shared machine: whatever slows one contender
+//! down for a second slows its neighbours down too.
+//!
+//! ```no_run
+//! use benches::{Bench, Goal};
+//!
+//! let mut bench = Bench::from_args("timed-store");
+//! bench
+//!     .compare("restore, 10 entries")
+//!     .floor("open, lock, read, parse", || { /* raw work */ })
+//!     .ours("restore", || { /* one restore */ })
+//!     .peer("SQLite, fresh handle", || { /* the same by SQLite */ })
+//!     .goal(Goal::at_most_floor(1.2))
+//!     .goal(Goal::peer_at_least("SQLite, fresh handle", 10.0))
+//!     .run();
+//! bench.figure("8 processes, Jain index", 0.99, "", Some(Goal::at_least(0.95)));
+//! ```
+
+mod comparison;
+mod report;
+
+pub use comparison::{Bench, Comparison};
+pub use report::Goal;
