@@ -1,0 +1,106 @@
+use std::io;
+use std::path::PathBuf;
+
+use crate::SessionId;
+
+/// What can go wrong; each variant is something a caller can act on.
+///
+/// Nothing was started, registered or changed when a launch returns one of these.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The workspace is not there. The text is the specification's.
+    #[error("Workspace path does not exist: {}", path.display())]
+    WorkspaceMissing {
+        /// The path of the request.
+        path: PathBuf,
+    },
+    /// The workspace is a file.
+    #[error("workspace path is not a directory: {}", path.display())]
+    WorkspaceNotDirectory {
+        /// The path of the request.
+        path: PathBuf,
+    },
+    /// The workspace could not be looked at.
+    #[error("cannot use the workspace path {}", path.display())]
+    Workspace {
+        /// The path of the request.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no such profile. The text is the specification's.
+    #[error("Profile config not found for {label}")]
+    ProfileNotFound {
+        /// The label of the request.
+        label: String,
+    },
+    /// The profile has no such variant.
+    #[error("profile {label} has no variant {variant:?}; it has: {}", list(known))]
+    UnknownVariant {
+        /// The profile.
+        label: String,
+        /// The variant of the request.
+        variant: String,
+        /// The variants there are.
+        known: Vec<String>,
+    },
+    /// The profile has no usable command. The text is the specification's.
+    #[error("Profile command not found for {label}")]
+    CommandNotFound {
+        /// The label of the request.
+        label: String,
+    },
+    /// The agent needs a prompt and got none.
+    #[error("the prompt is empty, and {label} cannot start without one")]
+    EmptyPrompt {
+        /// The profile.
+        label: String,
+    },
+    /// Not a session id.
+    #[error("invalid session id {value:?}: {reason}")]
+    InvalidSessionId {
+        /// What was given.
+        value: String,
+        /// What is wrong with it and what would be right.
+        reason: String,
+    },
+    /// The session belongs to another kind of agent or another project than the request.
+    #[error(
+        "session {session_id} does not belong to executor type {executor_type} and project \
+         {actual_project_id} of the request"
+    )]
+    ForeignSession {
+        /// The session of the request.
+        session_id: SessionId,
+        /// The executor type of the request.
+        executor_type: String,
+        /// The project of the request.
+        actual_project_id: String,
+    },
+    /// The session has a live execution; agents lose answers when they get two messages at once.
+    #[error("session {session_id} is still running: wait for its end or stop it first")]
+    SessionBusy {
+        /// The session.
+        session_id: SessionId,
+    },
+    /// The profile could not make process parameters of the request.
+    #[error("profile {label} refuses the request")]
+    Parameters {
+        /// The profile.
+        label: String,
+        /// The profile's reason.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// A result with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
