@@ -1,0 +1,301 @@
+//! For those who write a [`SnapshotStorage`](crate::SnapshotStorage): what to compare, what
+//! to write, and how to put it together again.
+//!
+//! A storage keeps four things for each agent: the *state* (all but the messages), the *head*
+//! (pinned messages and summary), the *stream* of messages by sequence number, and a small
+//! [`Stamp`]. In one atomic step a save
+//!
+//! 1. reads the stored stamp,
+//! 2. asks [`plan`] what to do,
+//! 3. writes what the [`Write`] says, the new stamp included.
+//!
+//! A load reads all four and calls [`assemble`], which notices what is missing.
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::{AgentId, AgentSnapshot, Error, History, conversation::Message};
+
+/// What a storage remembers about the last save, to judge the next one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Stamp {
+    /// `AgentSnapshot::tick_index`.
+    pub tick: u64,
+    /// `AgentSnapshot::revision`.
+    pub revision: u64,
+    /// `AgentSnapshot::epoch`.
+    pub epoch: u64,
+    /// Identifies the save: a repeat has the same.
+    #[serde(with = "hex")]
+    pub digest: u128,
+    /// The first number in the stream.
+    pub start: u64,
+    /// The first number in view.
+    pub first: u64,
+    /// The number after the last.
+    pub next: u64,
+    /// Digest of the stream up to `next`.
+    #[serde(with = "hex")]
+    pub link: u128,
+    /// The number of pinned messages in the head.
+    pub pinned: u64,
+    /// Whether a summary follows them.
+    pub summary: bool,
+    /// Digest of the head.
+    #[serde(with = "hex")]
+    pub head: u128,
+}
+
+/// What a save has to write, in one atomic step.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Write {
+    /// Replaces the stored stamp.
+    pub stamp: Stamp,
+    /// Replaces the stored state.
+    pub state: String,
+    /// Replaces the stored head, where it changed: a JSON array.
+    pub head: Option<String>,
+    /// What becomes of the stored stream.
+    pub stream: Stream,
+    /// The messages from number `from` on, each as JSON.
+    pub messages: Vec<String>,
+    /// The number of the first of `messages`.
+    pub from: u64,
+}
+
+/// What becomes of the stored stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// It stays, and the new messages follow.
+    Append,
+    /// It is removed first.
+    Replace,
+}
+
+impl std::fmt::Debug for Write {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Write")
+            .field("stamp", &self.stamp)
+            .field("stream", &self.stream)
+            .field("from", &self.from)
+            .field("messages", &self.messages.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Judges a save: `None` when it is a repeat and nothing is to be done.
+///
+/// `stored` is the stamp of the last save, `epoch_floor` the highest epoch that a deleted
+/// snapshot of this agent had (0 if there was none).
+///
+/// # Errors
+///
+/// [`Error::Conflict`] when the snapshot is not newer, [`Error::Encode`] when it cannot be
+/// written as JSON.
+pub fn plan(
+    snapshot: &AgentSnapshot,
+    stored: Option<&Stamp>,
+    epoch_floor: u64,
+) -> Result<Option<Write>, Error> {
+    let history = &snapshot.memory.short_term_history;
+    let encoded = history.encode_since(stored.map(|stored| (stored.next, stored.link)))?;
+    let head_digest = history.head_digest()?;
+    let state = snapshot.state_json()?;
+
+    let mut hash = Xxh3::new();
+    hash.update(state.as_bytes());
+    for part in [encoded.link, head_digest] {
+        hash.update(&part.to_le_bytes());
+    }
+    for part in [history.first_seq(), history.next_seq()] {
+        hash.update(&part.to_le_bytes());
+    }
+    let digest = hash.digest128();
+
+    if let Some(stored) = stored
+        && stored.digest == digest
+        && stored.epoch >= epoch_floor
+    {
+        return Ok(None);
+    }
+    check_newer(snapshot, stored, epoch_floor)?;
+
+    let start = match stored {
+        Some(stored) if encoded.continues => stored.start,
+        _ => encoded.from,
+    };
+    let head = if encoded.continues && stored.is_some_and(|stored| stored.head == head_digest) {
+        None
+    } else {
+        let head: Vec<&Message> = history.head().collect();
+        Some(
+            serde_json::to_string(&head).map_err(|source| Error::Encode {
+                what: format!("the pinned messages of agent {}", snapshot.agent_id),
+                source,
+            })?,
+        )
+    };
+    Ok(Some(Write {
+        stamp: Stamp {
+            tick: snapshot.tick_index,
+            revision: snapshot.revision,
+            epoch: snapshot.epoch,
+            digest,
+            start,
+            first: history.first_seq(),
+            next: history.next_seq(),
+            link: encoded.link,
+            pinned: history.pinned().len() as u64,
+            summary: history.summary().is_some(),
+            head: head_digest,
+        },
+        state,
+        head,
+        stream: if encoded.continues && stored.is_some() {
+            Stream::Append
+        } else {
+            Stream::Replace
+        },
+        messages: encoded.messages,
+        from: encoded.from,
+    }))
+}
+
+/// Rules 5 and 7 of the contract.
+fn check_newer(
+    snapshot: &AgentSnapshot,
+    stored: Option<&Stamp>,
+    epoch_floor: u64,
+) -> Result<(), Error> {
+    let new = (snapshot.tick_index, snapshot.revision);
+    let (old, epoch) = match stored {
+        Some(stored) => (
+            Some((stored.tick, stored.revision)),
+            stored.epoch.max(epoch_floor),
+        ),
+        None => (None, epoch_floor),
+    };
+    let newer = match old {
+        _ if snapshot.epoch < epoch => false,
+        None => true,
+        Some(old) if snapshot.epoch > epoch => new >= old,
+        Some(old) => new > old,
+    };
+    if newer {
+        return Ok(());
+    }
+    let (stored_tick, stored_revision) = old.unwrap_or_default();
+    Err(Error::Conflict {
+        agent: snapshot.agent_id.clone(),
+        tick: snapshot.tick_index,
+        revision: snapshot.revision,
+        epoch: snapshot.epoch,
+        stored_tick,
+        stored_revision,
+        stored_epoch: epoch,
+    })
+}
+
+/// Puts a snapshot together: the messages are those in view, `stamp.first` to `stamp.next`.
+///
+/// # Errors
+///
+/// [`Error::Damaged`] with `place` when a part cannot be read, belongs to another agent or
+/// tick, or messages are missing; [`Error::UnsupportedVersion`] when a newer version of this
+/// crate wrote it.
+pub fn assemble<T: AsRef<str>>(
+    agent: &AgentId,
+    place: &str,
+    stamp: &Stamp,
+    state: &str,
+    head: &str,
+    messages: impl IntoIterator<Item = T>,
+) -> Result<AgentSnapshot, Error> {
+    let damaged = |reason: String| Error::Damaged {
+        agent: agent.clone(),
+        place: place.to_owned(),
+        reason,
+    };
+    let mut snapshot = AgentSnapshot::from_json(state).map_err(|error| match error {
+        Error::UnsupportedVersion {
+            found, supported, ..
+        } => Error::UnsupportedVersion {
+            what: place.to_owned(),
+            found,
+            supported,
+        },
+        error => damaged(format!("its state is not readable: {}", cause(&error))),
+    })?;
+    if snapshot.agent_id != *agent {
+        return Err(damaged(format!(
+            "it holds the state of agent {}",
+            snapshot.agent_id
+        )));
+    }
+    let tail = messages
+        .into_iter()
+        .map(|json| serde_json::from_str(json.as_ref()))
+        .collect::<Result<Vec<Message>, _>>()
+        .map_err(|error| damaged(format!("a message is not readable: {error}")))?;
+    if stamp.first.checked_add(tail.len() as u64) != Some(stamp.next) {
+        return Err(damaged(format!(
+            "messages {} to {} are expected, but there are {}",
+            stamp.first,
+            stamp.next,
+            tail.len()
+        )));
+    }
+    let mut pinned: Vec<Message> = serde_json::from_str(head)
+        .map_err(|error| damaged(format!("its pinned messages are not readable: {error}")))?;
+    if pinned.len() as u64 != stamp.pinned + u64::from(stamp.summary) {
+        return Err(damaged("its pinned messages are not complete".to_owned()));
+    }
+    let summary = if stamp.summary { pinned.pop() } else { None };
+    snapshot.memory.short_term_history =
+        History::from_parts(pinned, summary, stamp.first, tail, Some(stamp.link));
+    Ok(snapshot)
+}
+
+/// Reads messages whose first one has the number `first`.
+///
+/// # Errors
+///
+/// [`Error::Damaged`] with `place` when one cannot be read.
+pub fn decode_messages<T: AsRef<str>>(
+    agent: &AgentId,
+    place: &str,
+    first: u64,
+    messages: impl IntoIterator<Item = T>,
+) -> Result<Vec<(u64, Message)>, Error> {
+    (first..)
+        .zip(messages)
+        .map(|(seq, json)| {
+            let message = serde_json::from_str(json.as_ref()).map_err(|error| Error::Damaged {
+                agent: agent.clone(),
+                place: place.to_owned(),
+                reason: format!("message {seq} is not readable: {error}"),
+            })?;
+            Ok((seq, message))
+        })
+        .collect()
+}
+
+fn cause(error: &Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// 128-bit digests as text: JSON numbers end at 64 bits.
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &u128, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(&format_args!("{value:032x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<u128, D::Error> {
+        let text = String::deserialize(input)?;
+        u128::from_str_radix(&text, 16).map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,55 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Something that happened and that the agent has not handled yet.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Event {
+    /// Tells events apart; minted when an event without one is queued.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Where it comes from.
+    pub source: String,
+    /// What kind it is (`type` in JSON).
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What it carries.
+    #[serde(default)]
+    pub payload: Value,
+    /// Fields that this version does not know.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+impl Event {
+    /// An event without an id.
+    #[must_use]
+    pub fn new(source: impl Into<String>, kind: impl Into<String>, payload: Value) -> Self {
+        Self {
+            id: None,
+            source: source.into(),
+            kind: kind.into(),
+            payload,
+            extra: Map::new(),
+        }
+    }
+
+    /// The same event with an id.
+    #[must_use]
+    pub fn with_id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event")
+            .field("id", &self.id)
+            .field("source", &self.source)
+            .field("type", &self.kind)
+            .finish_non_exhaustive()
+    }
+}

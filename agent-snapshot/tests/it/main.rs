@@ -1,0 +1,9 @@
+//! Public behaviour, a file for each.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    missing_docs
+)]
+
+mod snapshot;
