@@ -76,12 +76,11 @@ impl Bench {
         if let Some(verdict) = &verdict {
             println!("  {}", sentence(verdict));
         }
-        let (area, verdict) = (self.area, verdict.as_ref());
         Line::Figure {
-            area,
-            name,
+            area: self.area.to_owned(),
+            name: name.to_owned(),
             value,
-            unit,
+            unit: unit.to_owned(),
             verdict,
         }
         .append();
@@ -173,12 +172,11 @@ impl<'a> Comparison<'a> {
                 let rows = take_turns(&mut contenders, *budget);
                 let verdicts: Vec<_> = goals.iter().filter_map(|goal| judge(goal, &rows)).collect();
                 println!("{}: {name}\n{}", bench.area, table(&rows, &verdicts));
-                let area = bench.area;
                 Line::Comparison {
-                    area,
-                    name: &name,
-                    rows: &rows,
-                    verdicts: &verdicts,
+                    area: bench.area.to_owned(),
+                    name,
+                    rows,
+                    verdicts,
                 }
                 .append();
             }

@@ -26,8 +26,9 @@
 //! bench.figure("8 processes, Jain index", 0.99, "", Some(Goal::at_least(0.95)));
 //! ```
 
+pub mod chart;
 mod comparison;
 mod report;
 
 pub use comparison::{Bench, Comparison};
-pub use report::Goal;
+pub use report::{Goal, Line, Part, Row, Verdict, duration, sentence};

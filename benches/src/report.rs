@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a figure should reach.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case", tag = "goal")]
 pub enum Goal {
     /// Our median divided by the floor's is at most `ratio`.
@@ -58,53 +58,83 @@ impl Goal {
 }
 
 /// A contender's part in a comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Part {
+pub enum Part {
+    /// The least that the work could cost.
     Floor,
+    /// Our way.
     Ours,
+    /// What people would use instead.
     Peer,
 }
 
 /// A contender's measured times, in nanoseconds an iteration.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
-    pub(crate) part: Part,
-    pub(crate) name: String,
-    pub(crate) median_ns: f64,
-    pub(crate) p99_ns: f64,
-    pub(crate) samples: usize,
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Row {
+    /// Its part in the comparison.
+    pub part: Part,
+    /// Its name.
+    pub name: String,
+    /// Half of the samples took at most this.
+    pub median_ns: f64,
+    /// 99 of 100 samples took at most this.
+    pub p99_ns: f64,
+    /// How many samples there are.
+    pub samples: usize,
 }
 
 /// A goal and what was reached.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Verdict {
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Verdict {
+    /// What was asked for.
     #[serde(flatten)]
-    pub(crate) goal: Goal,
-    pub(crate) reached: f64,
-    pub(crate) met: bool,
+    pub goal: Goal,
+    /// What was measured, in the goal's unit.
+    pub reached: f64,
+    /// Whether that is enough.
+    pub met: bool,
 }
 
 /// One line of the report file.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
-pub(crate) enum Line<'a> {
+pub enum Line {
+    /// Contenders that did the same work.
     Comparison {
-        area: &'a str,
-        name: &'a str,
-        rows: &'a [Row],
-        verdicts: &'a [Verdict],
+        /// The crate or part of one.
+        area: String,
+        /// What was done.
+        name: String,
+        /// Who did it, and how fast.
+        rows: Vec<Row>,
+        /// The goals of this comparison.
+        #[serde(default)]
+        verdicts: Vec<Verdict>,
     },
+    /// A single figure that is not the time of an iteration.
     Figure {
-        area: &'a str,
-        name: &'a str,
+        /// The crate or part of one.
+        area: String,
+        /// What was measured.
+        name: String,
+        /// The figure.
         value: f64,
-        unit: &'a str,
-        verdict: Option<&'a Verdict>,
+        /// Its unit.
+        unit: String,
+        /// Its goal, if it has one.
+        verdict: Option<Verdict>,
     },
 }
 
-impl Line<'_> {
+impl Line {
+    /// The area that this line belongs to.
+    pub fn area(&self) -> &str {
+        match self {
+            Self::Comparison { area, .. } | Self::Figure { area, .. } => area,
+        }
+    }
+
     /// Appends this line to the file named by `BENCH_REPORT`, if there is one.
     pub(crate) fn append(&self) {
         let Some(path) = std::env::var_os("BENCH_REPORT") else {
@@ -178,7 +208,7 @@ pub(crate) fn table(rows: &[Row], verdicts: &[Verdict]) -> String {
 }
 
 /// A verdict as a sentence.
-pub(crate) fn sentence(verdict: &Verdict) -> String {
+pub fn sentence(verdict: &Verdict) -> String {
     let met = if verdict.met { "met" } else { "MISSED" };
     let reached = verdict.reached;
     match &verdict.goal {
@@ -197,7 +227,8 @@ pub(crate) fn sentence(verdict: &Verdict) -> String {
     }
 }
 
-fn duration(ns: f64) -> String {
+/// A time for people.
+pub fn duration(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0} ns"),
         ns if ns < 1e6 => format!("{:.2} µs", ns / 1e3),
