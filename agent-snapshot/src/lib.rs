@@ -11,6 +11,8 @@ mod status;
 mod storage;
 
 pub mod backend;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod conversation;
 
 pub use agent_id::AgentId;

@@ -6,4 +6,6 @@
     missing_docs
 )]
 
+#[cfg(feature = "conformance")]
+mod conformance;
 mod snapshot;
