@@ -12,7 +12,7 @@
 //! A load reads all four and calls [`assemble`], which notices what is missing.
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::{AgentId, AgentSnapshot, Error, History, conversation::Message};
 
@@ -35,6 +35,9 @@ pub struct Stamp {
     pub first: u64,
     /// The number after the last.
     pub next: u64,
+    /// Digest of the stream up to `first`.
+    #[serde(with = "hex")]
+    pub first_link: u128,
     /// Digest of the stream up to `next`.
     #[serde(with = "hex")]
     pub link: u128,
@@ -45,6 +48,21 @@ pub struct Stamp {
     /// Digest of the head.
     #[serde(with = "hex")]
     pub head: u128,
+}
+
+impl Stamp {
+    /// Identifies a save by all of its contents.
+    fn digest_with(&self, state: &str) -> u128 {
+        let mut hash = Xxh3::new();
+        hash.update(state.as_bytes());
+        for part in [self.first_link, self.link, self.head] {
+            hash.update(&part.to_le_bytes());
+        }
+        for part in [self.first, self.next, self.pinned] {
+            hash.update(&part.to_le_bytes());
+        }
+        hash.digest128()
+    }
 }
 
 /// What a save has to write, in one atomic step.
@@ -104,53 +122,40 @@ pub fn plan(
     let head_digest = history.head_digest()?;
     let state = snapshot.state_json()?;
 
-    let mut hash = Xxh3::new();
-    hash.update(state.as_bytes());
-    for part in [encoded.link, head_digest] {
-        hash.update(&part.to_le_bytes());
-    }
-    for part in [history.first_seq(), history.next_seq()] {
-        hash.update(&part.to_le_bytes());
-    }
-    let digest = hash.digest128();
+    let mut stamp = Stamp {
+        tick: snapshot.tick_index,
+        revision: snapshot.revision,
+        epoch: snapshot.epoch,
+        digest: 0,
+        start: match stored {
+            Some(stored) if encoded.continues => stored.start,
+            _ => encoded.from,
+        },
+        first: history.first_seq(),
+        next: history.next_seq(),
+        first_link: encoded.first_link,
+        link: encoded.link,
+        pinned: history.pinned().len() as u64,
+        summary: history.summary().is_some(),
+        head: head_digest,
+    };
+    stamp.digest = stamp.digest_with(&state);
 
     if let Some(stored) = stored
-        && stored.digest == digest
+        && stored.digest == stamp.digest
         && stored.epoch >= epoch_floor
     {
         return Ok(None);
     }
     check_newer(snapshot, stored, epoch_floor)?;
 
-    let start = match stored {
-        Some(stored) if encoded.continues => stored.start,
-        _ => encoded.from,
-    };
     let head = if encoded.continues && stored.is_some_and(|stored| stored.head == head_digest) {
         None
     } else {
-        let head: Vec<&Message> = history.head().collect();
-        Some(
-            serde_json::to_string(&head).map_err(|source| Error::Encode {
-                what: format!("the pinned messages of agent {}", snapshot.agent_id),
-                source,
-            })?,
-        )
+        Some(history.head_json()?)
     };
     Ok(Some(Write {
-        stamp: Stamp {
-            tick: snapshot.tick_index,
-            revision: snapshot.revision,
-            epoch: snapshot.epoch,
-            digest,
-            start,
-            first: history.first_seq(),
-            next: history.next_seq(),
-            link: encoded.link,
-            pinned: history.pinned().len() as u64,
-            summary: history.summary().is_some(),
-            head: head_digest,
-        },
+        stamp,
         state,
         head,
         stream: if encoded.continues && stored.is_some() {
@@ -218,11 +223,14 @@ pub fn assemble<T: AsRef<str>>(
         place: place.to_owned(),
         reason,
     };
+    if stamp.digest_with(state) != stamp.digest || xxh3_128(head.as_bytes()) != stamp.head {
+        return Err(damaged("its digest does not match".to_owned()));
+    }
     let mut snapshot = AgentSnapshot::from_json(state).map_err(|error| match error {
         Error::UnsupportedVersion {
             found, supported, ..
         } => Error::UnsupportedVersion {
-            what: place.to_owned(),
+            what: format!("agent {agent} in {place}"),
             found,
             supported,
         },
@@ -230,31 +238,38 @@ pub fn assemble<T: AsRef<str>>(
     })?;
     if snapshot.agent_id != *agent {
         return Err(damaged(format!(
-            "it holds the state of agent {}",
+            "it is the state of agent {}",
             snapshot.agent_id
-        )));
-    }
-    let tail = messages
-        .into_iter()
-        .map(|json| serde_json::from_str(json.as_ref()))
-        .collect::<Result<Vec<Message>, _>>()
-        .map_err(|error| damaged(format!("a message is not readable: {error}")))?;
-    if stamp.first.checked_add(tail.len() as u64) != Some(stamp.next) {
-        return Err(damaged(format!(
-            "messages {} to {} are expected, but there are {}",
-            stamp.first,
-            stamp.next,
-            tail.len()
         )));
     }
     let mut pinned: Vec<Message> = serde_json::from_str(head)
         .map_err(|error| damaged(format!("its pinned messages are not readable: {error}")))?;
-    if pinned.len() as u64 != stamp.pinned + u64::from(stamp.summary) {
+    if pinned.len() as u64 != stamp.pinned.saturating_add(u64::from(stamp.summary)) {
         return Err(damaged("its pinned messages are not complete".to_owned()));
     }
     let summary = if stamp.summary { pinned.pop() } else { None };
-    snapshot.memory.short_term_history =
-        History::from_parts(pinned, summary, stamp.first, tail, Some(stamp.link));
+    let mut history = History::from_parts(pinned, summary, stamp.first, stamp.first_link);
+    for json in messages {
+        let json = json.as_ref();
+        let message = serde_json::from_str(json).map_err(|error| {
+            let seq = history.next_seq();
+            damaged(format!("message {seq} is not readable: {error}"))
+        })?;
+        history.push_stored(message, json);
+    }
+    // Fewer are damage, not a shorter history; and each one is what was saved.
+    if history.next_seq() != stamp.next {
+        return Err(damaged(format!(
+            "messages {} to {} should be there, but there are {}",
+            stamp.first,
+            stamp.next,
+            history.tail_len()
+        )));
+    }
+    if history.link_before(stamp.next) != Some(stamp.link) {
+        return Err(damaged("its messages do not match their digest".to_owned()));
+    }
+    snapshot.memory.short_term_history = history;
     Ok(snapshot)
 }
 

@@ -41,15 +41,16 @@ use crate::{Error, conversation::Message};
 pub struct History {
     pinned: Arc<[Message]>,
     summary: Option<Arc<Message>>,
-    head_digest: OnceLock<u128>,
+    /// Digest of the pinned messages and the summary, made when it is first needed.
+    head: OnceLock<u128>,
     /// Chunk `c` holds the sequence numbers `c * CHUNK ..`; the first one may start later
     /// (at `start`), the last one may be short.
     chunks: VecDeque<Arc<Vec<Arc<Entry>>>>,
     start: u64,
     first: u64,
     next: u64,
-    /// The link before `start`, where it is known.
-    base: Option<u128>,
+    /// The link before `start`.
+    base: u128,
 }
 
 struct Entry {
@@ -71,6 +72,9 @@ const EMPTY: u128 = 0;
 pub(crate) struct Encoded {
     pub(crate) from: u64,
     pub(crate) messages: Vec<String>,
+    /// The link before the first message in view.
+    pub(crate) first_link: u128,
+    /// The link after the last message.
     pub(crate) link: u128,
     /// Whether the stored stream goes on; otherwise `messages` is everything there is.
     pub(crate) continues: bool,
@@ -80,47 +84,26 @@ impl History {
     /// An empty history.
     #[must_use]
     pub fn new() -> Self {
-        Self::from_parts(Vec::new(), None, 0, Vec::new(), Some(EMPTY))
+        Self::from_parts(Vec::new(), None, 0, EMPTY)
     }
 
-    /// A history as a storage has it: `link` is the one after the last message.
+    /// A history whose tail is still to come: `base` is the link before `first`.
     pub(crate) fn from_parts(
         pinned: Vec<Message>,
         summary: Option<Message>,
         first: u64,
-        tail: Vec<Message>,
-        link: Option<u128>,
+        base: u128,
     ) -> Self {
-        let mut history = Self {
+        Self {
             pinned: pinned.into(),
             summary: summary.map(Arc::new),
-            head_digest: OnceLock::new(),
+            head: OnceLock::new(),
             chunks: VecDeque::new(),
             start: first,
             first,
             next: first,
-            base: if tail.is_empty() { link } else { None },
-        };
-        for message in tail {
-            history.push(message);
+            base,
         }
-        match link {
-            Some(link) if history.next > first => {
-                if let Some(last) = history.entry(history.next - 1) {
-                    let _ = last.link.set(link);
-                }
-            }
-            Some(_) => {}
-            // Unknown past: the number of dropped messages stands for them.
-            None => {
-                history.base = Some(if first == 0 {
-                    EMPTY
-                } else {
-                    xxh3_128(&first.to_le_bytes())
-                });
-            }
-        }
-        history
     }
 
     /// The number of messages that the model sees.
@@ -187,11 +170,26 @@ impl History {
 
     /// Appends a message and returns its sequence number.
     pub fn push(&mut self, message: Message) -> u64 {
-        let seq = self.next;
-        let entry = Arc::new(Entry {
+        self.push_entry(Entry {
             message,
             link: OnceLock::new(),
-        });
+        })
+    }
+
+    /// Appends a message that was read from `json`, so that its link need not be made again.
+    pub(crate) fn push_stored(&mut self, message: Message, json: &str) -> u64 {
+        let link = self
+            .link_before(self.next)
+            .map(|link| OnceLock::from(chain(link, json)));
+        self.push_entry(Entry {
+            message,
+            link: link.unwrap_or_default(),
+        })
+    }
+
+    fn push_entry(&mut self, entry: Entry) -> u64 {
+        let seq = self.next;
+        let entry = Arc::new(entry);
         match self.chunks.back_mut() {
             Some(chunk) if !seq.is_multiple_of(CHUNK) => Arc::make_mut(chunk).push(entry),
             _ => self.chunks.push_back(Arc::new(vec![entry])),
@@ -203,13 +201,13 @@ impl History {
     /// Replaces the pinned messages.
     pub fn pin(&mut self, pinned: Vec<Message>) {
         self.pinned = pinned.into();
-        self.head_digest = OnceLock::new();
+        self.head = OnceLock::new();
     }
 
     /// Replaces the summary.
     pub fn set_summary(&mut self, summary: Option<Message>) {
         self.summary = summary.map(Arc::new);
-        self.head_digest = OnceLock::new();
+        self.head = OnceLock::new();
     }
 
     /// Takes the first `count` messages of the tail (or all) out of view.
@@ -226,10 +224,12 @@ impl History {
     pub fn release_hidden(&mut self) {
         while let Some(chunk) = self.chunks.front() {
             let end = self.start + chunk.len() as u64;
-            let Some(last) = chunk.last().filter(|_| end <= self.first) else {
+            // Without a link it was never encoded, so it cannot have been saved.
+            let link = chunk.last().and_then(|last| last.link.get().copied());
+            let Some(link) = link.filter(|_| end <= self.first) else {
                 break;
             };
-            self.base = last.link.get().copied();
+            self.base = link;
             self.start = end;
             self.chunks.pop_front();
         }
@@ -239,19 +239,22 @@ impl History {
         self.pinned.iter().chain(self.summary.as_deref())
     }
 
-    /// Digest of the pinned messages and the summary.
+    /// The pinned messages and the summary as a JSON array.
+    pub(crate) fn head_json(&self) -> Result<String, Error> {
+        let head: Vec<&Message> = self.head().collect();
+        serde_json::to_string(&head).map_err(|source| Error::Encode {
+            what: "the pinned messages".into(),
+            source,
+        })
+    }
+
+    /// Digest of [`head_json`](Self::head_json).
     pub(crate) fn head_digest(&self) -> Result<u128, Error> {
-        if let Some(digest) = self.head_digest.get() {
+        if let Some(digest) = self.head.get() {
             return Ok(*digest);
         }
-        let mut hash = Xxh3::new();
-        for message in self.head() {
-            let json = encode(message)?;
-            hash.update(&(json.len() as u64).to_le_bytes());
-            hash.update(json.as_bytes());
-        }
-        hash.update(&(self.pinned.len() as u64).to_le_bytes());
-        Ok(*self.head_digest.get_or_init(|| hash.digest128()))
+        let digest = xxh3_128(self.head_json()?.as_bytes());
+        Ok(*self.head.get_or_init(|| digest))
     }
 
     /// What is new for a storage whose stream ends before `stored.0` with the link `stored.1`.
@@ -261,8 +264,7 @@ impl History {
         let mut link = loop {
             match self.link_before(known) {
                 Some(link) => break link,
-                None if known > self.start => known -= 1,
-                None => break EMPTY,
+                None => known -= 1,
             }
         };
         let mut fresh = Vec::with_capacity((self.next - known) as usize);
@@ -291,15 +293,16 @@ impl History {
         Ok(Encoded {
             from,
             messages,
+            first_link: self.link_before(self.first).unwrap_or(link),
             link,
             continues,
         })
     }
 
-    /// The link between `seq - 1` and `seq`, where it is known.
-    fn link_before(&self, seq: u64) -> Option<u128> {
+    /// The link between `seq - 1` and `seq`, where it is known: always at `start`.
+    pub(crate) fn link_before(&self, seq: u64) -> Option<u128> {
         if seq == self.start {
-            return self.base;
+            return Some(self.base);
         }
         self.entry(seq.checked_sub(1)?)?.link.get().copied()
     }
@@ -451,13 +454,12 @@ mod tests {
     fn loaded_history_continues_from_its_link() {
         let mut history: History = numbered(0..100).into_iter().collect();
         let known = stored(&history);
-        let mut loaded = History::from_parts(
-            vec![],
-            None,
-            97,
-            numbered(97..100),
-            known.map(|known| known.1),
-        );
+        let base = history.link_before(97).unwrap();
+        let mut loaded = History::from_parts(vec![], None, 97, base);
+        for message in numbered(97..100) {
+            let json = encode(&message).unwrap();
+            loaded.push_stored(message, &json);
+        }
         history.extend(numbered(100..102));
         loaded.extend(numbered(100..102));
         let encoded = loaded.encode_since(known).unwrap();
@@ -467,6 +469,14 @@ mod tests {
         for seq in 97..102 {
             assert_eq!(loaded.get(seq), history.get(seq));
         }
+    }
+
+    #[test]
+    fn what_was_never_saved_is_not_released() {
+        let mut history: History = numbered(0..100).into_iter().collect();
+        history.drop_front(100);
+        history.release_hidden();
+        assert!(history.get(0).is_some());
     }
 
     #[test]
@@ -482,6 +492,7 @@ mod tests {
     #[test]
     fn everything_can_be_dropped() {
         let mut history: History = numbered(0..64).into_iter().collect();
+        stored(&history);
         history.drop_front(1000);
         history.release_hidden();
         assert!(history.is_empty());

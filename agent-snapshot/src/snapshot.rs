@@ -190,8 +190,13 @@ struct Window {
     summary: bool,
     #[serde(default)]
     first: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    link: Option<String>,
+    /// Stands for what was dropped, so that the stream can go on.
+    #[serde(default = "no_link")]
+    link: String,
+}
+
+fn no_link() -> String {
+    "0".to_owned()
 }
 
 /// What is written, borrowed from a snapshot.
@@ -285,7 +290,7 @@ impl Serialize for MemoryOut<'_> {
                 pinned: history.pinned().len(),
                 summary: history.summary().is_some(),
                 first: history.first_seq(),
-                link: Some(format!("{:032x}", encoded.link)),
+                link: format!("{:032x}", encoded.first_link),
             })
         };
         Fields {
@@ -328,14 +333,14 @@ impl<'de> Deserialize<'de> for Memory {
                 }
                 let tail = messages.split_off(head);
                 let summary = if window.summary { messages.pop() } else { None };
-                let link = match window.link {
-                    None => None,
-                    Some(hex) => Some(
-                        u128::from_str_radix(&hex, 16)
-                            .map_err(|_| D::Error::custom("history_window.link is not hex"))?,
-                    ),
-                };
-                History::from_parts(messages, summary, window.first, tail, link)
+                let base = u128::from_str_radix(&window.link, 16)
+                    .map_err(|_| D::Error::custom("history_window.link is not hexadecimal"))?;
+                if window.first.checked_add(tail.len() as u64).is_none() {
+                    return Err(D::Error::custom("history_window.first is too large"));
+                }
+                let mut history = History::from_parts(messages, summary, window.first, base);
+                history.extend(tail);
+                history
             }
         };
         Ok(Self {
