@@ -1,0 +1,68 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A clock that moves only when told to, for tests of code that uses a store.
+///
+/// Clones show the same time.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use timed_store::{ManualClock, blocking::TimedStorage};
+///
+/// # let folder = tempfile::tempdir()?;
+/// let clock = ManualClock::new(SystemTime::now());
+/// let store = TimedStorage::<String>::builder_at(folder.path().join("state.json"))
+///     .manual_clock(clock.clone())
+///     .open()?;
+/// store.store(&"tsukuyomi".to_owned())?;
+/// clock.advance(Duration::from_secs(5 * 3600));
+/// assert_eq!(store.restore()?, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<AtomicI64>);
+
+impl ManualClock {
+    /// A clock that stands at `time`.
+    pub fn new(time: SystemTime) -> Self {
+        Self(Arc::new(AtomicI64::new(unix_ms(time))))
+    }
+
+    /// Moves the clock forwards.
+    pub fn advance(&self, by: Duration) {
+        self.0.fetch_add(duration_ms(by), Ordering::SeqCst);
+    }
+
+    /// Sets the clock, backwards too, as an administrator or NTP may.
+    pub fn set(&self, time: SystemTime) {
+        self.0.store(unix_ms(time), Ordering::SeqCst);
+    }
+}
+
+/// Where a store takes the time from. All its times are Unix milliseconds.
+#[derive(Clone, Debug)]
+pub(crate) enum Clock {
+    System,
+    Manual(ManualClock),
+}
+
+impl Clock {
+    pub(crate) fn now_ms(&self) -> i64 {
+        match self {
+            Self::System => unix_ms(SystemTime::now()),
+            Self::Manual(clock) => clock.0.load(Ordering::SeqCst),
+        }
+    }
+}
+
+pub(crate) fn duration_ms(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn unix_ms(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => duration_ms(after),
+        Err(before) => -duration_ms(before.duration()),
+    }
+}

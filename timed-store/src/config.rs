@@ -1,0 +1,80 @@
+//! The specified configuration: `{"operatorTimeout": 14400000}`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::Error;
+
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(4 * 60 * 60);
+
+const KEY: &str = "operatorTimeout";
+
+/// The timeout, or `None` if the file does not set it.
+pub(crate) fn read_timeout(path: &Path) -> Result<Option<Duration>, Error> {
+    let text = std::fs::read(path).map_err(Error::io("read the configuration", path))?;
+    parse(&text).map_err(|reason| Error::Config {
+        path: path.to_owned(),
+        reason,
+    })
+}
+
+fn parse(text: &[u8]) -> Result<Option<Duration>, String> {
+    let config: Map<String, Value> =
+        serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let Some(value) = config.get(KEY) else {
+        return Ok(None);
+    };
+    // JavaScript has but one kind of number, and may write this one as 1.44e7.
+    value
+        .as_f64()
+        .filter(|ms| *ms >= 0.0)
+        .and_then(|ms| Duration::try_from_secs_f64((ms / 1000.0).min(1e15)).ok())
+        .map(Some)
+        .ok_or_else(|| format!("`{KEY}` is {value}, and not a number of milliseconds"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Option<u64>) {
+        assert_eq!(
+            parse(text.as_bytes()),
+            Ok(expected.map(Duration::from_millis)),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_timeout_is_read_and_other_keys_are_ignored() {
+        check(r#"{"operatorTimeout": 14400000}"#, Some(14_400_000));
+        check(
+            r#"{"operatorTimeout": 1.44e7, "voice": {"rate": 200}}"#,
+            Some(14_400_000),
+        );
+        check(r#"{"operatorTimeout": 0}"#, Some(0));
+        check(r#"{"voice": 1}"#, None);
+        check("{}", None);
+    }
+
+    #[test]
+    fn a_wrong_type_is_an_error() {
+        for text in [
+            "",
+            "[]",
+            "4",
+            r#"{"operatorTimeout": "4h"}"#,
+            r#"{"operatorTimeout": null}"#,
+        ] {
+            assert!(parse(text.as_bytes()).is_err(), "{text}");
+        }
+        let error = parse(br#"{"operatorTimeout": -1}"#).unwrap_err();
+        assert_eq!(
+            error,
+            "`operatorTimeout` is -1, and not a number of milliseconds"
+        );
+    }
+}

@@ -1,0 +1,245 @@
+//! One operation from lock to unlock, without saying who waits for it. The two faces of the
+//! store, async and blocking, differ only in how they wait.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use crate::clock::Clock;
+use crate::file::{self, Contents, Durability};
+use crate::format::{self, Document};
+use crate::incident::Incident;
+use crate::location::Location;
+use crate::lock::{Access, Held, LockFile, LockPolicy};
+use crate::process::Process;
+use crate::salvage;
+use crate::state::State;
+use crate::{Error, SessionId};
+
+/// What a handle was opened with.
+pub(crate) struct Settings {
+    pub(crate) location: Arc<Location>,
+    pub(crate) session: SessionId,
+    pub(crate) ttl_ms: u64,
+    pub(crate) owner: Option<Process>,
+    pub(crate) policy: LockPolicy,
+    pub(crate) durability: Durability,
+    pub(crate) clock: Clock,
+    pub(crate) on_incident: Option<IncidentHandler>,
+}
+
+pub(crate) type IncidentHandler = Arc<dyn Fn(&Incident) + Send + Sync>;
+
+pub(crate) struct Core {
+    pub(crate) settings: Settings,
+    lock: LockFile,
+}
+
+impl Core {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            lock: LockFile::new(Arc::clone(&settings.location)),
+            settings,
+        }
+    }
+
+    /// Takes the lock if it is free.
+    pub(crate) fn try_lock(&self, access: Access) -> Result<Option<Held>, Error> {
+        self.lock.attempt(access)
+    }
+
+    /// Whether [`wait_lock`](Self::wait_lock) takes its time.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn waits(&self) -> bool {
+        self.settings.policy != LockPolicy::Fail
+    }
+
+    /// Waits for the lock as the policy says.
+    pub(crate) fn wait_lock(&self, access: Access) -> Result<Held, Error> {
+        let (held, waited) = match self.settings.policy {
+            LockPolicy::Fail => (None, Duration::ZERO),
+            LockPolicy::Wait(limit) => (self.lock.wait(access, limit)?, limit),
+        };
+        held.ok_or_else(|| Error::Locked {
+            path: self.settings.location.file.clone(),
+            holder: self.lock.holder(),
+            waited,
+        })
+    }
+
+    /// Answers from the file. The flag says that there is something to clean, which is a
+    /// writer's work.
+    pub(crate) fn read<T: DeserializeOwned, R>(
+        &self,
+        held: Held,
+        answer: impl FnOnce(&State<'_>) -> Result<R, Error>,
+    ) -> Result<(R, bool), Error> {
+        let contents = file::read(&self.settings.location)?;
+        let mut saved = Vec::new();
+        let (document, corrupt) = load::<T>(contents.as_ref(), &mut saved);
+        let state = State::new(&self.settings, &held, document, Access::Shared)?;
+        Ok((answer(&state)?, state.changed || corrupt.is_some()))
+    }
+
+    /// Does everything but the writing, which is left to the caller, to be done where it may
+    /// take its time.
+    pub(crate) fn change<T: DeserializeOwned, R>(
+        self: &Arc<Self>,
+        held: Held,
+        change: impl FnOnce(&mut State<'_>) -> Result<R, Error>,
+    ) -> Result<(R, Commit), Error> {
+        let contents = file::read(&self.settings.location)?;
+        let read_only = contents.as_ref().is_some_and(|contents| contents.read_only);
+        let mut saved = Vec::new();
+        let (document, corrupt) = load::<T>(contents.as_ref(), &mut saved);
+        let mut state = State::new(&self.settings, &held, document, Access::Exclusive)?;
+        let answer = change(&mut state)?;
+        let write = state.changed || corrupt.is_some();
+        if write && read_only {
+            let reason = "it is read-only; `chmod u+w` it to allow changes";
+            return Err(Error::Refused {
+                path: self.settings.location.file.clone(),
+                reason,
+            });
+        }
+        let next = write.then(|| state.to_bytes());
+        let (token, incidents) = (state.token, std::mem::take(&mut state.incidents));
+        let saved = saved.len();
+        let corrupt = corrupt
+            .zip(contents)
+            .map(|(reason, Contents { bytes, .. })| Corrupt {
+                bytes,
+                saved,
+                reason,
+            });
+        Ok((
+            answer,
+            Commit {
+                core: Arc::clone(self),
+                held,
+                next,
+                token,
+                corrupt,
+                incidents,
+            },
+        ))
+    }
+
+    /// A reader has its answer already: what it could not clean, the next writer will.
+    pub(crate) fn after_read(&self, cleaned: Result<(), Error>) {
+        if let Err(error) = cleaned {
+            let path = self.settings.location.file.display();
+            tracing::warn!(%path, %error, "cannot clean up after a read");
+        }
+    }
+
+    fn report(&self, incidents: &[Incident]) {
+        for incident in incidents {
+            tracing::warn!("{incident}");
+            if let Some(handler) = &self.settings.on_incident {
+                handler(incident);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimedStorage")
+            .field("path", &self.settings.location.file)
+            .field("session", &self.settings.session)
+            .field("ttl_ms", &self.settings.ttl_ms)
+            .field("policy", &self.settings.policy)
+            .field("durability", &self.settings.durability)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is still to be written when the decision has been made. Holds the lock.
+pub(crate) struct Commit {
+    core: Arc<Core>,
+    held: Held,
+    next: Option<Vec<u8>>,
+    token: Option<u64>,
+    corrupt: Option<Corrupt>,
+    incidents: Vec<Incident>,
+}
+
+impl Commit {
+    /// Whether [`run`](Self::run) waits for a disk.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn waits(&self) -> bool {
+        self.next.is_some() && self.core.settings.durability == Durability::Power
+    }
+
+    /// In this order: the corrupt file is kept before it is replaced, and a token counts as
+    /// given out before anybody can see it.
+    pub(crate) fn run(mut self) -> Result<(), Error> {
+        let Settings {
+            location,
+            durability,
+            ..
+        } = &self.core.settings;
+        if let Some(Corrupt {
+            bytes,
+            saved,
+            reason,
+        }) = self.corrupt
+        {
+            let now_ms = self.core.settings.clock.now_ms();
+            let copy = file::keep_aside(location, &bytes, now_ms, *durability)?;
+            let path = location.file.clone();
+            self.incidents.push(Incident::Recovered {
+                path,
+                copy,
+                saved,
+                reason,
+            });
+        }
+        if let Some(token) = self.token {
+            let counted = self
+                .held
+                .set_counter(token)
+                .and_then(|()| match durability {
+                    Durability::Process => Ok(()),
+                    Durability::Power => self.held.sync(),
+                });
+            counted.map_err(Error::io("write", &location.lock))?;
+        }
+        if let Some(next) = &self.next {
+            file::replace(location, next, *durability)?;
+        }
+        // Handlers are the caller's code, and may use the store.
+        drop(self.held);
+        self.core.report(&self.incidents);
+        Ok(())
+    }
+}
+
+struct Corrupt {
+    bytes: Vec<u8>,
+    saved: usize,
+    reason: String,
+}
+
+/// The entries of the file; if it is corrupt, those that can be saved, and what is wrong.
+fn load<'a, T: DeserializeOwned>(
+    contents: Option<&'a Contents>,
+    saved: &'a mut Vec<(String, String)>,
+) -> (Document<'a>, Option<String>) {
+    let Some(Contents { bytes, .. }) = contents else {
+        return (Document::default(), None);
+    };
+    let parsed = std::str::from_utf8(bytes)
+        .map_err(|error| error.to_string())
+        .and_then(|text| format::parse(text).map_err(|error| error.to_string()));
+    match parsed {
+        Ok(document) => (document, None),
+        Err(reason) => {
+            *saved = salvage::salvage(bytes, |data| serde_json::from_str::<T>(data.get()).is_ok());
+            (salvage::document(saved), Some(reason))
+        }
+    }
+}

@@ -1,0 +1,43 @@
+// The README's program is an async one.
+#![cfg_attr(any(feature = "tokio", not(doctest)), doc = include_str!("../README.md"))]
+
+#[cfg(not(unix))]
+compile_error!("timed-store needs Unix: flock, file owners and modes, atomic rename");
+
+mod error;
+mod session;
+
+mod claim;
+mod entries;
+mod incident;
+mod process;
+mod state;
+
+mod file;
+mod format;
+mod location;
+mod lock;
+mod salvage;
+mod stamp;
+
+mod builder;
+mod clock;
+mod config;
+mod core;
+#[cfg(feature = "tokio")]
+mod storage;
+
+pub mod blocking;
+
+pub use builder::Builder;
+pub use claim::{Claim, Lease};
+pub use clock::ManualClock;
+pub use entries::{Entries, Entry, Transaction};
+pub use error::Error;
+pub use file::Durability;
+pub use incident::Incident;
+pub use lock::LockPolicy;
+pub use process::Process;
+pub use session::SessionId;
+#[cfg(feature = "tokio")]
+pub use storage::TimedStorage;

@@ -1,0 +1,178 @@
+use std::sync::OnceLock;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// A running process, told apart from a later one with the same id by its start time.
+///
+/// An entry that names a process is free as soon as that process has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    pid: u32,
+    /// In clock ticks since boot. Only Linux tells; elsewhere a reused id looks alive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    start: Option<u64>,
+    /// Boot and pid namespace that `pid` and `start` belong to. A file can be shared with a
+    /// container or survive a reboot: there the numbers mean nothing, and time alone decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    space: Option<String>,
+}
+
+impl Process {
+    /// The process that calls this.
+    pub fn current() -> Self {
+        Self::observe(std::process::id())
+    }
+
+    /// The running process `pid`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if there is no such process.
+    pub fn with_pid(pid: u32) -> Result<Self, Error> {
+        let process = Self::observe(pid);
+        if raw_pid(pid).is_none() || process.has_ended() {
+            return Err(Error::Invalid {
+                what: "process id",
+                value: pid.to_string(),
+                reason: "names no running process",
+            });
+        }
+        Ok(process)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub(crate) fn observe(pid: u32) -> Self {
+        Self {
+            pid,
+            start: stat(pid).map(|stat| stat.start),
+            space: space().clone(),
+        }
+    }
+
+    /// Whether it is certain that the process is no more. In doubt it lives: a wrong 'dead'
+    /// would give away what somebody holds, a wrong 'alive' ends with the entry's timeout.
+    pub(crate) fn has_ended(&self) -> bool {
+        let Some(pid) = raw_pid(self.pid) else {
+            return false;
+        };
+        if self.space != *space() {
+            return false;
+        }
+        if test_kill_process(pid) == Err(Errno::SRCH) {
+            return true;
+        }
+        stat(self.pid)
+            .is_some_and(|now| now.ended || self.start.is_some_and(|start| start != now.start))
+    }
+}
+
+/// Zero would mean 'my own process group' to `kill`, and is what a parent outside of our pid
+/// namespace looks like.
+fn raw_pid(pid: u32) -> Option<Pid> {
+    i32::try_from(pid)
+        .ok()
+        .filter(|pid| *pid > 0)
+        .and_then(Pid::from_raw)
+}
+
+struct Stat {
+    start: u64,
+    /// Nothing but a zombie that its parent has not waited for.
+    ended: bool,
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    if cfg!(not(target_os = "linux")) {
+        return None;
+    }
+    parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// See proc(5). The second field is the program's name, which may hold spaces and brackets.
+fn parse_stat(line: &str) -> Option<Stat> {
+    let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    let threads: u32 = fields.nth(16)?.parse().ok()?;
+    let start = fields.nth(1)?.parse().ok()?;
+    // A main thread that ended before its siblings looks like a zombie with threads.
+    Some(Stat {
+        start,
+        ended: matches!(state, "Z" | "X") && threads <= 1,
+    })
+}
+
+fn space() -> &'static Option<String> {
+    static SPACE: OnceLock<Option<String>> = OnceLock::new();
+    SPACE.get_or_init(|| {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
+        Some(format!("{} {}", boot.trim_end(), namespace.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_name_with_brackets_is_no_trap() {
+        let line = "7 (a) Z (b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0 4242 1 1 1";
+        let stat = parse_stat(line).unwrap();
+        assert_eq!((stat.start, stat.ended), (4242, false));
+    }
+
+    #[test]
+    fn this_process_lives() {
+        assert!(!Process::current().has_ended());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_reused_id_is_another_process() {
+        let mut earlier = Process::current();
+        earlier.start = earlier.start.map(|start| start - 1);
+        assert!(earlier.has_ended());
+    }
+
+    #[test]
+    fn numbers_of_another_machine_mean_nothing() {
+        let foreign = Process {
+            pid: i32::MAX as u32,
+            start: Some(1),
+            space: Some("elsewhere".to_owned()),
+        };
+        assert!(!foreign.has_ended());
+    }
+
+    #[test]
+    fn an_ended_process_and_an_unreaped_one_have_ended() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let process = Process::with_pid(child.id()).unwrap();
+        assert!(!process.has_ended());
+        child.kill().unwrap();
+        if cfg!(target_os = "linux") {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+            while !process.has_ended() {
+                assert!(
+                    std::time::Instant::now() < deadline,
+                    "the zombie still counts as alive"
+                );
+                std::thread::yield_now();
+            }
+        }
+        child.wait().unwrap();
+        assert!(process.has_ended());
+        assert!(Process::with_pid(process.pid()).is_err());
+    }
+}

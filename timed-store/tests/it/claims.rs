@@ -1,0 +1,244 @@
+//! Claims: a value that only one session has.
+
+use std::time::Duration;
+
+use timed_store::{Claim, Error, Process, SessionId};
+
+use crate::support::{Place, Store, s};
+
+const TTL: Duration = Duration::from_secs(4 * 60 * 60);
+
+#[track_caller]
+fn token(claim: Result<Claim<String>, Error>) -> u64 {
+    claim
+        .unwrap()
+        .granted()
+        .expect("the claim is granted")
+        .token()
+}
+
+#[track_caller]
+fn busy(claim: Result<Claim<String>, Error>) -> (String, Duration) {
+    match claim.unwrap() {
+        Claim::Busy { holder, expires_in } => (holder.to_string(), expires_in),
+        Claim::Granted(lease) => panic!("granted: {lease:?}"),
+    }
+}
+
+#[test]
+fn a_claimed_value_is_busy_for_others_until_it_expires() {
+    let place = Place::new();
+    let (a, b) = (place.store("a"), place.store("b"));
+    let first = token(a.claim(s("x")));
+    place.clock.advance(TTL / 4);
+    assert_eq!(busy(b.claim(s("x"))), (s("a"), TTL * 3 / 4));
+    place.clock.advance(TTL * 3 / 4);
+    assert_eq!(busy(b.claim(s("x"))), (s("a"), Duration::ZERO));
+    place.clock.advance(Duration::from_millis(1));
+    assert!(token(b.claim(s("x"))) > first);
+    assert_eq!(a.restore().unwrap(), None);
+}
+
+#[test]
+fn a_value_that_was_only_stored_is_busy_too() {
+    let place = Place::new();
+    place.store("a").store(&s("x")).unwrap();
+    assert_eq!(busy(place.store("b").claim(s("x"))).0, "a");
+}
+
+#[test]
+fn claiming_what_one_holds_refreshes_it_and_keeps_the_token() {
+    let place = Place::new();
+    let a = place.store("a");
+    let first = token(a.claim(s("x")));
+    place.clock.advance(TTL);
+    assert_eq!(token(a.claim(s("x"))), first);
+    place.clock.advance(TTL);
+    assert_eq!(a.restore().unwrap(), Some(s("x")));
+}
+
+#[test]
+fn a_session_gives_up_the_old_value_only_when_it_has_got_the_new_one() {
+    let place = Place::new();
+    let (a, b) = (place.store("a"), place.store("b"));
+    token(a.claim(s("x")));
+    token(b.claim(s("y")));
+    let before = place.text();
+    assert_eq!(busy(a.claim(s("y"))).0, "b");
+    assert_eq!(place.text(), before);
+    assert_eq!(a.restore().unwrap(), Some(s("x")));
+    token(a.claim(s("z")));
+    token(b.claim(s("x")));
+}
+
+#[test]
+fn claim_any_takes_what_one_holds_then_the_first_free_one() {
+    let place = Place::new();
+    let (a, b, c) = (place.store("a"), place.store("b"), place.store("c"));
+    let all = || ["x", "y"].map(s);
+    assert_eq!(a.claim_any(all()).unwrap().granted().unwrap().value(), "x");
+    assert_eq!(b.claim_any(all()).unwrap().granted().unwrap().value(), "y");
+    assert_eq!(
+        b.claim_any(all()).unwrap().granted().unwrap().into_value(),
+        "y"
+    );
+    place.clock.advance(TTL / 2);
+    a.refresh().unwrap();
+    assert_eq!(
+        busy(c.claim_any(all())),
+        (s("b"), TTL / 2),
+        "the one that is free soonest"
+    );
+    assert!(matches!(c.claim_any([]), Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn tokens_only_grow() {
+    let place = Place::new();
+    let a = place.store("a");
+    let mut last = 0;
+    let mut grows = |claim| {
+        let token = token(claim);
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    };
+    grows(a.claim(s("x")));
+    grows(a.claim(s("y")));
+    a.remove().unwrap();
+    grows(a.claim(s("y")));
+    place.clock.advance(TTL * 2);
+    grows(place.store("b").claim(s("y")));
+    a.store(&s("z")).unwrap();
+    grows(a.claim(s("z")));
+
+    // The counter is lost, the entries are not.
+    std::fs::write(place.folder.path().join("state.json.flock"), "").unwrap();
+    grows(a.claim(s("w")));
+    // The entries are lost, the counter is not.
+    std::fs::remove_file(place.path()).unwrap();
+    grows(a.claim(s("w")));
+    // Everything is lost but the time.
+    std::fs::remove_file(place.path()).unwrap();
+    std::fs::remove_file(place.folder.path().join("state.json.flock")).unwrap();
+    place.clock.advance(Duration::from_secs(1));
+    grows(a.claim(s("w")));
+}
+
+#[test]
+fn a_token_beyond_what_json_tools_keep_is_refused() {
+    let place = Place::new();
+    let a = place.store("a");
+    token(a.claim(s("x")));
+    let side = place.folder.path().join("state.json.flock");
+    std::fs::write(&side, format!("{:020}\n", (1u64 << 53) - 1)).unwrap();
+    let before = place.text();
+    assert!(matches!(
+        a.claim(s("y")),
+        Err(Error::TokensExhausted { .. })
+    ));
+    assert_eq!(place.text(), before);
+}
+
+#[test]
+fn a_store_ends_the_claim() {
+    let place = Place::new();
+    let a = place.store("a");
+    token(a.claim(s("x")));
+    assert!(a.entries().unwrap().mine().unwrap().token().is_some());
+    a.store(&s("y")).unwrap();
+    assert_eq!(a.entries().unwrap().mine().unwrap().token(), None);
+}
+
+struct Child(std::process::Child);
+
+impl Child {
+    fn start() -> Self {
+        Self(
+            std::process::Command::new("sleep")
+                .arg("600")
+                .spawn()
+                .unwrap(),
+        )
+    }
+
+    fn process(&self) -> Process {
+        Process::with_pid(self.0.id()).unwrap()
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_dead_process_frees_the_entry_of_its_session() {
+    let place = Place::new();
+    let mut child = Child::start();
+    let store = Store::builder_at(place.path())
+        .session(SessionId::of_process(child.process()))
+        .manual_clock(place.clock.clone())
+        .open()
+        .unwrap();
+    assert_eq!(store.session().as_str(), child.0.id().to_string());
+    store.store(&s("x")).unwrap();
+    let other = place.store("b");
+    assert_eq!(busy(other.claim(s("x"))).0, store.session().as_str());
+    child.kill();
+    token(other.claim(s("x")));
+    assert_eq!(other.get_other_entries().unwrap().len(), 0);
+}
+
+#[test]
+fn a_dead_owner_frees_what_was_claimed_and_nothing_else() {
+    let place = Place::new();
+    let mut child = Child::start();
+    let owned = place
+        .builder("terminal")
+        .owner(child.process())
+        .open()
+        .unwrap();
+    let stored = place
+        .builder("other")
+        .owner(child.process())
+        .open()
+        .unwrap();
+    token(owned.claim(s("x")));
+    stored.store(&s("y")).unwrap();
+    child.kill();
+    token(place.store("b").claim(s("x")));
+    assert_eq!(busy(place.store("b").claim(s("y"))).0, "other");
+}
+
+#[test]
+fn a_process_with_the_same_id_but_another_start_is_another_one() {
+    let place = Place::new();
+    let child = Child::start();
+    let owned = place.builder("a").owner(child.process()).open().unwrap();
+    token(owned.claim(s("x")));
+    let start = place.json()["storage"]["a"]["owner"]["start"]
+        .as_u64()
+        .unwrap();
+    place.write(&place.text().replace(
+        &format!("\"start\":{start}"),
+        &format!("\"start\":{}", start - 1),
+    ));
+    token(place.store("b").claim(s("x")));
+}
+
+#[test]
+fn a_terminal_session_outlives_its_processes_even_if_its_id_is_a_number() {
+    let place = Place::new();
+    let mut child = Child::start();
+    let id = child.0.id().to_string();
+    place.store(&id).store(&s("x")).unwrap();
+    child.kill();
+    assert_eq!(busy(place.store("b").claim(s("x"))).0, id);
+}

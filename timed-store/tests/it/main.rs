@@ -1,0 +1,13 @@
+//! The public behaviour of timed-store, one file for each part of it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::print_stderr
+)]
+
+#[cfg(feature = "tokio")]
+mod async_store;
+mod claims;
+mod operations;
+mod support;

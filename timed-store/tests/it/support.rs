@@ -1,0 +1,94 @@
+//! What the tests share: a store in a folder of its own, on a clock of its own.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tempfile::TempDir;
+use timed_store::blocking::TimedStorage;
+use timed_store::{Builder, ManualClock, SessionId};
+
+/// 2025-08-18T10:20:30.456Z
+pub(crate) const START_MS: u64 = 1_755_512_430_456;
+pub(crate) const START: &str = "2025-08-18T10:20:30.456Z";
+
+/// Far more than anything here takes, also on a machine that is busy with other things.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) type Store = TimedStorage<String>;
+
+pub(crate) struct Place {
+    pub(crate) folder: TempDir,
+    pub(crate) clock: ManualClock,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            clock: ManualClock::new(time(START_MS)),
+        }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.path().join("state.json")
+    }
+
+    pub(crate) fn builder(&self, session: &str) -> Builder<Store> {
+        Store::builder_at(self.path())
+            .session(SessionId::new(session).unwrap())
+            .manual_clock(self.clock.clone())
+    }
+
+    pub(crate) fn store(&self, session: &str) -> Store {
+        self.builder(session).open().unwrap()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        std::fs::read_to_string(self.path()).unwrap()
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.text()).unwrap()
+    }
+
+    pub(crate) fn write(&self, text: &str) {
+        write_private(&self.path(), text.as_bytes());
+    }
+
+    /// The names of all files in the folder.
+    pub(crate) fn files(&self) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .folder
+            .path()
+            .read_dir()
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+pub(crate) fn time(unix_ms: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(unix_ms)
+}
+
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, bytes).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+#[track_caller]
+#[allow(dead_code, reason = "soon used")]
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub(crate) fn s(text: &str) -> String {
+    text.to_owned()
+}
