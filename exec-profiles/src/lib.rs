@@ -1,0 +1,22 @@
+#![doc = include_str!("../README.md")]
+
+mod error;
+mod profile_definition;
+mod registry;
+
+mod launcher;
+mod session_files;
+
+pub mod builtin;
+mod events;
+mod user;
+
+pub use builtin::profile_definitions;
+pub use error::{EntryError, Error, Result};
+pub use events::EventFormat;
+pub use launcher::Launcher;
+pub use profile_definition::{
+    ProcessParameterBuilder, ProfileConfig, ProfileDefinition, ProfileVariantConfig,
+};
+pub use registry::{LoadReport, ProfileRegistry};
+pub use user::{SessionIdSource, UserProfile, UserStopAction, UserStopStep, UserVariant};

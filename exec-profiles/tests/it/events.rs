@@ -1,0 +1,307 @@
+//! The parsers against output of real agents.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use exec_core::{AgentEvent, Outcome};
+use exec_profiles::EventFormat;
+
+fn data(below: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(below)
+}
+
+fn format_of(file: &str) -> EventFormat {
+    match file.split('-').next() {
+        Some("claude" | "qwen") => EventFormat::Claude,
+        Some("codex") => EventFormat::Codex,
+        Some("gemini") => EventFormat::Gemini,
+        Some("opencode") => EventFormat::Opencode,
+        Some("cursor") => EventFormat::Cursor,
+        other => panic!("no format for {other:?}"),
+    }
+}
+
+fn transcripts() -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(data("transcripts"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+fn events_of(file: &str) -> Vec<Vec<AgentEvent>> {
+    let text = fs::read_to_string(data("transcripts").join(file)).unwrap();
+    let mut parser = format_of(file).parser();
+    text.lines().map(|line| parser.parse_line(line)).collect()
+}
+
+/// One line of golden data a line of output. `UPDATE_GOLDEN=1` writes it anew, for review.
+#[test]
+fn every_transcript_gives_the_golden_events() {
+    let names = transcripts();
+    assert!(names.len() >= 22, "{names:?}");
+    for name in names {
+        let mut got = String::new();
+        for mut events in events_of(&name) {
+            events.iter_mut().for_each(round_cost);
+            writeln!(got, "{}", serde_json::to_string(&events).unwrap()).unwrap();
+        }
+        let path = data("events").join(&name);
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::write(&path, &got).unwrap();
+        }
+        let golden = fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(got, golden, "{name}");
+    }
+}
+
+/// The last digit of a float depends on how serde_json was built.
+fn round_cost(event: &mut AgentEvent) {
+    if let AgentEvent::Usage(usage) = event {
+        usage.cost_usd = usage.cost_usd.map(|cost| (cost * 1e6).round() / 1e6);
+    }
+}
+
+#[test]
+fn every_run_starts_once_and_finishes_once() {
+    for name in transcripts() {
+        let events: Vec<_> = events_of(&name).into_iter().flatten().collect();
+        let started = events
+            .iter()
+            .filter(|event| matches!(event, AgentEvent::SessionStarted { .. }))
+            .count();
+        // Claude refuses an unknown session without an init event.
+        assert_eq!(
+            started,
+            usize::from(name != "claude-err-resume.jsonl"),
+            "{name}"
+        );
+        let Some(AgentEvent::Finished { outcome, .. }) = events.last() else {
+            panic!("{name} ends with {:?}", events.last());
+        };
+        let expected = match name.contains("-err-") {
+            true => Outcome::Failure,
+            false => Outcome::Success,
+        };
+        assert_eq!(*outcome, expected, "{name}");
+        let finished = events
+            .iter()
+            .filter(|event| matches!(event, AgentEvent::Finished { .. }))
+            .count();
+        assert_eq!(finished, 1, "{name}");
+    }
+}
+
+#[test]
+fn every_tool_call_has_its_result() {
+    let mut calls = 0;
+    for name in transcripts().iter().filter(|name| name.contains("tool")) {
+        let events: Vec<_> = events_of(name).into_iter().flatten().collect();
+        for (index, event) in events.iter().enumerate() {
+            let AgentEvent::ToolCall { id, .. } = event else {
+                continue;
+            };
+            calls += 1;
+            assert!(id.is_some(), "{name}");
+            assert!(
+                events[index..].iter().any(|later| matches!(
+                    later,
+                    AgentEvent::ToolResult { id: result, output, is_error: false }
+                        if result == id && !output.is_empty()
+                )),
+                "{name}: {event:?}"
+            );
+        }
+    }
+    assert_eq!(calls, 4, "one in each of the four agents' transcripts");
+}
+
+#[test]
+fn what_is_no_event_of_the_agent_stays_raw() {
+    for format in [
+        EventFormat::Claude,
+        EventFormat::Codex,
+        EventFormat::Gemini,
+        EventFormat::Opencode,
+        EventFormat::Cursor,
+        EventFormat::Raw,
+    ] {
+        let mut parser = format.parser();
+        for line in [
+            "",
+            "Reading prompt from stdin...",
+            "{",
+            "{}",
+            "[1,2]",
+            "null",
+            r#"{"type":3}"#,
+            r#"{"type":"from_the_future","x":1}"#,
+            r#"{"type":"assistant"}"#,
+            r#"{"type":"assistant","message":{"content":"text"}}"#,
+            r#"{"type":"tool_call","subtype":"started","tool_call":{}}"#,
+            r#"{"type":"tool_use"}"#,
+            r#"{"type":"item.completed"}"#,
+            r#"{"type":"user","message":{"content":[{"type":"text","text":"echo"}]}}"#,
+            r#"{"type":"message","role":"user","content":"echo"}"#,
+        ] {
+            assert_eq!(parser.parse_line(line), [], "{format:?} {line}");
+        }
+    }
+}
+
+#[track_caller]
+fn check(format: EventFormat, lines: &[&str], expected: serde_json::Value) {
+    let mut parser = format.parser();
+    let events: Vec<_> = lines
+        .iter()
+        .flat_map(|line| parser.parse_line(line))
+        .collect();
+    assert_eq!(serde_json::to_value(events).unwrap(), expected);
+}
+
+#[test]
+fn claude_thoughts_and_failed_tools() {
+    check(
+        EventFormat::Claude,
+        &[
+            r#"{"type":"assistant","message":{"content":[{"type":"thinking","thinking":"hm","signature":"x"},{"type":"redacted_thinking","data":"x"},{"type":"text","text":"ok"}]}}"#,
+            r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","is_error":true,"content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}}"#,
+            r#"{"type":"result","subtype":"error_max_turns","is_error":false}"#,
+        ],
+        serde_json::json!([
+            {"type": "thinking", "text": "hm", "delta": false},
+            {"type": "text", "text": "ok", "delta": false},
+            {"type": "tool_result", "id": "t", "output": "a\nb", "is_error": true},
+            {"type": "finished", "outcome": "failure"},
+        ]),
+    );
+}
+
+#[test]
+fn claude_counts_cached_tokens_apart_and_qwen_does_not() {
+    check(
+        EventFormat::Claude,
+        &[
+            r#"{"type":"result","subtype":"success","is_error":false,"result":"r","usage":{"input_tokens":1,"cache_creation_input_tokens":20,"cache_read_input_tokens":300,"output_tokens":4}}"#,
+            r#"{"type":"result","subtype":"success","is_error":false,"result":"r","usage":{"input_tokens":301,"cache_read_input_tokens":300,"output_tokens":4,"total_tokens":305}}"#,
+        ],
+        serde_json::json!([
+            {"type": "usage", "input_tokens": 321, "cache_read_tokens": 300, "cache_write_tokens": 20, "output_tokens": 4},
+            {"type": "finished", "outcome": "success", "text": "r"},
+            {"type": "usage", "input_tokens": 301, "cache_read_tokens": 300, "output_tokens": 4},
+            {"type": "finished", "outcome": "success", "text": "r"},
+        ]),
+    );
+}
+
+#[test]
+fn codex_tools_are_one_call_and_one_result() {
+    check(
+        EventFormat::Codex,
+        &[
+            r#"{"type":"item.completed","item":{"id":"i0","type":"reasoning","text":"hm"}}"#,
+            r#"{"type":"item.started","item":{"id":"i1","type":"command_execution","command":"false","aggregated_output":"","exit_code":null,"status":"in_progress"}}"#,
+            r#"{"type":"item.updated","item":{"id":"i1","type":"command_execution","command":"false","aggregated_output":"x","exit_code":null,"status":"in_progress"}}"#,
+            r#"{"type":"item.completed","item":{"id":"i1","type":"command_execution","command":"false","aggregated_output":"x","exit_code":1,"status":"failed"}}"#,
+            r#"{"type":"item.completed","item":{"id":"i2","type":"file_change","changes":[{"path":"a","kind":"add"}],"status":"completed"}}"#,
+            r#"{"type":"item.started","item":{"id":"i3","type":"mcp_tool_call","server":"s","tool":"t","arguments":{"q":1},"status":"in_progress"}}"#,
+            r#"{"type":"item.completed","item":{"id":"i3","type":"mcp_tool_call","server":"s","tool":"t","arguments":{"q":1},"result":{"content":[{"type":"text","text":"found"}]},"error":null,"status":"completed"}}"#,
+            r#"{"type":"item.completed","item":{"id":"i4","type":"mcp_tool_call","server":"s","tool":"t","arguments":{},"error":{"message":"no"},"status":"failed"}}"#,
+        ],
+        serde_json::json!([
+            {"type": "thinking", "text": "hm", "delta": false},
+            {"type": "tool_call", "id": "i1", "name": "command_execution", "input": {"command": "false"}},
+            {"type": "tool_result", "id": "i1", "output": "x", "is_error": true},
+            {"type": "tool_call", "id": "i2", "name": "file_change", "input": {"changes": [{"path": "a", "kind": "add"}]}},
+            {"type": "tool_result", "id": "i2", "output": "", "is_error": false},
+            {"type": "tool_call", "id": "i3", "name": "s.t", "input": {"q": 1}},
+            {"type": "tool_result", "id": "i3", "output": "found", "is_error": false},
+            {"type": "tool_call", "id": "i4", "name": "s.t", "input": {}},
+            {"type": "tool_result", "id": "i4", "output": "no", "is_error": true},
+        ]),
+    );
+}
+
+#[test]
+fn gemini_failed_tools_and_warnings() {
+    check(
+        EventFormat::Gemini,
+        &[
+            r#"{"type":"tool_result","tool_id":"t","status":"error","error":{"type":"X","message":"denied"}}"#,
+            r#"{"type":"error","severity":"warning","message":"loop detected"}"#,
+            r#"{"type":"message","role":"assistant","content":"whole"}"#,
+        ],
+        serde_json::json!([
+            {"type": "tool_result", "id": "t", "output": "denied", "is_error": true},
+            {"type": "error", "message": "loop detected"},
+            {"type": "text", "text": "whole", "delta": false},
+        ]),
+    );
+}
+
+#[test]
+fn opencode_ends_with_the_step_that_calls_no_tool() {
+    let step = |reason: &str| {
+        format!(
+            r#"{{"type":"step_finish","part":{{"reason":"{reason}","tokens":{{"input":1,"output":2,"reasoning":3,"cache":{{"read":40,"write":500}}}},"cost":0.5}}}}"#
+        )
+    };
+    let usage = serde_json::json!({"type": "usage", "input_tokens": 541, "cache_read_tokens": 40,
+        "cache_write_tokens": 500, "output_tokens": 2, "reasoning_tokens": 3, "cost_usd": 0.5});
+    check(
+        EventFormat::Opencode,
+        &[
+            r#"{"type":"reasoning","part":{"text":"hm"}}"#,
+            r#"{"type":"tool_use","part":{"tool":"bash","callID":"c","state":{"status":"error","input":{},"error":"denied"}}}"#,
+            r#"{"type":"tool_use","part":{"tool":"bash","callID":"d","state":{"status":"completed","input":{},"output":"o","metadata":{"exit":2}}}}"#,
+            &step("unknown"),
+            &step("length"),
+        ],
+        serde_json::json!([
+            {"type": "thinking", "text": "hm", "delta": false},
+            {"type": "tool_call", "id": "c", "name": "bash", "input": {}},
+            {"type": "tool_result", "id": "c", "output": "denied", "is_error": true},
+            {"type": "tool_call", "id": "d", "name": "bash", "input": {}},
+            {"type": "tool_result", "id": "d", "output": "o", "is_error": true},
+            usage,
+            usage,
+            {"type": "finished", "outcome": "failure", "text": "the model stopped: length"},
+        ]),
+    );
+}
+
+/// The shapes are those of Cursor's documentation.
+#[test]
+fn cursor_names_a_tool_by_the_key_of_its_call() {
+    check(
+        EventFormat::Cursor,
+        &[
+            r#"{"type":"system","subtype":"init","apiKeySource":"login","cwd":"/w","session_id":"c6b62c6f-7ead-4fd6-9922-e952131177ff","model":"Auto","permissionMode":"default"}"#,
+            r#"{"type":"user","message":{"role":"user","content":[{"type":"text","text":"hi"}]},"session_id":"c6b6"}"#,
+            r#"{"type":"thinking","subtype":"delta","text":"hm","session_id":"c6b6"}"#,
+            r#"{"type":"thinking","subtype":"completed","session_id":"c6b6"}"#,
+            r#"{"type":"assistant","message":{"role":"assistant","content":[{"type":"text","text":"I'll look"}]},"session_id":"c6b6"}"#,
+            r#"{"type":"tool_call","subtype":"started","call_id":"t1","tool_call":{"readToolCall":{"args":{"path":"a"}}},"session_id":"c6b6"}"#,
+            r#"{"type":"tool_call","subtype":"completed","call_id":"t1","tool_call":{"readToolCall":{"args":{"path":"a"},"result":{"success":{"content":"text","isEmpty":false}}}},"session_id":"c6b6"}"#,
+            r#"{"type":"tool_call","subtype":"started","call_id":"t2","tool_call":{"shellToolCall":{"args":{"command":"ls"}}},"session_id":"c6b6"}"#,
+            r#"{"type":"tool_call","subtype":"completed","call_id":"t2","tool_call":{"shellToolCall":{"args":{"command":"ls"},"result":{"rejected":{"reason":"user"}}}},"session_id":"c6b6"}"#,
+            r#"{"type":"tool_call","subtype":"started","call_id":"t3","tool_call":{"function":{"name":"search","arguments":"{\"q\":1}"}},"session_id":"c6b6"}"#,
+            r#"{"type":"result","subtype":"success","duration_ms":1,"is_error":false,"result":"I'll look","session_id":"c6b6","request_id":"r"}"#,
+        ],
+        serde_json::json!([
+            {"type": "session_started", "session_id": "c6b62c6f-7ead-4fd6-9922-e952131177ff", "model": "Auto"},
+            {"type": "thinking", "text": "hm", "delta": true},
+            {"type": "text", "text": "I'll look", "delta": false},
+            {"type": "tool_call", "id": "t1", "name": "read", "input": {"path": "a"}},
+            {"type": "tool_result", "id": "t1", "output": "text", "is_error": false},
+            {"type": "tool_call", "id": "t2", "name": "shell", "input": {"command": "ls"}},
+            {"type": "tool_result", "id": "t2", "output": "{\"reason\":\"user\"}", "is_error": true},
+            {"type": "tool_call", "id": "t3", "name": "search", "input": "{\"q\":1}"},
+            {"type": "finished", "outcome": "success", "text": "I'll look"},
+        ]),
+    );
+}

@@ -1,0 +1,312 @@
+//! The user's file: what it may look like, and how it is changed.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use exec_core::CommandConfig;
+use exec_profiles::{Error, ProfileDefinition, ProfileRegistry, UserProfile};
+
+use crate::request::message;
+
+struct Fixture {
+    folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+fn agent(binary: &str) -> UserProfile {
+    let mut profile = UserProfile::default();
+    profile.binary = Some(binary.to_owned());
+    profile
+}
+
+fn binary(registry: &ProfileRegistry, label: &str) -> Option<String> {
+    Some(registry.get_command(label, None)?.binary)
+}
+
+#[test]
+fn toml_and_json_say_the_same() {
+    let fixture = Fixture::new();
+    let toml = fixture.write(
+        "p.toml",
+        "[profiles.a]\nbinary = 'agent'\nargs = ['-x']\nenv = { K = 'v' }\n[profiles.bad]\nargs = [1]\n",
+    );
+    let json = fixture.write(
+        "p.json",
+        r#"{"profiles": {"a": {"binary": "agent", "args": ["-x"], "env": {"K": "v"}}, "bad": {"args": [1]}}}"#,
+    );
+    for path in [toml, json] {
+        let registry = ProfileRegistry::new();
+        let report = registry.load_user_file(&path).unwrap();
+        assert_eq!(report.labels, ["a"]);
+        assert_eq!(report.errors.len(), 1, "{report:?}");
+        assert!(
+            report.errors[0].reason.starts_with("args[0]: "),
+            "{report:?}"
+        );
+        assert_eq!(report.errors[0].file.as_deref(), Some(&*path));
+        let command = registry.get_command("a", None).unwrap();
+        assert_eq!(command.args, ["-x"]);
+        assert_eq!(command.env["K"], "v");
+    }
+}
+
+#[test]
+fn the_same_label_twice_is_an_error_in_both() {
+    let fixture = Fixture::new();
+    let json = fixture.write(
+        "p.json",
+        r#"{"profiles": {"a": {"binary": "x"}, "b": {"binary": "y"}, "a": {"binary": "z"}}}"#,
+    );
+    let report = ProfileRegistry::new().load_user_file(&json).unwrap();
+    assert_eq!(report.labels, ["b"]);
+    assert_eq!(report.errors[0].reason, "it is there twice");
+
+    let toml = fixture.write(
+        "p.toml",
+        "[profiles.a]\nbinary='x'\n[profiles.a]\nbinary='z'\n",
+    );
+    let error = ProfileRegistry::new().load_user_file(&toml).unwrap_err();
+    assert!(matches!(error, Error::Syntax { .. }), "{error}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_as_a_whole_changes_nothing() {
+    let fixture = Fixture::new();
+    let path = fixture.write("p.toml", "[profiles.a]\nbinary = 'one'\n");
+    let registry = ProfileRegistry::new();
+    registry.load_user_file(&path).unwrap();
+    for (text, reason) in [
+        ("[profiles.a\n", "line 1"),
+        ("[profile.a]\nbinary = 'x'\n", "unknown field `profile`"),
+        ("profiles = 3\n", "a table of profiles"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let error = registry.reload().unwrap_err();
+        assert!(matches!(error, Error::Syntax { .. }));
+        let text = message(&error);
+        assert!(text.contains("p.toml") && text.contains(reason), "{text}");
+        assert_eq!(binary(&registry, "a").as_deref(), Some("one"));
+    }
+    fs::write(&path, b"\xff\xfe").unwrap();
+    assert!(matches!(registry.reload(), Err(Error::File { .. })));
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    let error = message(&registry.reload().unwrap_err());
+    assert!(error.starts_with("cannot read "), "{error}");
+    assert_eq!(binary(&registry, "a").as_deref(), Some("one"));
+
+    let error = registry.load_user_file(fixture.path("p.yaml")).unwrap_err();
+    assert!(message(&error).contains(".toml nor in .json"), "{error}");
+}
+
+#[test]
+fn reload_takes_what_the_file_now_says() {
+    let fixture = Fixture::new();
+    let path = fixture.write(
+        "p.toml",
+        "[profiles.a]\nbinary='one'\n[profiles.codex]\nbinary='x'\n",
+    );
+    let registry = ProfileRegistry::new();
+    assert!(matches!(registry.reload(), Err(Error::NoUserFile)));
+    registry.load_user_file(&path).unwrap();
+    assert_eq!(binary(&registry, "codex").as_deref(), Some("x"));
+
+    fs::write(&path, "[profiles.a]\nbinary='two'\n").unwrap();
+    assert_eq!(
+        binary(&registry, "a").as_deref(),
+        Some("one"),
+        "not by itself"
+    );
+    registry.reload().unwrap();
+    assert_eq!(binary(&registry, "a").as_deref(), Some("two"));
+    assert_eq!(
+        binary(&registry, "codex").as_deref(),
+        Some("npx"),
+        "the built-in one is back"
+    );
+
+    fs::remove_file(&path).unwrap();
+    let report = registry.reload().unwrap();
+    assert!(report.missing && report.labels.is_empty());
+    assert_eq!(binary(&registry, "a"), None);
+}
+
+#[test]
+fn saved_profiles_are_there_for_the_next_one_who_loads() {
+    for name in ["sub/folder/p.toml", "sub/folder/p.json"] {
+        let fixture = Fixture::new();
+        let path = fixture.path(name);
+        let registry = ProfileRegistry::new();
+        let error = registry.save_user_profile("a", &agent("x")).unwrap_err();
+        assert!(matches!(error, Error::NoUserFile));
+        // A first start: the file does not exist yet.
+        assert!(registry.load_user_file(&path).unwrap().missing);
+
+        let mut profile = agent("x");
+        profile.args = Some(vec!["--id={session_id}".into(), "quote \" and 日本".into()]);
+        profile.follow_up_args = Some(vec!["{session_id}".into()]);
+        profile.env.insert("KEY".into(), "${HOME}".into());
+        let mut variant = exec_profiles::UserVariant::default();
+        variant.append_args = vec!["-v".into()];
+        profile.variants.insert("v.1".into(), variant);
+        registry.save_user_profile("a", &profile).unwrap();
+        registry.save_user_profile("b", &agent("y")).unwrap();
+        registry.save_user_profile("b", &agent("z")).unwrap();
+        assert_eq!(binary(&registry, "b").as_deref(), Some("z"));
+
+        let other = ProfileRegistry::new();
+        let report = other.load_user_file(&path).unwrap();
+        assert_eq!(report.labels, ["a", "b"], "{report:?}");
+        assert_eq!(other.user_profile("a"), Some(profile));
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(
+            text.contains("${HOME}"),
+            "variables are saved by name: {text}"
+        );
+
+        other.remove_user_profile("a").unwrap();
+        other.remove_user_profile("a").unwrap();
+        assert_eq!(registry.reload().unwrap().labels, ["b"]);
+    }
+}
+
+#[test]
+fn saving_keeps_comments_order_bad_entries_and_what_others_saved() {
+    let fixture = Fixture::new();
+    let text = "# mine\n[profiles.zed]\nbinary = 'z' # last letter\n\n[profiles.bad]\nargs = [1]\n";
+    let path = fixture.write("p.toml", text);
+    let (one, two) = (ProfileRegistry::new(), ProfileRegistry::new());
+    one.load_user_file(&path).unwrap();
+    two.load_user_file(&path).unwrap();
+    one.save_user_profile("from-one", &agent("1")).unwrap();
+    let report = two.save_user_profile("from-two", &agent("2")).unwrap();
+    assert_eq!(report.labels, ["from-one", "from-two", "zed"]);
+    assert_eq!(report.errors.len(), 1);
+    let saved = fs::read_to_string(&path).unwrap();
+    assert!(saved.starts_with(text), "{saved}");
+}
+
+#[test]
+fn a_profile_that_is_not_valid_is_not_saved() {
+    let fixture = Fixture::new();
+    let path = fixture.write("p.toml", "[profiles.a]\nbinary = 'x'\n");
+    let registry = ProfileRegistry::new();
+    registry.load_user_file(&path).unwrap();
+    let mut bad = agent("y");
+    bad.args = Some(vec!["{nonsense}".into()]);
+    for (label, profile) in [("a", &bad), ("", &agent("y")), ("a b", &agent("y"))] {
+        let error = registry.save_user_profile(label, profile).unwrap_err();
+        assert!(matches!(error, Error::Entry(_)), "{error}");
+    }
+    assert_eq!(binary(&registry, "a").as_deref(), Some("x"));
+    assert_eq!(
+        fs::read_to_string(&path).unwrap(),
+        "[profiles.a]\nbinary = 'x'\n"
+    );
+}
+
+#[test]
+fn a_damaged_file_is_not_overwritten() {
+    let fixture = Fixture::new();
+    for (name, text) in [("p.toml", "[profiles.a\n"), ("p.json", "{\"profiles\": ")] {
+        let path = fixture.write(name, "");
+        let registry = ProfileRegistry::new();
+        registry.load_user_file(&path).unwrap();
+        fs::write(&path, text).unwrap();
+        let refused = registry.save_user_profile("b", &agent("y"));
+        assert!(matches!(refused, Err(Error::Syntax { .. })), "{refused:?}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        assert_eq!(binary(&registry, "b"), None);
+    }
+}
+
+#[test]
+fn a_save_replaces_the_file_behind_a_link_and_keeps_its_mode() {
+    let fixture = Fixture::new();
+    fs::create_dir(fixture.path("dotfiles")).unwrap();
+    let target = fixture.write("dotfiles/p.toml", "");
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o640)).unwrap();
+    let link = fixture.path("p.toml");
+    symlink(&target, &link).unwrap();
+    let registry = ProfileRegistry::new();
+    registry.load_user_file(&link).unwrap();
+    registry.save_user_profile("a", &agent("x")).unwrap();
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(
+        fs::read_to_string(&target)
+            .unwrap()
+            .contains("[profiles.a]")
+    );
+    let mode = fs::metadata(&target).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
+    // Nothing temporary stays behind.
+    assert_eq!(fs::read_dir(fixture.path("dotfiles")).unwrap().count(), 1);
+}
+
+/// Breaks if a save loses what another one wrote, or if a reader meets half a file.
+#[test]
+fn many_savers_lose_nothing_and_readers_see_whole_files() {
+    const SAVERS: usize = 4;
+    const ROUNDS: usize = 10;
+    let fixture = Fixture::new();
+    let path = fixture.write("p.toml", "");
+    let save = |saver: usize, path: &Path| {
+        let registry = ProfileRegistry::empty();
+        registry.load_user_file(path).unwrap();
+        for round in 0..ROUNDS {
+            let label = format!("p-{saver}-{round}");
+            registry.save_user_profile(&label, &agent("x")).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        for saver in 0..SAVERS {
+            let path = &path;
+            scope.spawn(move || save(saver, path));
+        }
+        let reader = ProfileRegistry::empty();
+        let mut seen = 0;
+        for _ in 0..200 {
+            let report = reader.load_user_file(&path).unwrap();
+            assert!(report.errors.is_empty() && !report.missing, "{report:?}");
+            assert!(report.labels.len() >= seen, "a profile went away");
+            seen = report.labels.len();
+        }
+    });
+    let report = ProfileRegistry::empty().load_user_file(&path).unwrap();
+    assert_eq!(report.labels.len(), SAVERS * ROUNDS);
+}
+
+#[test]
+fn a_base_cannot_be_replaced_by_one_that_breaks_the_users_profiles() {
+    let fixture = Fixture::new();
+    let path = fixture.write("p.toml", "[profiles.mine]\nbase = 'own'\n");
+    let registry = ProfileRegistry::empty();
+    let own = |args: &[&str]| {
+        ProfileDefinition::new("own", CommandConfig::new("agent", args.iter().copied()))
+    };
+    registry.register(own(&["1"])).unwrap();
+    registry.load_user_file(&path).unwrap();
+    assert_eq!(registry.get_command("mine", None).unwrap().args, ["1"]);
+    // The user's profile follows its base.
+    registry.register(own(&["2"])).unwrap();
+    assert_eq!(registry.get_command("mine", None).unwrap().args, ["2"]);
+    assert_eq!(registry.labels(), ["mine", "own"]);
+}
