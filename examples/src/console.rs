@@ -1,0 +1,183 @@
+//! The input side of a program that lives in a tmux pane.
+//!
+//! A terminal in its usual (canonical) mode cuts lines at 4,096 bytes and takes every newline
+//! for the end of the message. So, as the agents' own interfaces do, [`Console`] switches the
+//! terminal to raw mode and asks for bracketed paste: what is pasted arrives whole, newlines
+//! included, and only a carriage return outside a paste submits.
+
+use std::io::{self, Read, Write};
+
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+
+const PASTE_BEGINS: &[u8] = b"\x1b[200~";
+const PASTE_ENDS: &[u8] = b"\x1b[201~";
+const CTRL_C: u8 = 3;
+const CTRL_D: u8 = 4;
+
+/// A raw terminal that yields whole messages. Dropping it puts the terminal back.
+pub struct Console {
+    before: Option<Termios>,
+    input: io::Stdin,
+    unread: Vec<u8>,
+}
+
+impl Console {
+    /// Takes over the terminal. A standard input that is not one works too, line by line.
+    pub fn open() -> io::Result<Self> {
+        let input = io::stdin();
+        let before = match tcgetattr(&input) {
+            Ok(before) => {
+                let mut raw = before.clone();
+                raw.make_raw();
+                // Output stays cooked: a newline that we print still returns the carriage.
+                raw.output_modes = before.output_modes;
+                tcsetattr(&input, OptionalActions::Now, &raw)?;
+                print("\x1b[?2004h")?;
+                Some(before)
+            }
+            Err(_) => None,
+        };
+        let unread = Vec::new();
+        Ok(Self {
+            before,
+            input,
+            unread,
+        })
+    }
+
+    /// Shows `prompt`, then waits for the next message. `None` at Ctrl-C, Ctrl-D or the end of
+    /// input.
+    pub fn read_message(&mut self, prompt: &str) -> io::Result<Option<String>> {
+        print(prompt)?;
+        let mut typed = Typed::default();
+        loop {
+            let pending = std::mem::take(&mut self.unread);
+            for (at, &byte) in pending.iter().enumerate() {
+                match typed.push(byte) {
+                    Step::More => {}
+                    Step::Echo(text) => print(&text)?,
+                    Step::Submit => {
+                        self.unread = pending[at + 1..].to_vec();
+                        print("\r\n")?;
+                        return Ok(Some(typed.into_text()));
+                    }
+                    Step::End => return Ok(None),
+                }
+            }
+            let mut chunk = [0; 16 * 1024];
+            match self.input.read(&mut chunk)? {
+                0 => return Ok(None),
+                read => self.unread.extend_from_slice(&chunk[..read]),
+            }
+        }
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            let _ = print("\x1b[?2004l");
+            let _ = tcsetattr(&self.input, OptionalActions::Now, before);
+        }
+    }
+}
+
+/// The bytes of a message as they come in.
+#[derive(Default)]
+struct Typed {
+    text: Vec<u8>,
+    in_paste: bool,
+    /// How much of `text` has been echoed.
+    echoed: usize,
+}
+
+enum Step {
+    More,
+    Echo(String),
+    Submit,
+    End,
+}
+
+impl Typed {
+    fn push(&mut self, byte: u8) -> Step {
+        match byte {
+            CTRL_C | CTRL_D if !self.in_paste => return Step::End,
+            b'\r' | b'\n' if !self.in_paste => return Step::Submit,
+            _ => self.text.push(byte),
+        }
+        if self.text.ends_with(PASTE_BEGINS) {
+            self.text.truncate(self.text.len() - PASTE_BEGINS.len());
+            self.in_paste = true;
+            return Step::More;
+        }
+        if self.in_paste && self.text.ends_with(PASTE_ENDS) {
+            self.text.truncate(self.text.len() - PASTE_ENDS.len());
+            self.in_paste = false;
+        }
+        // Echo only when no escape sequence and no paste is under way; a paste is shown at its
+        // end, in one piece.
+        if self.in_paste || self.text[self.echoed.min(self.text.len())..].contains(&0x1b) {
+            return Step::More;
+        }
+        match std::str::from_utf8(&self.text[self.echoed..]) {
+            Ok(fresh) => {
+                let fresh = fresh.replace('\n', "\r\n");
+                self.echoed = self.text.len();
+                Step::Echo(fresh)
+            }
+            // The middle of a character.
+            Err(_) => Step::More,
+        }
+    }
+
+    fn into_text(self) -> String {
+        String::from_utf8_lossy(&self.text).into_owned()
+    }
+}
+
+fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Feeds `input`; gives what was submitted and what was echoed.
+    #[track_caller]
+    fn check(input: &str, message: &str, echo: &str) {
+        let (mut typed, mut echoed) = (Typed::default(), String::new());
+        for &byte in input.as_bytes() {
+            match typed.push(byte) {
+                Step::More => {}
+                Step::Echo(text) => echoed.push_str(&text),
+                Step::Submit => {
+                    assert_eq!(typed.into_text(), message);
+                    assert_eq!(echoed, echo);
+                    return;
+                }
+                Step::End => panic!("ended early"),
+            }
+        }
+        panic!("never submitted");
+    }
+
+    #[test]
+    fn a_carriage_return_outside_a_paste_submits() {
+        check("hello\r", "hello", "hello");
+        check("日本語\r", "日本語", "日本語");
+        check(
+            "\x1b[200~two\nlines\r\x1b[201~\r",
+            "two\nlines\r",
+            "two\r\nlines\r",
+        );
+        check("a\x1b[200~b\x1b[201~c\r", "abc", "abc");
+        check(
+            "\x1b[200~control \x03 stays\x1b[201~\r",
+            "control \x03 stays",
+            "control \x03 stays",
+        );
+    }
+}
