@@ -11,13 +11,12 @@
 //!
 //! A load reads all four and calls [`assemble`], which notices what is missing.
 
-use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::{AgentId, AgentSnapshot, Error, History, conversation::Message};
 
 /// What a storage remembers about the last save, to judge the next one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stamp {
     /// `AgentSnapshot::tick_index`.
@@ -27,7 +26,6 @@ pub struct Stamp {
     /// `AgentSnapshot::epoch`.
     pub epoch: u64,
     /// Identifies the save: a repeat has the same.
-    #[serde(with = "hex")]
     pub digest: u128,
     /// The first number in the stream.
     pub start: u64,
@@ -36,21 +34,70 @@ pub struct Stamp {
     /// The number after the last.
     pub next: u64,
     /// Digest of the stream up to `first`.
-    #[serde(with = "hex")]
     pub first_link: u128,
     /// Digest of the stream up to `next`.
-    #[serde(with = "hex")]
     pub link: u128,
     /// The number of pinned messages in the head.
     pub pinned: u64,
     /// Whether a summary follows them.
     pub summary: bool,
     /// Digest of the head.
-    #[serde(with = "hex")]
     pub head: u128,
 }
 
 impl Stamp {
+    /// The stamp as one line of text.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let Self {
+            tick,
+            revision,
+            epoch,
+            digest,
+            start,
+            first,
+            next,
+            first_link,
+            link,
+            pinned,
+            summary,
+            head,
+        } = self;
+        let summary = u8::from(*summary);
+        format!(
+            "1 {tick} {revision} {epoch} {start} {first} {next} {pinned} {summary} \
+             {digest:x} {first_link:x} {link:x} {head:x}"
+        )
+    }
+
+    /// Reads what [`to_text`](Self::to_text) wrote.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        fn number(text: Option<&str>) -> Option<u64> {
+            text?.parse().ok()
+        }
+        fn digest(text: Option<&str>) -> Option<u128> {
+            u128::from_str_radix(text?, 16).ok()
+        }
+        let mut parts = text.strip_prefix("1 ")?.split(' ');
+        let stamp = Self {
+            tick: number(parts.next())?,
+            revision: number(parts.next())?,
+            epoch: number(parts.next())?,
+            start: number(parts.next())?,
+            first: number(parts.next())?,
+            next: number(parts.next())?,
+            pinned: number(parts.next())?,
+            summary: number(parts.next())? == 1,
+            digest: digest(parts.next())?,
+            first_link: digest(parts.next())?,
+            link: digest(parts.next())?,
+            head: digest(parts.next())?,
+        };
+        let ordered = stamp.start <= stamp.first && stamp.first <= stamp.next;
+        (ordered && parts.next().is_none()).then_some(stamp)
+    }
+
     /// Identifies a save by all of its contents.
     fn digest_with(&self, state: &str) -> u128 {
         let mut hash = Xxh3::new();
@@ -299,18 +346,4 @@ pub fn decode_messages<T: AsRef<str>>(
 
 fn cause(error: &Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
-}
-
-/// 128-bit digests as text: JSON numbers end at 64 bits.
-mod hex {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(value: &u128, out: S) -> Result<S::Ok, S::Error> {
-        out.collect_str(&format_args!("{value:032x}"))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<u128, D::Error> {
-        let text = String::deserialize(input)?;
-        u128::from_str_radix(&text, 16).map_err(D::Error::custom)
-    }
 }

@@ -7,8 +7,12 @@ mod history;
 mod memory;
 mod reply;
 mod snapshot;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod status;
 mod storage;
+#[cfg(feature = "sqlite")]
+mod swap;
 
 pub mod backend;
 #[cfg(feature = "conformance")]
@@ -22,5 +26,7 @@ pub use history::History;
 pub use memory::MemoryStorage;
 pub use reply::{Reply, ToolIntent};
 pub use snapshot::{AgentSnapshot, Memory, SCHEMA_VERSION};
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteStorage;
 pub use status::Status;
 pub use storage::SnapshotStorage;
