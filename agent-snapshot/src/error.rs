@@ -113,6 +113,76 @@ pub enum Error {
         /// The agent.
         agent: AgentId,
     },
+
+    /// A message with this id is in the conversation already.
+    #[error("message {id:?} is in the conversation already")]
+    DuplicateMessage {
+        /// The id.
+        id: String,
+    },
+
+    /// A tool call with this id is in the conversation already.
+    #[error("tool call {call:?} is in the conversation already")]
+    DuplicateCall {
+        /// The call's id.
+        call: String,
+    },
+
+    /// A result for a call that is not in the conversation.
+    #[error("result for tool call {call:?}, which is not in the conversation")]
+    UnknownCall {
+        /// The call's id.
+        call: String,
+    },
+
+    /// A second result for a call.
+    #[error("tool call {call:?} has a result already")]
+    AlreadyAnswered {
+        /// The call's id.
+        call: String,
+    },
+
+    /// Calls wait for their results, and nothing else may come first: append the results, or
+    /// abort the calls.
+    #[error("tool calls wait for their results: {}", .calls.join(", "))]
+    OpenCalls {
+        /// The calls' ids.
+        calls: Vec<String>,
+    },
+
+    /// A message that no provider takes, whatever stands before it.
+    #[error("invalid message: {reason}")]
+    InvalidMessage {
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+
+    /// The messages do not fit the model's window, however much is trimmed: shorten the
+    /// newest one.
+    #[error("{needed} tokens do not fit the room of {room}: {over} tokens over")]
+    OverLimit {
+        /// What the prompt, the newest user message and the newest exchange take.
+        needed: usize,
+        /// What messages may take.
+        room: usize,
+        /// How much too much that is.
+        over: usize,
+    },
+
+    /// No summary was made; the conversation was trimmed without one.
+    #[error("cannot summarise the conversation")]
+    Summary {
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// A summary that does not belong here.
+    #[error("the summary does not fit the conversation: {reason}")]
+    SummaryRejected {
+        /// Why.
+        reason: &'static str,
+    },
 }
 
 impl Error {

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 /// Who speaks in a [`Message`].
@@ -37,10 +37,18 @@ pub struct Message {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
     /// Tool calls that an assistant message asks for.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_is_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub tool_calls: Vec<ToolCallRequest>,
     /// Results that a tool message brings.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_is_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub tool_results: Vec<ToolCallResult>,
     /// Fields that this version does not know.
     #[serde(flatten)]
@@ -51,11 +59,14 @@ pub struct Message {
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolCallRequest {
-    /// Links the call with its [`ToolCallResult`].
+    /// Links the call with its [`ToolCallResult`]. Empty until
+    /// [`StateManager::append`](super::StateManager::append) mints one.
+    #[serde(default, deserialize_with = "null_is_default")]
     pub id: String,
     /// The tool's name.
     pub name: String,
-    /// The tool's arguments.
+    /// The tool's arguments: an object, or null for none.
+    #[serde(default)]
     pub args: Value,
     /// Fields that this version does not know.
     #[serde(flatten)]
@@ -69,8 +80,10 @@ pub struct ToolCallResult {
     /// The [`ToolCallRequest::id`] that this answers.
     pub tool_call_id: String,
     /// The tool's value.
+    #[serde(default)]
     pub result: Value,
     /// Whether `result` describes a failure.
+    #[serde(default)]
     pub is_error: bool,
     /// Fields that this version does not know.
     #[serde(flatten)]
@@ -110,6 +123,22 @@ impl Message {
         Self::text(Role::Assistant, content)
     }
 
+    /// A tool message with the results of one or more calls.
+    #[must_use]
+    pub fn tool(results: Vec<ToolCallResult>) -> Self {
+        Self {
+            tool_results: results,
+            ..Self::new(Role::Tool)
+        }
+    }
+
+    /// The same message with tool calls.
+    #[must_use]
+    pub fn with_tool_calls(mut self, calls: Vec<ToolCallRequest>) -> Self {
+        self.tool_calls = calls;
+        self
+    }
+
     fn text(role: Role, content: impl Into<String>) -> Self {
         Self {
             content: Some(content.into()),
@@ -119,7 +148,8 @@ impl Message {
 }
 
 impl ToolCallRequest {
-    /// A call of `name` with `args`.
+    /// A call of `name` with `args`. An empty `id` is replaced by a minted one when the
+    /// message is appended to a conversation.
     #[must_use]
     pub fn new(id: impl Into<String>, name: impl Into<String>, args: Value) -> Self {
         Self {
@@ -142,6 +172,24 @@ impl ToolCallResult {
             extra: Map::new(),
         }
     }
+
+    /// The failure of the call `tool_call_id`.
+    #[must_use]
+    pub fn error(tool_call_id: impl Into<String>, result: Value) -> Self {
+        Self {
+            is_error: true,
+            ..Self::new(tool_call_id, result)
+        }
+    }
+}
+
+/// Other writers say `null` where we leave a field out.
+fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 // Conversations are private: no text, argument or result reaches a log by way of `Debug`.

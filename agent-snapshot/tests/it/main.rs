@@ -8,4 +8,8 @@
 
 #[cfg(feature = "conformance")]
 mod conformance;
+mod conversation;
+mod conversation_generated;
+mod conversation_rules;
+mod conversation_window;
 mod snapshot;

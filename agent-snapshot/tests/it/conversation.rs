@@ -1,0 +1,189 @@
+//! Messages and how calls and results pair.
+
+use agent_snapshot::{
+    Error, History,
+    conversation::{Conversation, Message, Role, StateManager, ToolCallRequest, ToolCallResult},
+};
+use serde_json::json;
+
+fn calls(ids: &[&str]) -> Message {
+    let calls = ids
+        .iter()
+        .map(|id| ToolCallRequest::new(*id, "tool", json!({"a": 1})));
+    Message::assistant("").with_tool_calls(calls.collect())
+}
+
+fn results(ids: &[&str]) -> Message {
+    let results = ids.iter().map(|id| ToolCallResult::new(*id, json!("ok")));
+    Message::tool(results.collect())
+}
+
+fn start() -> (StateManager, Conversation) {
+    let state = StateManager::new(10_000);
+    let mut conversation = state.open(History::new()).unwrap();
+    state
+        .append(&mut conversation, Message::user("go"))
+        .unwrap();
+    (state, conversation)
+}
+
+/// Appending is refused, and nothing is changed by that.
+#[track_caller]
+fn refused(state: &StateManager, conversation: &mut Conversation, message: Message) -> Error {
+    let (history, tokens) = (conversation.history().clone(), conversation.tokens());
+    let open = conversation.open_calls().to_vec();
+    let error = state.append(conversation, message).unwrap_err();
+    assert_eq!(*conversation.history(), history);
+    assert_eq!(conversation.tokens(), tokens);
+    assert_eq!(conversation.open_calls(), open);
+    error
+}
+
+#[test]
+fn json_has_the_specified_names() {
+    let text = r#"{"id":"m1","timestamp":"2026-01-01T00:00:00Z","role":"assistant","content":"x","tool_calls":[{"id":"c1","name":"read","args":{"p":1}}]}"#;
+    let message: Message = serde_json::from_str(text).unwrap();
+    assert_eq!(serde_json::to_string(&message).unwrap(), text);
+    let text = r#"{"id":"m2","timestamp":"2026-01-01T00:00:00Z","role":"tool","tool_results":[{"tool_call_id":"c1","result":[1,null],"is_error":false}]}"#;
+    let message: Message = serde_json::from_str(text).unwrap();
+    assert_eq!(serde_json::to_string(&message).unwrap(), text);
+    for (name, role) in [
+        ("user", Role::User),
+        ("assistant", Role::Assistant),
+        ("tool", Role::Tool),
+        ("system", Role::System),
+    ] {
+        assert_eq!(serde_json::to_value(role).unwrap(), json!(name));
+    }
+}
+
+#[test]
+fn an_entry_without_id_and_time_stamp_stays_without() {
+    let text = r#"{"role":"user","content":"..."}"#;
+    let message: Message = serde_json::from_str(text).unwrap();
+    let state = StateManager::new(1_000);
+    let conversation = state.open([message].into_iter().collect()).unwrap();
+    let back = conversation.iter().next().unwrap();
+    assert_eq!(serde_json::to_string(back).unwrap(), text);
+}
+
+#[test]
+fn null_reads_like_a_missing_field() {
+    let text = r#"{"role":"assistant","content":null,"tool_calls":null,"tool_results":null}"#;
+    let message: Message = serde_json::from_str(text).unwrap();
+    assert_eq!(message, Message::new(Role::Assistant));
+}
+
+#[test]
+fn missing_ids_are_minted() {
+    let (state, mut conversation) = start();
+    let asked = state
+        .append(&mut conversation, calls(&["", "given", ""]))
+        .unwrap();
+    assert!(asked.id.is_some() && asked.timestamp.is_some());
+    let ids: Vec<String> = asked
+        .tool_calls
+        .iter()
+        .map(|call| call.id.clone())
+        .collect();
+    assert_eq!(ids[1], "given");
+    assert!(ids[0] != ids[2] && ids[0].starts_with("call_") && ids[0].len() <= 40);
+    assert_eq!(conversation.open_calls(), ids);
+}
+
+#[test]
+fn parallel_results_come_together_or_one_by_one_in_any_order() {
+    let (state, mut conversation) = start();
+    state
+        .append(&mut conversation, calls(&["a", "b", "c"]))
+        .unwrap();
+    state.append(&mut conversation, results(&["c"])).unwrap();
+    assert_eq!(conversation.open_calls(), ["a", "b"]);
+    state
+        .append(&mut conversation, results(&["b", "a"]))
+        .unwrap();
+    assert!(conversation.open_calls().is_empty());
+    state
+        .append(&mut conversation, Message::assistant("done"))
+        .unwrap();
+}
+
+#[test]
+fn what_providers_would_refuse_is_refused() {
+    let (state, mut conversation) = start();
+    let c = &mut conversation;
+    let error = refused(&state, c, results(&["nobody"]));
+    assert!(matches!(error, Error::UnknownCall { call } if call == "nobody"));
+    let error = refused(&state, c, calls(&["x", "x"]));
+    assert!(matches!(error, Error::DuplicateCall { call } if call == "x"));
+
+    state.append(c, calls(&["a", "b"])).unwrap();
+    let error = refused(&state, c, Message::user("and?"));
+    assert!(matches!(error, Error::OpenCalls { calls } if calls == ["a", "b"]));
+    let error = refused(&state, c, results(&["a", "a"]));
+    assert!(matches!(error, Error::AlreadyAnswered { call } if call == "a"));
+    state.append(c, results(&["a"])).unwrap();
+    let error = refused(&state, c, results(&["a"]));
+    assert!(matches!(error, Error::AlreadyAnswered { call } if call == "a"));
+    let error = refused(&state, c, results(&["b", "nobody"]));
+    assert!(matches!(error, Error::UnknownCall { .. }));
+    state.append(c, results(&["b"])).unwrap();
+
+    let error = refused(&state, c, calls(&["a"]));
+    assert!(matches!(error, Error::DuplicateCall { call } if call == "a"));
+    let mut twin = Message::user("again");
+    twin.id = conversation.iter().next().unwrap().id.clone();
+    let error = refused(&state, &mut conversation, twin);
+    assert!(matches!(error, Error::DuplicateMessage { .. }));
+}
+
+#[test]
+fn malformed_messages_are_refused() {
+    let (state, mut conversation) = start();
+    let mut with_results = Message::user("x");
+    with_results.tool_results = results(&["a"]).tool_results;
+    let mut tool_text = results(&["a"]);
+    tool_text.content = Some("text".into());
+    for message in [
+        Message::tool(Vec::new()),
+        with_results,
+        tool_text,
+        Message::user("x").with_tool_calls(calls(&["a"]).tool_calls),
+        Message::assistant("").with_tool_calls(vec![ToolCallRequest::new("a", "t", json!([1]))]),
+    ] {
+        let error = refused(&state, &mut conversation, message);
+        assert!(matches!(error, Error::InvalidMessage { .. }), "{error}");
+    }
+}
+
+#[test]
+fn aborting_open_calls_gives_the_same_answer_to_everyone() {
+    let (state, mut conversation) = start();
+    state.append(&mut conversation, calls(&["a", "b"])).unwrap();
+    state.append(&mut conversation, results(&["a"])).unwrap();
+    let mut other = state.open(conversation.history().clone()).unwrap();
+    let aborted = state.abort_open_calls(&mut conversation);
+    assert_eq!(aborted.len(), 1);
+    assert_eq!((&*aborted[0].call, &*aborted[0].name), ("b", "tool"));
+    state.abort_open_calls(&mut other);
+    assert_eq!(conversation.history(), other.history());
+    let last = conversation.iter().next_back().unwrap();
+    assert!(last.tool_results[0].is_error);
+    assert_eq!(last.id.as_deref(), Some("aborted-b"));
+    assert!(state.abort_open_calls(&mut conversation).is_empty());
+    state
+        .append(&mut conversation, Message::user("go on"))
+        .unwrap();
+}
+
+#[test]
+fn debug_shows_no_contents() {
+    let (state, mut conversation) = start();
+    let secret = Message::user("hunter2");
+    state.append(&mut conversation, secret).unwrap();
+    let call = ToolCallRequest::new("a", "t", json!({"password": "hunter2"}));
+    let asked = Message::assistant("hunter2").with_tool_calls(vec![call]);
+    state.append(&mut conversation, asked).unwrap();
+    let messages: Vec<&Message> = conversation.iter().collect();
+    assert!(!format!("{conversation:?} {messages:?} {state:?}").contains("hunter2"));
+}
