@@ -90,11 +90,13 @@ where
         .others()
         .map(|entry| state.decode::<T>(entry).map(|value| (value, entry)));
     let others = others.collect::<Result<Vec<_>, _>>()?;
+    // A value that was stored, not claimed, can have several holders: it is free with the last.
     let holder = |candidate: &T| {
-        others
+        let holders = others
             .iter()
-            .find(|(value, _)| value == candidate)
-            .map(|(_, entry)| *entry)
+            .filter(|(value, _)| value == candidate)
+            .map(|(_, entry)| *entry);
+        holders.max_by_key(|entry| state.expires_in(entry))
     };
 
     let mut soonest: Option<(SessionId, Duration)> = None;

@@ -243,3 +243,38 @@ fn load<'a, T: DeserializeOwned>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same through files, for fewer values, is in `tests/it/corrupt.rs`.
+    #[test]
+    fn every_single_byte_change_keeps_every_other_entry() {
+        let stamp = r#""updated_at":"2025-08-18T10:20:30.456Z","ttl_ms":14400000,"token":7"#;
+        let lines = ["a", "b", "c"]
+            .map(|session| format!(r#""{session}":{{"data":"x{session}",{stamp}}}"#));
+        let text = format!("{{\"storage\":{{\n{}\n}}}}\n", lines.join(",\n"));
+        for at in 0..text.len() {
+            for value in 0..=255 {
+                let mut bytes = text.clone().into_bytes();
+                bytes[at] = value;
+                let contents = Contents {
+                    bytes,
+                    read_only: false,
+                };
+                let mut saved = Vec::new();
+                let (document, _) = load::<String>(Some(&contents), &mut saved);
+                let after = String::from_utf8(document.to_bytes(None)).unwrap();
+                for line in &lines {
+                    let start = text.find(line).unwrap();
+                    let touched = (start..start + line.len()).contains(&at);
+                    assert!(
+                        touched || after.contains(line),
+                        "byte {at} = {value} loses {line}\nin {after}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,11 +1,8 @@
 //! What can be saved of a corrupt file.
 
-use std::borrow::Cow;
-
 use serde_json::value::RawValue;
 
 use crate::format::{Document, Entry, Fields, RawFields, edit};
-use crate::process::Process;
 use crate::stamp;
 
 /// Every entry that is whole, wherever it stands in `bytes`: something of the form
@@ -14,20 +11,16 @@ use crate::stamp;
 /// A quotation mark may have been lost or added anywhere, so that each one is tried as the
 /// beginning of a session's name.
 pub(crate) fn salvage(bytes: &[u8], accept: impl Fn(&RawValue) -> bool) -> Vec<(String, String)> {
-    let mut saved: Vec<(String, String)> = Vec::new();
+    let mut saved = Saved {
+        entries: Vec::new(),
+        accept,
+    };
     let mut at = 0;
     while let Some(quote) = bytes[at..].iter().position(|byte| *byte == b'"') {
         at += quote;
-        match entry_at(&bytes[at..], &accept) {
-            Some((session, text, length)) => {
-                saved.retain(|(earlier, _)| *earlier != session);
-                saved.push((session, text));
-                at += length;
-            }
-            None => at += 1,
-        }
+        at += saved.take(&bytes[at..]).unwrap_or(1);
     }
-    saved
+    saved.entries
 }
 
 /// The saved entries as a file.
@@ -43,18 +36,68 @@ pub(crate) fn document(saved: &[(String, String)]) -> Document<'_> {
     Document::of_entries(entries.collect())
 }
 
-fn entry_at(bytes: &[u8], accept: &impl Fn(&RawValue) -> bool) -> Option<(String, String, usize)> {
-    let (session, after_name): (String, usize) = value_at(bytes, 0)?;
-    let colon = after_name + white_space(&bytes[after_name..]);
-    if bytes.get(colon) != Some(&b':') {
-        return None;
+/// How many braces may have been lost. The stack is not without end.
+const DEEPEST: usize = 16;
+
+struct Saved<A> {
+    entries: Vec<(String, String)>,
+    accept: A,
+}
+
+impl<A: Fn(&RawValue) -> bool> Saved<A> {
+    /// Saves the entry that `bytes` begin with, if they do, and returns how long it is.
+    fn take(&mut self, bytes: &[u8]) -> Option<usize> {
+        let (session, after_name): (String, usize) = value_at(bytes, 0)?;
+        let colon = after_name + white_space(&bytes[after_name..]);
+        if bytes.get(colon) != Some(&b':') {
+            return None;
+        }
+        let object = colon + 1 + white_space(&bytes[colon + 1..]);
+        if bytes.get(object) != Some(&b'{') {
+            return None;
+        }
+        let (text, end): (&RawValue, usize) = value_at(bytes, object)?;
+        self.add(session, text.get(), 0).then_some(end)
     }
-    let object = colon + 1 + white_space(&bytes[colon + 1..]);
-    if bytes.get(object) != Some(&b'{') {
-        return None;
+
+    fn add(&mut self, session: String, text: &str, depth: usize) -> bool {
+        let Ok(RawFields(fields)) = serde_json::from_str(text) else {
+            return false;
+        };
+        let field = |name| {
+            fields
+                .iter()
+                .rfind(|(key, _)| key == name)
+                .map(|(_, value)| *value)
+        };
+        let stamp =
+            field("updated_at").and_then(|stamp| serde_json::from_str::<String>(stamp.get()).ok());
+        let has_time = stamp.is_some_and(|stamp| stamp::parse(&stamp).is_some());
+        if !has_time || !field("data").is_some_and(&self.accept) {
+            return false;
+        }
+        let mut changes = Vec::new();
+        for (name, value) in &fields {
+            let sensible = match &**name {
+                "data" | "updated_at" => true,
+                "ttl_ms" | "token" => serde_json::from_str::<Option<u64>>(value.get()).is_ok(),
+                // An entry that lost its last brace has swallowed those that come after it.
+                _ => {
+                    depth >= DEEPEST || !self.add(name.clone().into_owned(), value.get(), depth + 1)
+                }
+            };
+            if !sensible {
+                changes.push((&**name, None));
+            }
+        }
+        let Ok(text) = edit(text, &changes) else {
+            return false;
+        };
+        // Of a session that is there twice, the last one counts, as in JavaScript.
+        self.entries.retain(|(earlier, _)| *earlier != session);
+        self.entries.push((session, text));
+        true
     }
-    let (text, end): (&RawValue, usize) = value_at(bytes, object)?;
-    Some((session, mend(text.get(), accept)?, end))
 }
 
 /// The JSON value at `from`, and where it ends.
@@ -69,38 +112,6 @@ fn white_space(bytes: &[u8]) -> usize {
         .iter()
         .take_while(|byte| byte.is_ascii_whitespace())
         .count()
-}
-
-/// The entry without optional fields that make no sense; `None` if a needed one does not.
-fn mend(text: &str, accept: &impl Fn(&RawValue) -> bool) -> Option<String> {
-    let RawFields(fields) = serde_json::from_str(text).ok()?;
-    let field = |name| {
-        fields
-            .iter()
-            .rfind(|(key, _)| key == name)
-            .map(|(_, value)| value.get())
-    };
-    let stamp: Cow<'_, str> = serde_json::from_str::<String>(field("updated_at")?)
-        .ok()?
-        .into();
-    stamp::parse(&stamp)?;
-    let data: &RawValue = serde_json::from_str(field("data")?).ok()?;
-    if !accept(data) {
-        return None;
-    }
-    let is_number = |text| serde_json::from_str::<Option<u64>>(text).is_ok();
-    let is_process = |text| serde_json::from_str::<Option<Process>>(text).is_ok();
-    let mut changes = Vec::new();
-    for (name, sensible) in [
-        ("ttl_ms", field("ttl_ms").is_none_or(is_number)),
-        ("token", field("token").is_none_or(is_number)),
-        ("owner", field("owner").is_none_or(is_process)),
-    ] {
-        if !sensible {
-            changes.push((name, None));
-        }
-    }
-    edit(text, &changes).ok()
 }
 
 #[cfg(test)]
@@ -139,6 +150,14 @@ mod tests {
         );
     }
 
+    #[test]
+    fn an_entry_without_its_last_brace_gives_back_what_it_swallowed() {
+        let text = format!(
+            r#"{{"storage":{{"a":{{"data":1,{STAMP},"b":{{"data":2,{STAMP}}},"c":{{"data":3,{STAMP}}}}}}}"#
+        );
+        check(&text, &["b", "c", "a"]);
+    }
+
     /// The value stays taken until it expires, rather than going to somebody else while its
     /// holder believes to have it.
     #[test]
@@ -154,7 +173,10 @@ mod tests {
         let text =
             format!(r#""a":{{"data":1,{STAMP},"ttl_ms":-4,"token":"x","owner":7,"mark":[1]}}"#);
         let saved = salvage(text.as_bytes(), |_| true);
-        assert_eq!(saved[0].1, format!(r#"{{"data":1,{STAMP},"mark":[1]}}"#));
+        assert_eq!(
+            saved[0].1,
+            format!(r#"{{"data":1,{STAMP},"owner":7,"mark":[1]}}"#)
+        );
     }
 
     #[test]

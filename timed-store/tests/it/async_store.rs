@@ -33,3 +33,100 @@ async fn the_async_store_is_the_same_store() {
         assert_eq!(store.restore().await.unwrap(), None);
     }
 }
+
+fn waiting(place: &Place, session: &str) -> TimedStorage<String> {
+    TimedStorage::builder_at(place.path())
+        .session(SessionId::new(session).unwrap())
+        .manual_clock(place.clock.clone())
+        .lock(LockPolicy::Wait(LONG))
+        .open()
+        .unwrap()
+}
+
+/// One thread runs all tasks here: if waiting for the lock blocked it, nothing would ever
+/// release the lock.
+#[tokio::test]
+async fn a_task_that_waits_for_the_lock_does_not_block_its_runtime() {
+    let place = Place::new();
+    let store = waiting(&place, "a");
+    let held = Held::new(&place);
+    let task = tokio::spawn({
+        let store = store.clone();
+        async move { store.store(&s("x")).await }
+    });
+    tokio::task::yield_now().await;
+    assert!(!task.is_finished());
+    held.release();
+    task.await.unwrap().unwrap();
+    assert_eq!(store.restore().await.unwrap(), Some(s("x")));
+}
+
+#[tokio::test]
+async fn a_cancelled_wait_changes_nothing_and_keeps_no_lock() {
+    let place = Place::new();
+    let store = waiting(&place, "a");
+    let held = Held::new(&place);
+    let task = tokio::spawn({
+        let store = store.clone();
+        async move { store.store(&s("never")).await }
+    });
+    tokio::task::yield_now().await;
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    held.release();
+    assert_eq!(store.restore().await.unwrap(), None);
+    assert!(!store.remove().await.unwrap());
+}
+
+#[tokio::test]
+async fn contention_without_waiting_is_an_error_at_once() {
+    let place = Place::new();
+    let store = TimedStorage::<String>::open(place.path()).unwrap();
+    let held = Held::new(&place);
+    assert!(store.store(&s("x")).await.unwrap_err().is_locked());
+    assert!(store.restore().await.unwrap_err().is_locked());
+    held.release();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_lose_no_update() {
+    let place = Place::new();
+    let store = waiting(&place, "a");
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for _ in 0..25 {
+                    let count = |entries: &mut timed_store::Transaction<String>| {
+                        let count = entries
+                            .mine()
+                            .map_or(0, |entry| entry.value().parse::<usize>().unwrap());
+                        entries.store((count + 1).to_string());
+                    };
+                    store.transaction(count).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(store.restore().await.unwrap(), Some(s("200")));
+}
+
+/// The lock, held by somebody else.
+struct Held(fd_lock::RwLock<std::fs::File>);
+
+impl Held {
+    fn new(place: &Place) -> Self {
+        place.store("holder").remove().unwrap();
+        let side = std::fs::File::open(place.folder.path().join("state.json.flock")).unwrap();
+        let mut lock = fd_lock::RwLock::new(side);
+        std::mem::forget(lock.try_write().unwrap());
+        Self(lock)
+    }
+
+    fn release(mut self) {
+        drop(self.0.try_write().unwrap());
+    }
+}

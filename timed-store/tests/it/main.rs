@@ -9,5 +9,13 @@
 #[cfg(feature = "tokio")]
 mod async_store;
 mod claims;
+mod corrupt;
+mod files;
+mod golden;
+mod kills;
+mod locks;
+mod model;
 mod operations;
+mod referee;
 mod support;
+mod worker;

@@ -80,7 +80,6 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8]) {
 }
 
 #[track_caller]
-#[allow(dead_code, reason = "soon used")]
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !condition() {
@@ -91,4 +90,39 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 
 pub(crate) fn s(text: &str) -> String {
     text.to_owned()
+}
+
+/// Random numbers that a failing test can repeat: set `TIMED_STORE_SEED` to what it printed.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(what: &str) -> Self {
+        let given = std::env::var("TIMED_STORE_SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok());
+        let random = given.map_or_else(Self::unrepeatable, Self);
+        eprintln!("{what}: TIMED_STORE_SEED={}", random.0);
+        random
+    }
+
+    pub(crate) fn unrepeatable() -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        Self(RandomState::new().hash_one(0) | 1)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        // xorshift64
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+/// How long a test that has no natural end goes on.
+pub(crate) fn endurance() -> Duration {
+    let given = std::env::var("TIMED_STORE_SECONDS")
+        .ok()
+        .and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs(given.unwrap_or(6))
 }

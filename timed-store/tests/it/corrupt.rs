@@ -1,0 +1,227 @@
+//! Damaged files: what is whole is kept, nothing is lost without a copy, and work goes on.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use timed_store::Incident;
+
+use crate::support::{Place, START, Store, s, write_private};
+
+fn small_file() -> String {
+    let place = Place::new();
+    for (session, value) in [("a", "tsukuyomi"), ("b", "angie"), ("c", "alma")] {
+        assert!(
+            place
+                .store(session)
+                .claim(s(value))
+                .unwrap()
+                .granted()
+                .is_some()
+        );
+    }
+    place.text()
+}
+
+/// Opens a store that keeps its incidents.
+fn watched(place: &Place, session: &str) -> (Store, Arc<Mutex<Vec<Incident>>>) {
+    let incidents = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&incidents);
+    let store = place
+        .builder(session)
+        .on_incident(move |incident| sink.lock().unwrap().push(incident.clone()));
+    (store.open().unwrap(), incidents)
+}
+
+fn copy_of(incidents: &[Incident]) -> Option<PathBuf> {
+    incidents.iter().find_map(|incident| match incident {
+        Incident::Recovered { copy, .. } => Some(copy.clone()),
+        _ => None,
+    })
+}
+
+/// Stores into the damaged file, and checks that the file is then sound, that the lines which
+/// `is_untouched` names are all there, and that the damaged file was kept if it was corrupt.
+fn check(place: &Place, damaged: &[u8], untouched: &[&str]) {
+    write_private(&place.path(), damaged);
+    let (store, incidents) = watched(place, "me");
+    let shown = String::from_utf8_lossy(damaged);
+    store
+        .store(&s("mine"))
+        .unwrap_or_else(|error| panic!("{error}: {shown}"));
+    let text = place.text();
+    let after: serde_json::Value =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {shown}"));
+    assert_eq!(after["storage"]["me"]["data"], "mine", "{shown}");
+    for line in untouched {
+        assert!(text.contains(line), "lost {line}\nof {shown}\nkept {text}");
+    }
+    let incidents = std::mem::take(&mut *incidents.lock().unwrap());
+    let sound = serde_json::from_slice::<serde_json::Value>(damaged).is_ok();
+    match copy_of(&incidents) {
+        Some(copy) => {
+            assert_eq!(std::fs::read(&copy).unwrap(), damaged);
+            std::fs::remove_file(copy).unwrap();
+        }
+        None => assert!(sound, "no copy of {shown}"),
+    }
+}
+
+fn lines(text: &str) -> Vec<&str> {
+    text.lines()
+        .filter(|line| line.starts_with("\""))
+        .map(|line| line.trim_end_matches(','))
+        .collect()
+}
+
+#[test]
+fn every_truncation_keeps_every_whole_entry() {
+    let (place, text) = (Place::new(), small_file());
+    for length in 0..text.len() {
+        let damaged = &text[..length];
+        let whole: Vec<&str> = lines(&text)
+            .into_iter()
+            .filter(|line| damaged.contains(line))
+            .collect();
+        check(&place, damaged.as_bytes(), &whole);
+    }
+}
+
+#[test]
+fn every_single_byte_change_keeps_every_other_entry() {
+    let text = small_file();
+    assert_eq!(lines(&text).len(), 3);
+    // Each bit, and what means something in JSON. All values with the variable set, and in a
+    // test beside the code, which needs no files.
+    let values: Vec<u8> = if std::env::var_os("TIMED_STORE_THOROUGH").is_some() {
+        (0..=255).collect()
+    } else {
+        Vec::from(*b"\"\\{}[]:, \n\0a5-\x80\xff")
+    };
+    std::thread::scope(|scope| {
+        for part in 0..2 {
+            let (text, values) = (&text, &values);
+            scope.spawn(move || {
+                let place = Place::new();
+                for at in (part..text.len()).step_by(2) {
+                    let untouched: Vec<&str> = lines(text)
+                        .into_iter()
+                        .filter(|line| {
+                            let start = text.find(line).unwrap();
+                            !(start..start + line.len()).contains(&at)
+                        })
+                        .collect();
+                    let bits = (0..8).map(|bit| text.as_bytes()[at] ^ (1 << bit));
+                    for value in values.iter().copied().chain(bits) {
+                        let mut damaged = text.clone().into_bytes();
+                        damaged[at] = value;
+                        check(&place, &damaged, &untouched);
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_reader_answers_from_what_can_be_saved_and_recovers_the_file() {
+    let place = Place::new();
+    let text = small_file();
+    place.write(&text[..text.len() - 4]);
+    let (store, incidents) = watched(&place, "b");
+    assert_eq!(store.restore().unwrap(), Some(s("angie")));
+    let incidents = incidents.lock().unwrap();
+    match incidents.as_slice() {
+        [
+            Incident::Recovered {
+                path,
+                copy,
+                saved: 3,
+                reason,
+            },
+        ] => {
+            assert_eq!(*path, place.path());
+            assert!(
+                copy.to_str()
+                    .unwrap()
+                    .contains("state.json.corrupt-20250818T102030.456Z"),
+                "{copy:?}"
+            );
+            assert!(reason.contains("EOF"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(place.json()["storage"].as_object().unwrap().len(), 3);
+    assert_eq!(store.get_other_entries().unwrap().len(), 2);
+    assert_eq!(incidents.len(), 1, "it is sound now");
+}
+
+#[test]
+fn two_corruptions_at_one_moment_have_two_copies() {
+    let place = Place::new();
+    for text in ["one", "two"] {
+        place.write(text);
+        place.store("a").store(&s("x")).unwrap();
+    }
+    let copies: Vec<String> = place
+        .files()
+        .into_iter()
+        .filter(|name| name.contains(".corrupt-"))
+        .collect();
+    assert_eq!(copies.len(), 2, "{copies:?}");
+}
+
+#[test]
+fn an_unreadable_stamp_is_dropped_and_reported() {
+    let place = Place::new();
+    place.write(&format!(
+        r#"{{"storage":{{"a":{{"data":"x","updated_at":"yesterday"}},"b":{{"data":"y","updated_at":"{START}"}}}}}}"#
+    ));
+    let (store, incidents) = watched(&place, "me");
+    assert_eq!(store.get_other_entries().unwrap().len(), 1);
+    match incidents.lock().unwrap().as_slice() {
+        [Incident::UnreadableStamp { session, stamp, .. }] => {
+            assert_eq!((session.as_str(), stamp.as_str()), ("a", "yesterday"));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(place.json()["storage"].get("a").is_none());
+    assert_eq!(
+        place.files(),
+        ["state.json", "state.json.flock"],
+        "the file was not corrupt"
+    );
+}
+
+#[test]
+fn the_handler_may_use_the_store() {
+    let place = Place::new();
+    place.write("nonsense");
+    let inner = place.store("handler");
+    let store = place
+        .builder("a")
+        .on_incident(move |_| inner.store(&s("called")).unwrap())
+        .open()
+        .unwrap();
+    store.store(&s("x")).unwrap();
+    assert_eq!(place.store("handler").restore().unwrap(), Some(s("called")));
+}
+
+#[test]
+fn other_shapes_than_the_specified_one_are_corrupt() {
+    let place = Place::new();
+    for text in [
+        "[]",
+        "null",
+        "{}",
+        r#"{"storage":[]}"#,
+        r#"{"storage":{"a":5}}"#,
+        r#"{"storage":{"a":{}}}"#,
+    ] {
+        place.write(text);
+        let (store, incidents) = watched(&place, "me");
+        assert!(store.entries().unwrap().iter().next().is_none());
+        let copy = copy_of(&incidents.lock().unwrap()).unwrap_or_else(|| panic!("{text}"));
+        assert_eq!(std::fs::read_to_string(copy).unwrap(), text);
+        assert_eq!(place.text(), "{\"storage\":{\n}}\n");
+    }
+}

@@ -1,0 +1,369 @@
+//! What a store makes of files, folders and disks that are not as they should be.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use timed_store::{Error, SessionId};
+
+use crate::support::{Place, START, Store, s, write_private};
+use crate::worker::Worker;
+
+const NOBODY: u32 = 65534;
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Runs one of the checks below as a user whom permissions apply to: root is let through
+/// everywhere, and the check would pass for nothing.
+fn as_a_user(name: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    if is_root() {
+        std::os::unix::fs::chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        let status = Worker::start(&format!("unprivileged {name}"), folder.path()).wait();
+        assert!(status.success(), "{name} as another user: see above");
+    } else {
+        check(folder.path(), name);
+    }
+}
+
+/// The part of the process that gives up root.
+pub(crate) fn unprivileged(folder: &Path, name: &str) {
+    // SAFETY: plain system calls; no other thread depends on who we are.
+    unsafe {
+        assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
+        assert_eq!(libc::setgid(NOBODY), 0);
+        assert_eq!(libc::setuid(NOBODY), 0);
+    }
+    assert!(!is_root());
+    check(folder, name);
+}
+
+fn check(folder: &Path, name: &str) {
+    match name {
+        "unreadable-file" => unreadable_file(folder),
+        "unwritable-folder" => unwritable_folder(folder),
+        "unsearchable-folder" => unsearchable_folder(folder),
+        "foreign-file" => foreign_file(folder),
+        "full-disk" => full_disk(folder),
+        other => panic!("no check `{other}`"),
+    }
+}
+
+fn open(folder: &Path) -> Store {
+    Store::builder_at(folder.join("state.json"))
+        .session(SessionId::new("a").unwrap())
+        .open()
+        .unwrap()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+/// All operations fail in the same way.
+#[track_caller]
+fn all_fail(store: &Store, is_right: impl Fn(&Error) -> bool) {
+    for result in [
+        store.restore().map(|_| ()),
+        store.get_other_entries().map(|_| ()),
+        store.store(&s("new")),
+        store.remove().map(|_| ()),
+        store.refresh().map(|_| ()),
+        store.claim(s("new")).map(|_| ()),
+        store.transaction(|_| ()),
+    ] {
+        let error = result.unwrap_err();
+        assert!(is_right(&error), "{error:?}");
+        assert!(error.to_string().contains("state.json"), "{error}");
+    }
+}
+
+fn is_denied(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+}
+
+fn is_refused_for(why: &str) -> impl Fn(&Error) -> bool {
+    move |error| matches!(error, Error::Refused { reason, .. } if reason.contains(why))
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_an_error_and_not_empty() {
+    as_a_user("unreadable-file");
+}
+
+fn unreadable_file(folder: &Path) {
+    let (store, path) = (open(folder), folder.join("state.json"));
+    store.store(&s("x")).unwrap();
+    set_mode(&path, 0o000);
+    all_fail(&store, is_denied);
+    set_mode(&path, 0o600);
+    assert_eq!(store.restore().unwrap(), Some(s("x")));
+}
+
+#[test]
+fn an_unwritable_folder_is_an_error_and_changes_nothing() {
+    as_a_user("unwritable-folder");
+}
+
+fn unwritable_folder(folder: &Path) {
+    let (store, path) = (open(folder), folder.join("state.json"));
+    set_mode(folder, 0o500);
+    let error = store.store(&s("x")).unwrap_err();
+    assert!(is_denied(&error), "{error:?}");
+    assert_eq!(store.restore().unwrap(), None);
+    set_mode(folder, 0o700);
+    store.store(&s("x")).unwrap();
+    let before = fs::read(&path).unwrap();
+    set_mode(folder, 0o500);
+    assert_eq!(
+        store.restore().unwrap(),
+        Some(s("x")),
+        "reading needs no new file"
+    );
+    let error = store.store(&s("y")).unwrap_err();
+    assert!(is_denied(&error), "{error:?}");
+    assert_eq!(fs::read(&path).unwrap(), before);
+    set_mode(folder, 0o700);
+    store.store(&s("y")).unwrap();
+}
+
+#[test]
+fn a_folder_that_cannot_be_searched_is_an_error_and_not_a_missing_file() {
+    as_a_user("unsearchable-folder");
+}
+
+fn unsearchable_folder(folder: &Path) {
+    let store = open(folder);
+    store.store(&s("x")).unwrap();
+    set_mode(folder, 0o600);
+    all_fail(&store, is_denied);
+    set_mode(folder, 0o700);
+    assert_eq!(store.restore().unwrap(), Some(s("x")));
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_changes_nothing() {
+    as_a_user("full-disk");
+}
+
+/// The limit on the size of files makes any write beyond it fail, like a full disk; and it
+/// needs no file system of its own.
+fn full_disk(folder: &Path) {
+    let (store, path) = (open(folder), folder.join("state.json"));
+    store.store(&s("x")).unwrap();
+    let before = fs::read(&path).unwrap();
+    // SAFETY: plain system calls. Ignored, the signal becomes the error EFBIG.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    let old = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+    let limit = rustix::process::Rlimit {
+        current: Some(4096),
+        ..old
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+    let error = store.store(&"y".repeat(10_000)).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Io {
+                action: "write",
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    assert_eq!(fs::read(&path).unwrap(), before);
+    assert!(!folder.join("state.json.flock-next").exists());
+
+    // A corrupt file that cannot be copied is not replaced.
+    let corrupt = "z".repeat(4000) + &"z".repeat(4000);
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, old).unwrap();
+    write_private(&path, corrupt.as_bytes());
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+    let error = store.store(&s("y")).unwrap_err();
+    assert!(error.to_string().contains(".corrupt-"), "{error}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), corrupt);
+    assert_eq!(
+        store.restore().unwrap(),
+        None,
+        "a reader has its answer all the same"
+    );
+
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, old).unwrap();
+    store.store(&s("y")).unwrap();
+    assert_eq!(store.restore().unwrap(), Some(s("y")));
+}
+
+#[test]
+fn a_file_of_another_user_is_refused() {
+    if !is_root() {
+        eprintln!("NOT RUN: only root can make a file that belongs to somebody else");
+        return;
+    }
+    as_a_user("foreign-file");
+    let place = Place::new();
+    let store = place.store("a");
+    store.store(&s("x")).unwrap();
+    for name in ["state.json", "state.json.flock"] {
+        let path = place.folder.path().join(name);
+        std::os::unix::fs::chown(&path, Some(NOBODY), None).unwrap();
+        all_fail(&store, is_refused_for("another user"));
+        std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+    }
+    assert_eq!(store.restore().unwrap(), Some(s("x")));
+}
+
+/// Files of root, seen by somebody else: they cannot even be opened, and the reason is whose
+/// they are.
+fn foreign_file(folder: &Path) {
+    let store = open(folder);
+    store.store(&s("x")).unwrap();
+    fs::remove_file(folder.join("state.json")).unwrap();
+    symlink("/etc/shadow", folder.join("state.json")).unwrap();
+    all_fail(&store, is_refused_for("symbolic link"));
+}
+
+#[test]
+fn symbolic_links_are_refused_and_not_followed() {
+    let place = Place::new();
+    let store = place.store("a");
+    let target = place.folder.path().join("target");
+    for name in ["state.json", "state.json.flock"] {
+        let link = place.folder.path().join(name);
+        let _ = fs::remove_file(&link);
+        for exists in [false, true] {
+            if exists {
+                write_private(&target, b"precious");
+            }
+            symlink(&target, &link).unwrap();
+            all_fail(&store, is_refused_for("symbolic link"));
+            fs::remove_file(&link).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
+        fs::remove_file(&target).unwrap();
+    }
+    // The name of the next version may lead anywhere: it is removed, never written through.
+    write_private(&target, b"precious");
+    symlink(&target, place.folder.path().join("state.json.flock-next")).unwrap();
+    store.store(&s("x")).unwrap();
+    assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
+    assert_eq!(store.restore().unwrap(), Some(s("x")));
+}
+
+#[test]
+fn files_are_private_and_looser_modes_are_tightened() {
+    let place = Place::new();
+    let store = place.store("a");
+    store.store(&s("x")).unwrap();
+    let side = place.folder.path().join("state.json.flock");
+    assert_eq!((mode(&place.path()), mode(&side)), (0o600, 0o600));
+    for loose in [0o644, 0o640, 0o660] {
+        set_mode(&place.path(), loose);
+        set_mode(&side, loose);
+        assert_eq!(store.restore().unwrap(), Some(s("x")));
+        assert_eq!((mode(&place.path()), mode(&side)), (0o600, 0o600));
+    }
+    place.write("nonsense");
+    store.store(&s("x")).unwrap();
+    for name in place.files() {
+        assert_eq!(mode(&place.folder.path().join(&name)), 0o600, "{name}");
+    }
+}
+
+#[test]
+fn a_file_that_everybody_may_write_to_is_refused() {
+    let place = Place::new();
+    let store = place.store("a");
+    store.store(&s("x")).unwrap();
+    for name in ["state.json", "state.json.flock"] {
+        let path = place.folder.path().join(name);
+        set_mode(&path, 0o666);
+        all_fail(&store, is_refused_for("everybody may write"));
+        set_mode(&path, 0o600);
+    }
+    assert_eq!(store.restore().unwrap(), Some(s("x")));
+}
+
+#[test]
+fn a_read_only_file_is_read_and_not_changed() {
+    let place = Place::new();
+    let store = place.store("a");
+    store.store(&s("x")).unwrap();
+    let before = place.text();
+    set_mode(&place.path(), 0o400);
+    assert_eq!(store.restore().unwrap(), Some(s("x")));
+    for result in [
+        store.store(&s("y")),
+        store.remove().map(|_| ()),
+        store.claim(s("y")).map(|_| ()),
+    ] {
+        let error = result.unwrap_err();
+        assert!(is_refused_for("read-only")(&error), "{error:?}");
+    }
+    place
+        .clock
+        .advance(std::time::Duration::from_secs(5 * 3600));
+    assert_eq!(
+        store.restore().unwrap(),
+        None,
+        "expired, and left where it is"
+    );
+    assert_eq!(place.text(), before);
+    assert_eq!(mode(&place.path()), 0o400);
+}
+
+#[test]
+fn what_is_not_a_file_is_refused() {
+    let place = Place::new();
+    let store = place.store("a");
+    fs::create_dir(place.path()).unwrap();
+    all_fail(&store, is_refused_for("not a regular file"));
+    fs::remove_dir(place.path()).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        place.path(),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    all_fail(&store, is_refused_for("not a regular file"));
+}
+
+#[test]
+fn a_later_change_of_the_working_directory_does_not_move_the_store() {
+    let store = Store::open("relative.json").unwrap();
+    assert_eq!(
+        store.path(),
+        std::env::current_dir().unwrap().join("relative.json")
+    );
+}
+
+#[test]
+fn the_specified_place_is_in_the_folder_for_temporary_files() {
+    let store = Store::builder("coeiroink-operators").open().unwrap();
+    let name = store.path().file_name().unwrap().to_str().unwrap();
+    assert_eq!(store.path().parent(), Some(std::env::temp_dir().as_path()));
+    assert!(
+        name.starts_with("coeiroink-operators-") && name.ends_with(".json"),
+        "{name}"
+    );
+    assert!(Store::builder("../evil").open().is_err());
+}
+
+/// A file from before, by a tool that knew nothing of side files.
+#[test]
+fn an_existing_file_without_a_side_file_is_read() {
+    let place = Place::new();
+    place.write(&format!(
+        r#"{{"storage":{{"a":{{"data":"x","updated_at":"{START}"}}}}}}"#
+    ));
+    assert_eq!(place.store("a").restore().unwrap(), Some(s("x")));
+    assert_eq!(fs::metadata(place.path()).unwrap().nlink(), 1);
+}

@@ -1,0 +1,102 @@
+//! The file format, byte for byte.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::{Place, s};
+
+#[test]
+fn a_file_of_the_original_tool_reads_and_keeps_its_entries() {
+    let place = Place::new();
+    place.write(include_str!("../golden/original-tool.json"));
+    let store = place.store("つくよみ \"quoted\"");
+    let others = store.get_other_entries().unwrap();
+    let values: Vec<&str> = others.values().map(String::as_str).collect();
+    assert_eq!(values, ["angie", "tsukuyomi"]);
+    store.store(&s("alma")).unwrap();
+    assert_eq!(
+        place.text(),
+        include_str!("../golden/original-tool-after-our-store.json")
+    );
+    assert_eq!(store.restore().unwrap(), Some(s("alma")));
+}
+
+/// What the original tool reads is `storage[session].data` and `.updated_at`, by JSON.parse and
+/// `new Date`.
+#[test]
+fn our_file_has_the_specified_form() {
+    let place = Place::new();
+    assert!(
+        place
+            .store("a")
+            .claim(s("tsukuyomi"))
+            .unwrap()
+            .granted()
+            .is_some()
+    );
+    place.clock.advance(Duration::from_secs(1));
+    place
+        .builder("b")
+        .ttl(Duration::from_secs(60))
+        .open()
+        .unwrap()
+        .store(&s("angie"))
+        .unwrap();
+    assert_eq!(place.text(), include_str!("../golden/ours.json"));
+
+    let other = Place::new();
+    other.write(include_str!("../golden/ours.json"));
+    assert_eq!(other.store("a").restore().unwrap(), Some(s("tsukuyomi")));
+}
+
+#[test]
+fn unknown_fields_survive_our_rewrite() {
+    let place = Place::new();
+    place.write(include_str!("../golden/unknown-fields.json"));
+    place.clock.advance(Duration::from_secs(5));
+    assert!(place.store("a").refresh().unwrap());
+    assert_eq!(
+        place.text(),
+        include_str!("../golden/unknown-fields-after-our-refresh.json")
+    );
+    place.store("a").store(&s("dia")).unwrap();
+    let entry = &place.json()["storage"]["a"];
+    assert_eq!(entry["style"], json!({"speed": 1.5, "tags": ["x"]}));
+    assert_eq!(entry["data"], "dia");
+}
+
+#[test]
+fn any_value_that_serde_can_write_is_kept() {
+    use std::collections::BTreeMap;
+    use timed_store::SessionId;
+    use timed_store::blocking::TimedStorage;
+    type Value = BTreeMap<String, Option<Vec<f64>>>;
+    let place = Place::new();
+    let session = SessionId::new("a\n\"\\/\u{7f}\u{2028}").unwrap();
+    let store = TimedStorage::<Value>::builder_at(place.path())
+        .session(session)
+        .open()
+        .unwrap();
+    let value = Value::from([(s("\"}{"), Some(vec![0.1, -1e300])), (s("]"), None)]);
+    store.store(&value).unwrap();
+    assert_eq!(store.restore().unwrap(), Some(value));
+}
+
+#[test]
+fn a_session_that_is_there_twice_counts_as_its_last_entry() {
+    let place = Place::new();
+    let entry =
+        |value| format!(r#""a":{{"data":"{value}","updated_at":"2025-08-18T10:20:30.456Z"}}"#);
+    place.write(&format!(
+        r#"{{"storage":{{{},{}}}}}"#,
+        entry("x"),
+        entry("y")
+    ));
+    let store = place.store("a");
+    assert_eq!(store.restore().unwrap(), Some(s("y")));
+    assert!(store.refresh().unwrap());
+    store.store(&s("z")).unwrap();
+    assert_eq!(place.text().matches("\"a\":").count(), 1);
+    assert_eq!(store.restore().unwrap(), Some(s("z")));
+}

@@ -1,0 +1,268 @@
+//! Many processes claim, refresh and remove, are killed and stopped, and a referee that does
+//! not trust the store looks on.
+//!
+//! What proves that a value has one holder is not the store: a session that was granted one
+//! creates a marker file for it, which fails if another session's is there. What proves that
+//! nothing is lost is each session's journal: it is written before and after every operation,
+//! so that a successor of a killed process knows what it must find.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use timed_store::{Builder, Claim, LockPolicy, SessionId};
+
+use crate::support::{LONG, Place, Random, Store, endurance, s};
+use crate::worker::Worker;
+
+const SESSIONS: usize = 6;
+const VALUES: [&str; 4] = ["w", "x", "y", "z"];
+
+fn builder(folder: &Path, session: &str) -> Builder<Store> {
+    Store::builder_at(folder.join("state.json"))
+        .session(SessionId::new(session).unwrap())
+        .lock(LockPolicy::Wait(LONG))
+}
+
+/// The part of one session.
+pub(crate) fn claim_for_ever(folder: &Path, arguments: &str) {
+    let (session, ttl) = arguments.split_once(' ').unwrap();
+    let ttl = Duration::from_millis(ttl.parse().unwrap());
+    let player = Player {
+        store: builder(folder, session).ttl(ttl).open().unwrap(),
+        folder: folder.to_owned(),
+        session: s(session),
+        expires: ttl < LONG,
+    };
+    player.play();
+}
+
+struct Player {
+    store: Store,
+    folder: PathBuf,
+    session: String,
+    /// With a short timeout a stopped process loses its value. Then only tokens can be judged.
+    expires: bool,
+}
+
+impl Player {
+    fn play(&self) {
+        let mut random = Random::unrepeatable();
+        let mut mine = self.take_over();
+        loop {
+            let value = VALUES[random.below(4) as usize];
+            match random.below(8) {
+                0..4 => self.claim(&mut mine, vec![s(value)]),
+                4 => self.claim(&mut mine, VALUES.map(s).to_vec()),
+                5 => {
+                    let refreshed = self.store.refresh().unwrap();
+                    assert!(
+                        self.expires || refreshed == mine.is_some(),
+                        "{}: refresh",
+                        self.session
+                    );
+                }
+                6 => self.remove(&mut mine),
+                _ => {
+                    let found = self.store.restore().unwrap();
+                    assert!(
+                        self.expires || found == mine,
+                        "{}: {found:?}, not {mine:?}",
+                        self.session
+                    );
+                }
+            }
+        }
+    }
+
+    /// What a predecessor, killed at any moment, has left.
+    fn take_over(&self) -> Option<String> {
+        let found = self.store.restore().unwrap();
+        if let Ok(journal) = fs::read_to_string(self.path("journal", &self.session)) {
+            let possible: Vec<Option<String>> = serde_json::from_str(&journal).unwrap();
+            assert!(
+                self.expires || possible.contains(&found),
+                "{}: {found:?}, not of {possible:?}",
+                self.session
+            );
+        }
+        if let Some(value) = found.as_ref().filter(|_| !self.expires) {
+            self.mark(value);
+        }
+        for value in VALUES
+            .iter()
+            .filter(|value| found.as_deref() != Some(value))
+        {
+            self.unmark(value);
+        }
+        found
+    }
+
+    fn claim(&self, mine: &mut Option<String>, candidates: Vec<String>) {
+        let mut possible: Vec<Option<String>> = candidates.iter().cloned().map(Some).collect();
+        possible.push(mine.clone());
+        self.journal(&possible);
+        // Taken down before, because with the grant the old value is anybody's.
+        if let Some(value) = mine.as_ref().filter(|value| !candidates.contains(value)) {
+            self.unmark(value);
+        }
+        match self.store.claim_any(candidates).unwrap() {
+            Claim::Granted(lease) => {
+                *mine = Some(lease.value().clone());
+                self.log(&format!("{} {}\n", lease.token(), lease.value()));
+            }
+            Claim::Busy { holder, .. } => assert_ne!(holder.as_str(), self.session),
+        }
+        if let Some(value) = mine.as_ref() {
+            self.mark(value);
+        }
+        self.journal(std::slice::from_ref(mine));
+    }
+
+    fn remove(&self, mine: &mut Option<String>) {
+        self.journal(&[mine.clone(), None]);
+        if let Some(value) = mine.as_ref() {
+            self.unmark(value);
+        }
+        let removed = self.store.remove().unwrap();
+        assert!(
+            self.expires || removed == mine.is_some(),
+            "{}: remove",
+            self.session
+        );
+        *mine = None;
+        self.journal(&[None]);
+    }
+
+    fn mark(&self, value: &str) {
+        if self.expires {
+            return;
+        }
+        // Written whole before it gets its name, because the writer may be killed.
+        let draft = self.path("draft", &self.session);
+        // Removed first, because the last one may be the marker itself under another name.
+        let _ = fs::remove_file(&draft);
+        fs::write(&draft, &self.session).unwrap();
+        if fs::hard_link(&draft, self.path("marker", value)).is_err() {
+            let holder = fs::read_to_string(self.path("marker", value)).unwrap_or_default();
+            assert_eq!(holder, self.session, "`{value}` has two holders");
+        }
+    }
+
+    fn unmark(&self, value: &str) {
+        let marker = self.path("marker", value);
+        if !self.expires && fs::read_to_string(&marker).is_ok_and(|holder| holder == self.session) {
+            fs::remove_file(marker).unwrap();
+        }
+    }
+
+    fn journal(&self, possible: &[Option<String>]) {
+        let draft = self.path("journal-draft", &self.session);
+        fs::write(&draft, serde_json::to_string(possible).unwrap()).unwrap();
+        fs::rename(draft, self.path("journal", &self.session)).unwrap();
+    }
+
+    fn log(&self, line: &str) {
+        let path = self.path("log", &self.session);
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .unwrap()
+            .write_all(line.as_bytes())
+            .unwrap();
+    }
+
+    fn path(&self, what: &str, which: &str) -> PathBuf {
+        self.folder.join(format!("{what}-{which}"))
+    }
+}
+
+/// No two entries of the file have one value, at any moment.
+fn look(path: &Path) {
+    let Ok(text) = fs::read_to_string(path) else {
+        return;
+    };
+    let json: serde_json::Value = serde_json::from_str(&text).expect("the file is always whole");
+    let mut holders = BTreeMap::new();
+    for (session, entry) in json["storage"].as_object().unwrap() {
+        let other = holders.insert(entry["data"].as_str().unwrap(), session);
+        assert_eq!(other, None, "two holders: {text}");
+    }
+}
+
+fn referee(ttl_ms: u64, length: Duration) {
+    let place = Place::new();
+    let folder = place.folder.path();
+    let start = |number: usize| Worker::start(&format!("claim session-{number} {ttl_ms}"), folder);
+    let mut workers: Vec<Worker> = (0..SESSIONS).map(start).collect();
+    let mut random = Random::new("referee");
+    let (mut kills, mut stops) = (0, 0);
+    let end = Instant::now() + length;
+    while Instant::now() < end {
+        let pause = Instant::now() + Duration::from_millis(5 + random.below(20));
+        while Instant::now() < pause {
+            look(&place.path());
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        let number = random.below(SESSIONS as u64) as usize;
+        workers[number].must_run();
+        if random.below(2) == 0 {
+            workers[number].kill();
+            workers[number] = start(number);
+            kills += 1;
+        } else {
+            workers[number].signal(Signal::STOP);
+            std::thread::sleep(Duration::from_millis(random.below(3 * ttl_ms.min(20))));
+            workers[number].signal(Signal::CONT);
+            stops += 1;
+        }
+    }
+    for worker in &mut workers {
+        worker.must_run();
+        worker.kill();
+    }
+
+    let mut grants = 0;
+    let mut owners: BTreeMap<u64, (usize, String)> = BTreeMap::new();
+    for number in 0..SESSIONS {
+        let mut last = 0;
+        let log =
+            fs::read_to_string(folder.join(format!("log-session-{number}"))).unwrap_or_default();
+        for (token, value) in log.lines().filter_map(|line| line.split_once(' ')) {
+            let token: u64 = token.parse().unwrap();
+            assert!(
+                token >= last,
+                "session {number} got token {token} after {last}"
+            );
+            let first = owners.entry(token).or_insert((number, s(value)));
+            assert_eq!(
+                *first,
+                (number, s(value)),
+                "token {token} was given out twice"
+            );
+            (last, grants) = (token, grants + 1);
+        }
+    }
+    eprintln!(
+        "referee, timeout {ttl_ms} ms: {grants} grants, {} tokens, {kills} kills, {stops} stops",
+        owners.len()
+    );
+    assert!(
+        grants > 50 && kills > 3 && stops > 3,
+        "too little happened to prove anything"
+    );
+}
+
+#[test]
+fn no_value_has_two_holders_and_no_live_entry_is_lost() {
+    referee(LONG.as_millis() as u64 * 60, endurance());
+}
+
+#[test]
+fn tokens_never_go_back_when_stopped_holders_lose_their_values() {
+    referee(30, endurance() / 2);
+}

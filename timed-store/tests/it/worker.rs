@@ -1,0 +1,73 @@
+//! Other processes: this test binary, started again to play a part.
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{files, kills, locks, referee};
+
+const PART: &str = "TIMED_STORE_PART";
+
+/// Not a test: with the variable set, this process plays the part that it names, and its exit
+/// code is the answer.
+#[test]
+fn play() {
+    let Ok(part) = std::env::var(PART) else {
+        return;
+    };
+    let folder = std::env::var("TIMED_STORE_FOLDER").unwrap();
+    let folder = Path::new(&folder);
+    match part.split_once(' ').unwrap_or((&part, "")) {
+        ("hold", _) => locks::hold(folder),
+        ("store", _) => kills::store_for_ever(folder),
+        ("claim", session) => referee::claim_for_ever(folder, session),
+        ("unprivileged", name) => files::unprivileged(folder, name),
+        (other, _) => panic!("no part `{other}`"),
+    }
+    std::process::exit(0);
+}
+
+/// A process that is killed when this is dropped.
+pub(crate) struct Worker(Child);
+
+impl Worker {
+    pub(crate) fn start(part: &str, folder: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "worker::play", "--nocapture", "--test-threads=1"]);
+        command.env(PART, part).env("TIMED_STORE_FOLDER", folder);
+        Self(command.stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.0.id() as i32).unwrap(), signal).unwrap();
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.0.wait().unwrap()
+    }
+
+    /// Panics if the process has ended, which only a failed check makes it do.
+    #[track_caller]
+    pub(crate) fn must_run(&mut self) {
+        if let Some(status) = self.0.try_wait().unwrap() {
+            panic!("a worker ended with {status}: see above");
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
