@@ -5,6 +5,7 @@ mod profile_definition;
 mod registry;
 
 mod launcher;
+mod registered_profile;
 mod session_files;
 
 pub mod builtin;

@@ -3,12 +3,11 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use exec_core::{
-    CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, Profile, ProfileSource,
-};
+use exec_core::{CommandConfig, Profile, ProfileSource};
 
 use crate::builtin::profile_definitions;
-use crate::user::{Loaded, UserFile, UserPart};
+use crate::registered_profile::RegisteredProfile;
+use crate::user::{Loaded, UserFile};
 use crate::{
     EntryError, Error, ProfileConfig, ProfileDefinition, ProfileVariantConfig, Result, UserProfile,
 };
@@ -48,6 +47,8 @@ struct State {
     definitions: BTreeMap<String, ProfileDefinition>,
     file: Option<UserFile>,
     user: BTreeMap<String, UserProfile>,
+    /// Entries of the user's file that are not valid.
+    bad: Vec<EntryError>,
     profiles: BTreeMap<String, Arc<RegisteredProfile>>,
 }
 
@@ -159,7 +160,9 @@ impl ProfileRegistry {
     ///
     /// # Errors
     /// [`Error::File`] or [`Error::Syntax`] if the file cannot be read as a whole; the profiles
-    /// loaded before then stay. A single profile that is not valid is left out and reported.
+    /// loaded before then stay. A single profile that is not valid is left out and reported; if it
+    /// was to change another one, launches of that one are refused, since without the change it
+    /// could be allowed more than the user meant it to be.
     pub fn load_user_file(&self, path: impl AsRef<Path>) -> Result<LoadReport> {
         let _changing = self.changing();
         self.load(UserFile::new(path.as_ref())?)
@@ -216,18 +219,19 @@ impl ProfileRegistry {
 
     fn take(&self, file: UserFile, loaded: Loaded) -> LoadReport {
         let mut state = self.read(State::clone);
-        let mut errors = loaded.errors;
         state.user = loaded.entries;
+        state.bad = loaded.errors;
         for error in state.rebuild() {
             state.user.remove(&error.entry);
-            errors.push(file.entry_error(error.entry, error.reason));
+            state.bad.push(file.entry_error(error.entry, error.reason));
         }
-        for error in &errors {
+        state.rebuild();
+        for error in &state.bad {
             tracing::warn!(%error, "left out a profile");
         }
         let report = LoadReport {
             labels: state.user.keys().cloned().collect(),
-            errors,
+            errors: state.bad.clone(),
             missing: loaded.missing,
         };
         state.file = Some(file);
@@ -280,13 +284,16 @@ impl State {
         let mut errors = Vec::new();
         self.profiles.clear();
         for (label, definition) in &self.definitions {
-            let profile = RegisteredProfile::new(definition.clone(), None);
+            let profile = match self.bad.iter().find(|error| error.entry == *label) {
+                Some(error) => RegisteredProfile::refused(definition.clone(), error.clone()),
+                None => RegisteredProfile::new(definition.clone()),
+            };
             self.profiles.insert(label.clone(), Arc::new(profile));
         }
         for (label, user) in &self.user {
             match user.define(label, &self.definitions) {
                 Ok((definition, part)) => {
-                    let profile = RegisteredProfile::new(definition, Some(part));
+                    let profile = RegisteredProfile::of_user(definition, part);
                     self.profiles.insert(label.clone(), Arc::new(profile));
                 }
                 Err(reason) => errors.push(EntryError {
@@ -320,101 +327,23 @@ impl fmt::Debug for ProfileRegistry {
     }
 }
 
-/// A profile as a service gets it.
-struct RegisteredProfile {
-    config: ProfileConfig,
-    definition: ProfileDefinition,
-    user: Option<UserPart>,
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-impl RegisteredProfile {
-    fn new(definition: ProfileDefinition, user: Option<UserPart>) -> Self {
-        Self {
-            config: definition.normalise(),
-            definition,
-            user,
-        }
-    }
+    use super::*;
 
-    fn build(
-        &self,
-        command: &CommandConfig,
-        request: &LaunchRequest,
-    ) -> Result<ProcessParameters, Box<dyn std::error::Error + Send + Sync>> {
-        let definition = &self.definition;
-        let expanded = match &self.user {
-            Some(user) => user.expand_command(command, request)?,
-            None => command.clone(),
-        };
-        let launched = definition
-            .launcher
-            .apply(&expanded, definition.native_binary.as_deref())?;
-        let agent = self.user.as_ref().and_then(UserPart::agent);
-        let mut parameters = match (agent, &definition.build_process_parameters) {
-            (Some(agent), _) => agent.parameters(&launched, request)?,
-            (None, Some(build)) => build(&launched, request)?,
-            (None, None) => {
-                let mut parameters = ProcessParameters::new(launched.args);
-                parameters.stdin_payload = Some(request.text.clone());
-                parameters
-            }
-        };
-        // The service starts `command` with these changes.
-        if launched.binary != command.binary {
-            parameters.binary.get_or_insert(launched.binary);
+    #[test]
+    fn definitions_are_read_at_the_first_access_and_once() {
+        static READ: AtomicUsize = AtomicUsize::new(0);
+        let registry = ProfileRegistry::with(|| {
+            READ.fetch_add(1, Ordering::Relaxed);
+            profile_definitions()
+        });
+        assert_eq!(READ.load(Ordering::Relaxed), 0);
+        for _ in 0..3 {
+            assert!(registry.clone().get_profile("codex").is_some());
         }
-        for (name, value) in launched.env {
-            if command.env.get(&name) != Some(&value) {
-                parameters.env.entry(name).or_insert(value);
-            }
-        }
-        if let Some(policy) = &definition.env_policy {
-            parameters.env_policy = both(&parameters.env_policy, policy);
-        }
-        if let Some(ladder) = &definition.stop_ladder {
-            parameters.stop_ladder = Some(ladder.clone());
-        }
-        if let Some(wrapper) = &definition.wrapper {
-            parameters.wrapper = Some(match &self.user {
-                Some(user) => user.expand_wrapper(wrapper, request)?,
-                None => wrapper.clone(),
-            });
-        }
-        Ok(parameters)
-    }
-}
-
-impl Profile for RegisteredProfile {
-    fn variant_labels(&self) -> Vec<String> {
-        let variants = self.config.variants.iter();
-        variants.map(|variant| variant.label.clone()).collect()
-    }
-
-    fn command(&self, variant: Option<&str>) -> Option<CommandConfig> {
-        self.config.command(variant).cloned()
-    }
-
-    fn accepts_empty_prompt(&self) -> bool {
-        self.definition.accepts_empty_prompt
-    }
-
-    fn build_process_parameters(
-        &self,
-        command: &CommandConfig,
-        request: &LaunchRequest,
-    ) -> Result<ProcessParameters, Box<dyn std::error::Error + Send + Sync>> {
-        self.build(command, request)
-    }
-}
-
-/// What an agent must not get is kept from it, whoever said so; a list of what it gets is taken at
-/// its word.
-fn both(agents: &EnvPolicy, asked: &EnvPolicy) -> EnvPolicy {
-    match (agents, asked) {
-        (EnvPolicy::AllExcept(agents), EnvPolicy::AllExcept(asked)) => {
-            EnvPolicy::AllExcept(agents.iter().chain(asked).cloned().collect())
-        }
-        (agents, EnvPolicy::All) => agents.clone(),
-        (_, asked) => asked.clone(),
+        assert_eq!(READ.load(Ordering::Relaxed), 1);
     }
 }

@@ -1,6 +1,7 @@
 //! Profiles from the user's file.
 
 mod agent;
+mod define;
 mod file;
 mod profile;
 mod template;

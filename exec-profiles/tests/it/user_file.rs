@@ -295,7 +295,7 @@ fn many_savers_lose_nothing_and_readers_see_whole_files() {
 }
 
 #[test]
-fn a_base_cannot_be_replaced_by_one_that_breaks_the_users_profiles() {
+fn a_profile_of_the_user_follows_its_base() {
     let fixture = Fixture::new();
     let path = fixture.write("p.toml", "[profiles.mine]\nbase = 'own'\n");
     let registry = ProfileRegistry::empty();
@@ -305,7 +305,6 @@ fn a_base_cannot_be_replaced_by_one_that_breaks_the_users_profiles() {
     registry.register(own(&["1"])).unwrap();
     registry.load_user_file(&path).unwrap();
     assert_eq!(registry.get_command("mine", None).unwrap().args, ["1"]);
-    // The user's profile follows its base.
     registry.register(own(&["2"])).unwrap();
     assert_eq!(registry.get_command("mine", None).unwrap().args, ["2"]);
     assert_eq!(registry.labels(), ["mine", "own"]);

@@ -413,6 +413,24 @@ fn a_bad_entry_is_reported_with_its_reason_and_the_good_ones_load() {
     );
 }
 
+/// Else a typo beside `wrapper = ["bwrap", …]` would start the agent without it.
+#[test]
+fn a_bad_change_of_a_profile_does_not_leave_it_as_permissive_as_before() {
+    let (registry, report) = load(
+        "[profiles.claude-code]\nwrapper = ['bwrap']\ntypo = 1\n\
+         [profiles.codex]\nwrapper = ['bwrap']\nargs = ['{typo}']\n",
+    );
+    assert_eq!(report.errors.len(), 2);
+    for label in ["claude-code", "codex"] {
+        let reason = refused(&registry, label, "x");
+        assert!(
+            reason.contains("profiles.toml") && reason.contains("typo"),
+            "{reason}"
+        );
+    }
+    start(&registry, "gemini", None, "x");
+}
+
 #[test]
 fn a_value_that_may_be_a_secret_is_not_in_the_reason() {
     for entry in [
