@@ -1,5 +1,5 @@
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::SessionId;
 
@@ -92,6 +92,75 @@ pub enum Error {
         /// The profile's reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A variable of the command or of the parameters has a name that no variable can have.
+    #[error("{name:?} cannot be the name of an environment variable")]
+    InvalidVariable {
+        /// The name.
+        name: String,
+    },
+    /// The program is not there.
+    #[error("cannot find {binary:?}: {hint}")]
+    BinaryNotFound {
+        /// The program of the command, or the wrapper.
+        binary: String,
+        /// Where it was looked for and what helps.
+        hint: String,
+    },
+    /// The program is there but could not be started.
+    #[error("cannot start {binary:?}")]
+    Spawn {
+        /// The program of the command, or the wrapper.
+        binary: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file of the state folder or a log file could not be used.
+    #[error("cannot {action} {}", path.display())]
+    State {
+        /// What was tried.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Processes of the execution could not be ended: they belong to another user, or the kernel
+    /// holds them.
+    #[error("processes of session {session_id} are still alive: {pids:?}")]
+    StillAlive {
+        /// The session.
+        session_id: SessionId,
+        /// Their ids.
+        pids: Vec<u32>,
+    },
+    /// The tokio runtime that supervised the execution is gone, so its end will not be seen.
+    #[error("session {session_id} is no longer supervised: its runtime has been shut down")]
+    Abandoned {
+        /// The session.
+        session_id: SessionId,
+    },
+    /// The process table could not be read.
+    #[error("cannot read the process table")]
+    ProcessTable {
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Makes the error of a failed file operation.
+    pub(crate) fn state(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::State {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// Whether the session has a live execution, so that the same request may work later.
+    pub fn is_session_busy(&self) -> bool {
+        matches!(self, Self::SessionBusy { .. })
+    }
 }
 
 /// A result with this crate's [`Error`].

@@ -1,0 +1,170 @@
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::Watchdog;
+
+/// How long an execution may be idle. Both are off by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WatchdogLimits {
+    pub(crate) no_output: Option<Duration>,
+    pub(crate) after_finish: Option<Duration>,
+}
+
+/// When the agent was last seen doing something.
+pub(crate) struct Activity {
+    seen: Mutex<Seen>,
+    finished: Notify,
+}
+
+struct Seen {
+    output_at: Instant,
+    finished_at: Option<Instant>,
+    /// How many of its pipes we do not read, because the log is full.
+    held_back: usize,
+}
+
+impl Activity {
+    pub(crate) fn new() -> Self {
+        Self {
+            seen: Mutex::new(Seen {
+                output_at: Instant::now(),
+                finished_at: None,
+                held_back: 0,
+            }),
+            finished: Notify::new(),
+        }
+    }
+
+    pub(crate) fn output(&self) {
+        self.lock().output_at = Instant::now();
+    }
+
+    pub(crate) fn finished(&self) {
+        self.lock().finished_at.get_or_insert_with(Instant::now);
+        self.finished.notify_one();
+    }
+
+    /// While the guard lives, silence is ours, not the agent's.
+    pub(crate) fn hold_back(&self) -> HeldBack<'_> {
+        self.lock().held_back += 1;
+        HeldBack(self)
+    }
+
+    /// Waits until a limit is passed.
+    pub(crate) async fn idle(&self, limits: WatchdogLimits) -> Watchdog {
+        loop {
+            let now = Instant::now();
+            let mut next = None;
+            {
+                let seen = self.lock();
+                let last = if seen.held_back > 0 {
+                    now
+                } else {
+                    seen.output_at
+                };
+                let deadlines = [
+                    (
+                        limits.no_output.map(|limit| last + limit),
+                        Watchdog::NoOutput,
+                    ),
+                    (
+                        seen.finished_at
+                            .zip(limits.after_finish)
+                            .map(|(at, limit)| at + limit),
+                        Watchdog::StillAliveAfterFinish,
+                    ),
+                ];
+                for (deadline, watchdog) in deadlines {
+                    let Some(deadline) = deadline else { continue };
+                    if deadline <= now {
+                        return watchdog;
+                    }
+                    next = Some(next.map_or(deadline, |next: Instant| next.min(deadline)));
+                }
+            }
+            match next {
+                Some(next) => tokio::select! {
+                    () = tokio::time::sleep_until(next) => {}
+                    () = self.finished.notified() => {}
+                },
+                None => self.finished.notified().await,
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) struct HeldBack<'a>(&'a Activity);
+
+impl Drop for HeldBack<'_> {
+    fn drop(&mut self) {
+        let mut seen = self.0.lock();
+        seen.held_back -= 1;
+        seen.output_at = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: WatchdogLimits = WatchdogLimits {
+        no_output: Some(Duration::from_secs(10)),
+        after_finish: Some(Duration::from_secs(3)),
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_measured_from_the_last_output() {
+        let activity = Activity::new();
+        let begin = Instant::now();
+        let talk = async {
+            tokio::time::sleep(Duration::from_secs(8)).await;
+            activity.output();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            fired = activity.idle(LIMITS) => assert_eq!(fired, Watchdog::NoOutput),
+            () = talk => {}
+        }
+        assert_eq!(begin.elapsed().as_secs(), 18);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_final_event_starts_the_shorter_clock() {
+        let activity = Activity::new();
+        let begin = Instant::now();
+        let talk = async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            activity.finished();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            fired = activity.idle(LIMITS) => assert_eq!(fired, Watchdog::StillAliveAfterFinish),
+            () = talk => {}
+        }
+        assert_eq!(begin.elapsed().as_secs(), 8);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_we_hold_back_is_not_silent() {
+        let activity = Activity::new();
+        let begin = Instant::now();
+        let hold = async {
+            let held = activity.hold_back();
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            drop(held);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            fired = activity.idle(LIMITS) => assert_eq!(fired, Watchdog::NoOutput),
+            () = hold => {}
+        }
+        assert_eq!(begin.elapsed().as_secs(), 70);
+    }
+}

@@ -1,0 +1,162 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::activity::WatchdogLimits;
+use crate::{Error, ExecutionService, MemoryPolicy, ProfileSource, Result, StopLadder};
+
+/// Settings of an [`ExecutionService`].
+#[must_use = "call `build`"]
+pub struct ExecutionServiceBuilder {
+    profiles: Box<dyn ProfileSource>,
+    state_dir: Option<PathBuf>,
+    host_name: Option<String>,
+    log_dir: Option<PathBuf>,
+    memory_policy: MemoryPolicy,
+    max_line_bytes: usize,
+    resolution_timeout: Duration,
+    stop_ladder: StopLadder,
+    watchdogs: WatchdogLimits,
+}
+
+pub(crate) struct Settings {
+    pub(crate) state_dir: PathBuf,
+    pub(crate) host_name: String,
+    pub(crate) log_dir: Option<PathBuf>,
+    pub(crate) memory_policy: MemoryPolicy,
+    pub(crate) max_line_bytes: usize,
+    pub(crate) resolution_timeout: Duration,
+    pub(crate) stop_ladder: StopLadder,
+    pub(crate) watchdogs: WatchdogLimits,
+}
+
+impl ExecutionServiceBuilder {
+    pub(crate) fn new(profiles: Box<dyn ProfileSource>) -> Self {
+        Self {
+            profiles,
+            state_dir: None,
+            host_name: None,
+            log_dir: None,
+            memory_policy: MemoryPolicy::default(),
+            max_line_bytes: 8 << 20,
+            resolution_timeout: Duration::from_secs(30),
+            stop_ladder: StopLadder::default(),
+            watchdogs: WatchdogLimits::default(),
+        }
+    }
+
+    /// Where live executions and the history are written down. Default:
+    /// `$XDG_STATE_HOME/exec-core`, and without that variable `$HOME/.local/state/exec-core`.
+    pub fn state_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.state_dir = Some(path.into());
+        self
+    }
+
+    /// The name of this host program. `reap_orphans` ends what earlier runs under the same name
+    /// have left behind. Default: the file name of the running program.
+    pub fn host_name(mut self, name: impl Into<String>) -> Self {
+        self.host_name = Some(name.into());
+        self
+    }
+
+    /// Writes the raw output of each execution to two files of this folder, byte for byte.
+    /// Default: nowhere.
+    pub fn log_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.log_dir = Some(path.into());
+        self
+    }
+
+    /// How the memory for events stays bounded. Default: 16 MiB, the oldest are dropped.
+    pub fn memory_policy(mut self, policy: MemoryPolicy) -> Self {
+        self.memory_policy = policy;
+        self
+    }
+
+    /// The longest line that is delivered whole. Default: 8 MiB.
+    pub fn max_line_bytes(mut self, bytes: usize) -> Self {
+        self.max_line_bytes = bytes;
+        self
+    }
+
+    /// How long to wait for the agent's own session id before the minted one is final.
+    /// Default: 30 seconds.
+    pub fn session_id_resolution_timeout(mut self, timeout: Duration) -> Self {
+        self.resolution_timeout = timeout;
+        self
+    }
+
+    /// How executions are stopped whose profile does not say it. Default: `TERM`, five seconds,
+    /// `KILL`.
+    pub fn stop_ladder(mut self, ladder: StopLadder) -> Self {
+        self.stop_ladder = ladder;
+        self
+    }
+
+    /// Stops an execution that has written nothing for this long. Default: never.
+    pub fn stop_after_silence(mut self, limit: Duration) -> Self {
+        self.watchdogs.no_output = Some(limit);
+        self
+    }
+
+    /// Stops an execution that is still alive this long after its agent said that it has
+    /// finished. Default: never.
+    pub fn stop_after_finish(mut self, limit: Duration) -> Self {
+        self.watchdogs.after_finish = Some(limit);
+        self
+    }
+
+    /// Makes the state folder, if it is not there, and the service.
+    ///
+    /// # Errors
+    /// [`Error::State`] if the state folder cannot be used, or if none was given and the
+    /// environment does not tell where it should be.
+    pub fn build(self) -> Result<ExecutionService> {
+        let state_dir = match self.state_dir {
+            Some(path) => path,
+            None => default_state_dir()?,
+        };
+        let settings = Settings {
+            state_dir,
+            host_name: self.host_name.unwrap_or_else(default_host_name),
+            log_dir: self.log_dir,
+            memory_policy: self.memory_policy,
+            max_line_bytes: self.max_line_bytes,
+            resolution_timeout: self.resolution_timeout,
+            stop_ladder: self.stop_ladder,
+            watchdogs: self.watchdogs,
+        };
+        ExecutionService::from_parts(self.profiles, settings)
+    }
+}
+
+impl std::fmt::Debug for ExecutionServiceBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExecutionServiceBuilder")
+            .field("state_dir", &self.state_dir)
+            .field("memory_policy", &self.memory_policy)
+            .finish_non_exhaustive()
+    }
+}
+
+fn default_state_dir() -> Result<PathBuf> {
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    absolute("XDG_STATE_HOME")
+        .or_else(|| Some(absolute("HOME")?.join(".local/state")))
+        .map(|base| base.join("exec-core"))
+        .ok_or_else(|| {
+            Error::state("choose", "the state folder".as_ref())(std::io::Error::new(
+                std::io::ErrorKind::NotFound,
+                "neither XDG_STATE_HOME nor HOME is set: name a folder with `state_dir`",
+            ))
+        })
+}
+
+fn default_host_name() -> String {
+    std::env::current_exe()
+        .ok()
+        .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+        .unwrap_or_else(|| "unknown".to_owned())
+}

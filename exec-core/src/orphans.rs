@@ -1,0 +1,99 @@
+use tokio::task::JoinSet;
+
+use crate::history::What;
+use crate::process_table::{ProcessKey, TreeRoot, boot_id};
+use crate::state::{Estate, LiveRecord};
+use crate::stop::TreeEnder;
+use crate::{Error, ExecutionService, Result, SessionId};
+
+/// What earlier runs of this host had left behind.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ReapReport {
+    /// The executions that nobody supervised any more, also those that had ended since.
+    pub executions: Vec<ReapedExecution>,
+}
+
+/// One execution that had lost its host.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ReapedExecution {
+    /// The id of the launch.
+    pub execution_id: String,
+    /// The session, as it was known at the start.
+    pub session_id: SessionId,
+    /// The profile.
+    pub profile_label: String,
+    /// How many processes were still alive, and were ended.
+    pub processes: usize,
+    /// Processes that could not be ended. The execution stays on record for the next time.
+    pub survivors: Vec<u32>,
+}
+
+impl ExecutionService {
+    /// Ends what earlier runs of this host have left behind: the processes of executions whose
+    /// owner no longer holds the lock of its record. Call it after the start, or whenever.
+    ///
+    /// It leaves alone whatever is owned by a service that lives, in this process or another one;
+    /// whatever another host program has started; processes of other users; and processes that
+    /// merely have a number that one of ours once had.
+    ///
+    /// # Errors
+    /// [`Error::State`] if the records cannot be read or removed. What was ended stays ended.
+    ///
+    /// # Cancel safety
+    /// Dropped early, what is not done is left for the next call.
+    pub async fn reap_orphans(&self) -> Result<ReapReport> {
+        let inner = self.inner();
+        let settings = &inner.settings;
+        let boot_id = boot_id().map_err(|source| Error::ProcessTable { source })?;
+        let mut report = ReapReport::default();
+        for estate in Estate::find_all(&settings.state_dir, &settings.host_name)? {
+            let same_boot = estate.header.boot_id == boot_id;
+            let mut reaping = JoinSet::new();
+            for record in estate.live.clone() {
+                let service = self.clone();
+                reaping.spawn(async move { service.reap(record, same_boot).await });
+            }
+            let reaped = reaping.join_all().await;
+            let all_ended = reaped
+                .iter()
+                .all(|execution| execution.survivors.is_empty());
+            for execution in &reaped {
+                inner.history.write(&execution.execution_id, What::Reaped);
+            }
+            report.executions.extend(reaped);
+            if all_ended {
+                estate.remove()?;
+            }
+        }
+        Ok(report)
+    }
+
+    async fn reap(&self, record: LiveRecord, same_boot: bool) -> ReapedExecution {
+        let inner = self.inner();
+        let root = TreeRoot {
+            tag: record.execution_id,
+            leader: record
+                .process
+                .filter(|_| same_boot)
+                .map(|(pid, start_time)| ProcessKey { pid, start_time }),
+        };
+        let tree = TreeEnder::new(&inner.scanner, &root)
+            .only_uid(rustix::process::geteuid().as_raw())
+            .end(&inner.settings.stop_ladder, || {})
+            .await;
+        tracing::info!(
+            execution_id = %record.execution_id,
+            processes = tree.processes,
+            "reaped an execution of an earlier run"
+        );
+        ReapedExecution {
+            execution_id: record.execution_id.to_string(),
+            session_id: record.session_id,
+            profile_label: record.profile,
+            processes: tree.processes,
+            survivors: tree.survivors,
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! What runs on this machine, as `/proc` tells it, and which of it belongs to an execution.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use memchr::memmem;
+use rustix::io::Errno;
+use uuid::Uuid;
+
+/// Marks every process of an execution; children inherit it.
+pub(crate) const TAG_VARIABLE: &str = "NORMALIZED_EXECUTION_ID";
+
+/// How often, and how far apart, to look at a process that is in the middle of an exec.
+const EXEC_LOOKS: u32 = 500;
+const EXEC_PAUSE: Duration = Duration::from_micros(200);
+
+/// A process id with the time it was given out: the pair is never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ProcessKey {
+    pub(crate) pid: u32,
+    /// In clock ticks since the boot.
+    pub(crate) start_time: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) key: ProcessKey,
+    parent: u32,
+    group: u32,
+    /// Neither a zombie nor gone.
+    pub(crate) alive: bool,
+    pub(crate) uid: u32,
+    cpu_ticks: u64,
+    resident_pages: u64,
+    tag: Option<Uuid>,
+}
+
+/// What identifies the processes of one execution.
+#[derive(Clone, Debug)]
+pub(crate) struct TreeRoot {
+    pub(crate) tag: Uuid,
+    /// The process that was started, which leads the group. Only as long as it is known to be
+    /// that process (alive with this start time, or a zombie that only we can reap) do its id and
+    /// its group mean anything.
+    pub(crate) leader: Option<ProcessKey>,
+}
+
+/// All processes at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct ProcessTable {
+    processes: HashMap<u32, Process>,
+}
+
+impl ProcessTable {
+    /// Reads the table. A process that ends meanwhile is left out; any other failure is an error,
+    /// because a table with holes would make a stop believe that nothing is left.
+    pub(crate) fn read() -> io::Result<Self> {
+        let mut buffer = Vec::with_capacity(8 << 10);
+        let mut processes = HashMap::new();
+        for entry in std::fs::read_dir("/proc")? {
+            let name = entry?.file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            if let Some(process) = read_process(pid, &mut buffer)? {
+                processes.insert(pid, process);
+            }
+        }
+        Ok(Self { processes })
+    }
+
+    /// The living processes of an execution, parents before their children: the leader with its
+    /// group, every process that carries the tag, every one of `known`, and all their descendants.
+    ///
+    /// Never this process itself or one of its ancestors, whatever they carry.
+    pub(crate) fn tree(&self, root: &TreeRoot, known: &HashSet<ProcessKey>) -> Vec<&Process> {
+        let leader = root.leader.filter(|leader| self.has(*leader));
+        let is_leader = |process: &Process| leader == Some(process.key);
+        let is_seed = |process: &Process| {
+            leader.is_some_and(|leader| process.group == leader.pid)
+                || process.tag == Some(root.tag)
+                || known.contains(&process.key)
+        };
+        let mut children: HashMap<u32, Vec<&Process>> = HashMap::new();
+        for process in self.processes.values() {
+            children.entry(process.parent).or_default().push(process);
+        }
+        let mut seen = self.own_line();
+        let mut queue: VecDeque<&Process> = VecDeque::new();
+        queue.extend(self.processes.values().filter(|process| is_leader(process)));
+        queue.extend(self.processes.values().filter(|process| is_seed(process)));
+        let mut tree = Vec::new();
+        while let Some(process) = queue.pop_front() {
+            if !seen.insert(process.key.pid) {
+                continue;
+            }
+            if process.alive {
+                tree.push(process);
+            }
+            queue.extend(children.get(&process.key.pid).into_iter().flatten());
+        }
+        tree
+    }
+
+    fn has(&self, key: ProcessKey) -> bool {
+        self.processes
+            .get(&key.pid)
+            .is_some_and(|process| process.key == key)
+    }
+
+    /// This process and its ancestors.
+    fn own_line(&self) -> HashSet<u32> {
+        let mut line = HashSet::new();
+        let mut pid = std::process::id();
+        while line.insert(pid) {
+            match self.processes.get(&pid) {
+                Some(process) => pid = process.parent,
+                None => break,
+            }
+        }
+        line
+    }
+}
+
+impl Process {
+    /// Time on the processor, with that of the children it has waited for.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        let per_second = rustix::param::clock_ticks_per_second().max(1);
+        Duration::from_nanos(self.cpu_ticks.saturating_mul(1_000_000_000 / per_second))
+    }
+
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.resident_pages * rustix::param::page_size() as u64
+    }
+}
+
+/// The start time of a process that exists, dead or alive.
+pub(crate) fn process_key(pid: u32) -> io::Result<Option<ProcessKey>> {
+    let mut buffer = Vec::new();
+    let Some(file) = open(pid, "stat")? else {
+        return Ok(None);
+    };
+    if !read_all(file, &mut buffer)? {
+        return Ok(None);
+    }
+    Ok(Stat::parse(&buffer).map(|stat| ProcessKey {
+        pid,
+        start_time: stat.start_time,
+    }))
+}
+
+/// Differs from boot to boot: start times of another boot mean nothing.
+pub(crate) fn boot_id() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?
+        .trim()
+        .to_owned())
+}
+
+fn read_process(pid: u32, buffer: &mut Vec<u8>) -> io::Result<Option<Process>> {
+    let mut looks = 0;
+    loop {
+        let Some(file) = open(pid, "stat")? else {
+            return Ok(None);
+        };
+        let uid = file.metadata()?.uid();
+        if !read_all(file, buffer)? {
+            return Ok(None);
+        }
+        let Some(stat) = Stat::parse(buffer) else {
+            return Ok(None);
+        };
+        let mut tag = None;
+        if stat.is_alive() && !stat.is_kernel_thread() {
+            match read_tag(pid, &stat, buffer)? {
+                Tag::Is(found) => tag = found,
+                // It is in the middle of an exec: its old environment is gone or its new one not
+                // yet there. To take that for 'not ours' would let it get away.
+                Tag::Unreadable if looks < EXEC_LOOKS => {
+                    looks += 1;
+                    std::thread::sleep(EXEC_PAUSE);
+                    continue;
+                }
+                Tag::Unreadable => tracing::debug!(pid, "cannot read an environment"),
+            }
+        }
+        return Ok(Some(Process {
+            key: ProcessKey {
+                pid,
+                start_time: stat.start_time,
+            },
+            parent: stat.parent,
+            group: stat.group,
+            alive: stat.is_alive(),
+            uid,
+            cpu_ticks: stat.cpu_ticks,
+            resident_pages: stat.resident_pages,
+            tag,
+        }));
+    }
+}
+
+enum Tag {
+    Is(Option<Uuid>),
+    Unreadable,
+}
+
+fn read_tag(pid: u32, stat: &Stat, buffer: &mut Vec<u8>) -> io::Result<Tag> {
+    let Some(file) = open(pid, "environ")? else {
+        return Ok(Tag::Is(None));
+    };
+    if !read_all(file, buffer)? {
+        return Ok(Tag::Is(None));
+    }
+    let tag = find_tag(buffer);
+    let is_whole = stat
+        .environment
+        .is_some_and(|(start, end)| end > 0 && end.checked_sub(start) == Some(buffer.len() as u64));
+    Ok(if tag.is_some() || is_whole {
+        Tag::Is(tag)
+    } else {
+        Tag::Unreadable
+    })
+}
+
+fn find_tag(environ: &[u8]) -> Option<Uuid> {
+    let name = TAG_VARIABLE.as_bytes();
+    let at = memmem::find_iter(environ, name).find(|at| {
+        (*at == 0 || environ[at - 1] == 0) && environ.get(at + name.len()) == Some(&b'=')
+    })?;
+    let value = &environ[at + name.len() + 1..];
+    let end = memchr::memchr(0, value).unwrap_or(value.len());
+    Uuid::try_parse_ascii(&value[..end]).ok()
+}
+
+/// `None` if the process has ended or is not ours to look at.
+fn open(pid: u32, file: &str) -> io::Result<Option<File>> {
+    match File::open(format!("/proc/{pid}/{file}")) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if is_out_of_sight(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn read_all(mut file: File, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    buffer.clear();
+    match file.read_to_end(buffer) {
+        Ok(_) => Ok(true),
+        Err(error) if is_out_of_sight(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_out_of_sight(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM)
+    )
+}
+
+/// The fields of `/proc/<pid>/stat` that we need; see `proc_pid_stat(5)`.
+struct Stat {
+    state: u8,
+    parent: u32,
+    group: u32,
+    cpu_ticks: u64,
+    threads: u64,
+    start_time: u64,
+    virtual_bytes: u64,
+    resident_pages: u64,
+    /// Where it begins and ends; zeros as long as an exec has not set it.
+    environment: Option<(u64, u64)>,
+}
+
+impl Stat {
+    fn is_kernel_thread(&self) -> bool {
+        self.virtual_bytes == 0
+    }
+
+    /// Neither a zombie nor gone.
+    fn is_alive(&self) -> bool {
+        match self.state {
+            // The first thread has ended, but not the others.
+            b'Z' => self.threads > 1,
+            b'X' | b'x' => false,
+            _ => true,
+        }
+    }
+
+    fn parse(stat: &[u8]) -> Option<Self> {
+        // The name in parentheses may itself hold anything, parentheses and spaces included.
+        let rest = &stat[memchr::memrchr(b')', stat)? + 1..];
+        let fields: Vec<&str> = std::str::from_utf8(rest)
+            .ok()?
+            .split_ascii_whitespace()
+            .collect();
+        // The manual counts from 1, and the first two fields are behind us.
+        let field = |number: usize| fields.get(number - 3).copied();
+        let number = |n: usize| field(n)?.parse::<u64>().ok();
+        Some(Self {
+            state: *field(3)?.as_bytes().first()?,
+            parent: field(4)?.parse().ok()?,
+            group: field(5)?.parse().ok()?,
+            cpu_ticks: number(14)? + number(15)? + number(16)? + number(17)?,
+            threads: number(20)?,
+            start_time: number(22)?,
+            virtual_bytes: number(23)?,
+            resident_pages: number(24)?,
+            environment: number(50).zip(number(51)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_process_cannot_mislead() {
+        let line =
+            b"7 (a) R 1 (b c) S 3 5 5 0 -1 4194304 1 2 3 4 10 20 30 40 20 0 2 0 999 4096 12 x";
+        let stat = Stat::parse(line).unwrap();
+        assert_eq!(
+            (
+                stat.state,
+                stat.parent,
+                stat.group,
+                stat.cpu_ticks,
+                stat.threads
+            ),
+            (b'S', 3, 5, 100, 2)
+        );
+        assert_eq!((stat.start_time, stat.resident_pages), (999, 12));
+    }
+
+    #[test]
+    fn the_tag_is_found_by_its_whole_name() {
+        let id = Uuid::new_v4();
+        assert_eq!(
+            find_tag(format!("A=1\0{TAG_VARIABLE}={id}\0B=2\0").as_bytes()),
+            Some(id)
+        );
+        assert_eq!(
+            find_tag(format!("{TAG_VARIABLE}={id}").as_bytes()),
+            Some(id)
+        );
+        assert_eq!(find_tag(format!("X{TAG_VARIABLE}={id}\0").as_bytes()), None);
+        assert_eq!(find_tag(format!("{TAG_VARIABLE}X={id}\0").as_bytes()), None);
+        assert_eq!(
+            find_tag(format!("A={TAG_VARIABLE}={id}\0").as_bytes()),
+            None
+        );
+        assert_eq!(find_tag(format!("{TAG_VARIABLE}=7\0").as_bytes()), None);
+    }
+
+    #[test]
+    fn this_process_is_in_the_table_but_never_in_a_tree() {
+        let table = ProcessTable::read().unwrap();
+        let own = process_key(std::process::id()).unwrap().unwrap();
+        assert!(table.has(own));
+        let root = TreeRoot {
+            tag: Uuid::new_v4(),
+            leader: Some(own),
+        };
+        let known = HashSet::from([own]);
+        assert!(
+            table
+                .tree(&root, &known)
+                .iter()
+                .all(|process| process.key != own)
+        );
+    }
+
+    #[test]
+    fn a_process_in_the_middle_of_an_exec_keeps_its_tag() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("again.sh"), "exec sh ./again.sh\n").unwrap();
+        let tag = Uuid::new_v4();
+        let mut child = std::process::Command::new("sh")
+            .arg("./again.sh")
+            .current_dir(dir.path())
+            .env(TAG_VARIABLE, tag.to_string())
+            .spawn()
+            .unwrap();
+        let mut buffer = Vec::new();
+        for _ in 0..2000 {
+            let process = read_process(child.id(), &mut buffer).unwrap().unwrap();
+            assert_eq!(process.tag, Some(tag));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_recycled_id_is_not_the_leader() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let key = process_key(child.id()).unwrap().unwrap();
+        let recycled = ProcessKey {
+            start_time: key.start_time + 1,
+            ..key
+        };
+        let table = ProcessTable::read().unwrap();
+        let tree = |leader| {
+            let root = TreeRoot {
+                tag: Uuid::new_v4(),
+                leader: Some(leader),
+            };
+            table.tree(&root, &HashSet::new()).len()
+        };
+        assert_eq!((tree(key), tree(recycled)), (1, 0));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

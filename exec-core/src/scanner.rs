@@ -1,0 +1,33 @@
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Mutex;
+
+use crate::process_table::ProcessTable;
+
+/// Reads the process table for everyone who asks at the same time.
+///
+/// One reading costs milliseconds; a hundred executions that are stopped at once share it.
+#[derive(Debug, Default)]
+pub(crate) struct ProcessScanner {
+    begun: AtomicU64,
+    latest: Mutex<(u64, Arc<ProcessTable>)>,
+}
+
+impl ProcessScanner {
+    /// A table that was read after this call.
+    pub(crate) async fn scan(&self) -> io::Result<Arc<ProcessTable>> {
+        let begun_before = self.begun.load(Ordering::SeqCst);
+        let mut latest = self.latest.lock().await;
+        if latest.0 > begun_before {
+            return Ok(Arc::clone(&latest.1));
+        }
+        let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let table = tokio::task::spawn_blocking(ProcessTable::read)
+            .await
+            .map_err(io::Error::other)??;
+        *latest = (number, Arc::new(table));
+        Ok(Arc::clone(&latest.1))
+    }
+}

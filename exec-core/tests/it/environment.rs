@@ -1,0 +1,158 @@
+use std::collections::HashMap;
+
+use exec_core::{CommandConfig, EnvPolicy, Execution, Wrapper};
+
+use crate::lab::{Lab, script, stdout_of};
+
+async fn variables(execution: &Execution) -> HashMap<String, String> {
+    stdout_of(execution)
+        .await
+        .into_iter()
+        .filter_map(|line| {
+            let (name, value) = line.split_once('=')?;
+            Some((name.to_owned(), value.to_owned()))
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn every_variable_of_the_table_is_set() {
+    let lab = Lab::new();
+    let env = CommandConfig::new("env", [""; 0]);
+    let service = lab.service(script("env").variant("plan", Some(env)));
+
+    let plain = lab.launch(&service).await;
+    let got = variables(&plain).await;
+    let context = lab.context();
+    let workspace = lab.workspace().to_string_lossy().into_owned();
+    let check = |name: &str, expected: &str| {
+        assert_eq!(got.get(name).map(String::as_str), Some(expected), "{name}");
+    };
+    check("NORMALIZED_EXECUTION_KIND", "new");
+    check("NORMALIZED_EXECUTION_PROFILE", "scripted");
+    check("NORMALIZED_EXECUTION_PROJECT_ID", &context.project_id);
+    check(
+        "NORMALIZED_EXECUTION_ACTUAL_PROJECT_ID",
+        &context.actual_project_id,
+    );
+    check("NORMALIZED_EXECUTION_WORKSPACE", &workspace);
+    check(
+        "NORMALIZED_EXECUTION_SESSION_ID",
+        plain.session_id().as_str(),
+    );
+    check("NORMALIZED_EXECUTION_ID", &plain.id());
+    check("PWD", &workspace);
+    assert!(!got.contains_key("NORMALIZED_EXECUTION_VARIANT"));
+
+    let mut request = lab.new_chat("go");
+    request.context.variant_label = Some("plan".into());
+    let plan = service.launch(request.try_into().unwrap()).await.unwrap();
+    let got = variables(&plan).await;
+    assert_eq!(got["NORMALIZED_EXECUTION_VARIANT"], "plan");
+    assert_ne!(got["NORMALIZED_EXECUTION_ID"], plain.id());
+
+    let follow_up = lab.follow_up(&plain.session_id(), "more");
+    let follow_up = service.launch(follow_up.try_into().unwrap()).await.unwrap();
+    let got = variables(&follow_up).await;
+    assert_eq!(got["NORMALIZED_EXECUTION_KIND"], "follow-up");
+    assert_eq!(
+        got["NORMALIZED_EXECUTION_SESSION_ID"],
+        plain.session_id().as_str()
+    );
+}
+
+#[tokio::test]
+async fn a_command_adds_variables_but_overrides_none_of_ours() {
+    let lab = Lab::new();
+    let profile = script("env")
+        .variable("MY_MODEL", "m1")
+        .variable("HOME", "/elsewhere")
+        .variable("NORMALIZED_EXECUTION_ID", "x")
+        .variable("NORMALIZED_EXECUTION_KIND", "x")
+        .variable("NORMALIZED_EXECUTION_VARIANT", "x")
+        .variable("PWD", "/x")
+        .setup(|_, parameters| {
+            parameters.env.insert("MY_MODEL".into(), "m2".into());
+        });
+    let service = lab.service(profile);
+    let execution = lab.launch(&service).await;
+    let got = variables(&execution).await;
+    assert_eq!(got["MY_MODEL"], "m2");
+    assert_eq!(got["HOME"], "/elsewhere");
+    assert_eq!(got["NORMALIZED_EXECUTION_ID"], execution.id());
+    assert_eq!(got["NORMALIZED_EXECUTION_KIND"], "new");
+    assert!(!got.contains_key("NORMALIZED_EXECUTION_VARIANT"));
+    assert_eq!(got["PWD"], lab.workspace().to_string_lossy());
+}
+
+#[tokio::test]
+async fn the_policy_decides_what_is_inherited() {
+    let lab = Lab::new();
+    let profile = script("env").setup(|_, parameters| {
+        parameters.env_policy = EnvPolicy::Only(vec!["PATH".into()]);
+    });
+    let execution = lab.launch(&lab.service(profile)).await;
+    let got = variables(&execution).await;
+    assert!(got.contains_key("PATH"));
+    assert!(!got.contains_key("HOME"), "{:?}", got.keys());
+
+    let profile = script("env").setup(|_, parameters| {
+        parameters.env_policy = EnvPolicy::AllExcept(vec!["CARGO*".into()]);
+    });
+    let execution = lab.launch(&lab.service(profile)).await;
+    let got = variables(&execution).await;
+    assert!(
+        std::env::var_os("CARGO_MANIFEST_DIR").is_some(),
+        "nothing to leave out"
+    );
+    assert!(
+        got.keys().all(|name| !name.starts_with("CARGO")),
+        "{:?}",
+        got.keys()
+    );
+    assert!(got.contains_key("PATH"));
+}
+
+#[tokio::test]
+async fn the_agent_runs_in_the_workspace_and_reads_its_prompt() {
+    let lab = Lab::new();
+    let service = lab.service(script("pwd -P; cat; echo; echo \"$0 $1\""));
+    let execution = lab.launch_with(&service, "日本語 -x").await;
+    let real = lab.workspace().canonicalize().unwrap();
+    let lines = stdout_of(&execution).await;
+    assert_eq!(lines, [real.to_str().unwrap(), "日本語 -x", "agent "]);
+}
+
+#[tokio::test]
+async fn without_a_payload_standard_input_is_empty() {
+    let lab = Lab::new();
+    let profile = script("cat; echo end").setup(|_, parameters| parameters.stdin_payload = None);
+    let execution = lab.launch(&lab.service(profile)).await;
+    assert_eq!(stdout_of(&execution).await, ["end"]);
+}
+
+#[tokio::test]
+async fn a_wrapper_runs_the_agent() {
+    let lab = Lab::new();
+    let profile =
+        script("echo \"$WRAPPED $NORMALIZED_EXECUTION_KIND\"; cat").setup(|_, parameters| {
+            parameters.wrapper = Some(Wrapper {
+                binary: "env".into(),
+                args: vec!["WRAPPED=yes".into()],
+            });
+        });
+    let execution = lab.launch_with(&lab.service(profile), "prompt").await;
+    assert_eq!(stdout_of(&execution).await, ["yes new", "prompt"]);
+}
+
+#[tokio::test]
+async fn parameters_may_name_another_binary() {
+    let lab = Lab::new();
+    let profile = script("echo native")
+        .binary("no-such-npx")
+        .setup(|_, parameters| {
+            parameters.binary = Some("sh".into());
+        });
+    let execution = lab.launch(&lab.service(profile)).await;
+    assert_eq!(stdout_of(&execution).await, ["native"]);
+}

@@ -1,0 +1,13 @@
+//! Each file tests one behaviour with real processes: shell scripts in the role of agents.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod checks;
+mod environment;
+mod lab;
+mod orphans;
+mod output;
+mod prefix;
+mod report;
+mod session_ids;
+mod stop;
+mod watchdogs;

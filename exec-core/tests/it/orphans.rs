@@ -1,0 +1,174 @@
+//! A host that is killed, and the next one that cleans up after it.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use exec_core::{History, HistoryState};
+
+use crate::lab::{Lab, Scripted, alive, files_in, script, until, within};
+
+/// Says where the host's lab is. The host is this test binary, told to run `host` alone.
+const HOST: &str = "EXEC_CORE_TEST_HOST";
+
+/// A tool in its own session with our variable, one in the group, one without the variable.
+fn agent() -> Scripted {
+    script(
+        "setsid sh -c 'sleep 60; :' &
+        env -i sleep 61 &
+        echo $! > untagged
+        echo $$ > agent
+        wait",
+    )
+}
+
+#[test]
+#[ignore = "runs as a process of its own, started and killed by the other tests"]
+fn host() {
+    let Some(folder) = std::env::var_os(HOST) else {
+        return;
+    };
+    let folder = PathBuf::from(folder);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let lab = Lab::at(&folder);
+        let service = lab.service(agent());
+        lab.launch(&service).await;
+        std::future::pending::<()>().await;
+    });
+}
+
+/// The host's process; killed at the latest when the test ends.
+struct Host(Child);
+
+impl Host {
+    async fn start(lab: &Lab) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "orphans::host"])
+            .env(HOST, lab.path(""))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let host = Self(child);
+        lab.until_written("agent").await;
+        lab.until_written("untagged").await;
+        lab.until_processes(3).await;
+        // The host has its books in order.
+        let history = History::in_state_dir(lab.path("state"));
+        until("the history", || {
+            history.read().is_ok_and(|read| !read.entries.is_empty())
+        })
+        .await;
+        host
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn what_a_killed_host_left_behind_is_ended() {
+    let lab = Lab::new();
+    let mut host = Host::start(&lab).await;
+    let untagged: u32 = lab.until_written("untagged").await.parse().unwrap();
+    host.kill();
+    assert_eq!(lab.processes().len(), 3, "the agent has outlived its host");
+
+    let service = lab.service(agent());
+    let report = within("the reaping", service.reap_orphans()).await.unwrap();
+    assert_eq!(lab.processes(), [0; 0]);
+    assert!(!alive(untagged), "the group of the agent was not ended");
+    assert_eq!(report.executions.len(), 1);
+    assert_eq!(report.executions[0].processes, 4);
+    assert_eq!(report.executions[0].profile_label, "scripted");
+    assert!(report.executions[0].survivors.is_empty());
+    let entry = service.history().read().unwrap().entries.remove(0);
+    assert_eq!(entry.state, HistoryState::Reaped);
+
+    let again = within("the reaping", service.reap_orphans()).await.unwrap();
+    assert!(again.executions.is_empty());
+    assert_eq!(
+        files_in(&lab.path("state/owners")).len(),
+        1,
+        "only that of the service itself"
+    );
+}
+
+#[tokio::test]
+async fn what_a_live_host_owns_is_left_alone() {
+    let lab = Lab::new();
+    let mut host = Host::start(&lab).await;
+    let service = lab.service(agent());
+    let own = lab.launch(&service).await;
+    lab.until_processes(6).await;
+    let report = within("the reaping", service.reap_orphans()).await.unwrap();
+    assert!(report.executions.is_empty(), "{report:?}");
+    assert_eq!(lab.processes().len(), 6);
+
+    // Once the other host is dead, its execution goes and ours stays.
+    host.kill();
+    within("the reaping", service.reap_orphans()).await.unwrap();
+    assert_eq!(lab.processes().len(), 3);
+    assert!(alive(own.process_id()));
+    within("the stop", own.stop()).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_another_host_program_left_is_left_alone() {
+    let lab = Lab::new();
+    let mut host = Host::start(&lab).await;
+    host.kill();
+    let service = lab
+        .builder(agent())
+        .host_name("another program")
+        .build()
+        .unwrap();
+    let report = within("the reaping", service.reap_orphans()).await.unwrap();
+    assert!(report.executions.is_empty(), "{report:?}");
+    assert_eq!(lab.processes().len(), 3);
+}
+
+#[tokio::test]
+async fn a_recycled_process_id_is_left_alone() {
+    let lab = Lab::new();
+    let mut host = Host::start(&lab).await;
+    host.kill();
+    // Everything of the old run is gone, and its number belongs to a stranger now.
+    let mut stranger = Command::new("sleep").arg("60").spawn().unwrap();
+    let agent_pid = lab.until_written("agent").await;
+    let untagged = lab.until_written("untagged").await;
+    for pid in lab.processes().iter().map(u32::to_string).chain([untagged]) {
+        let _ = Command::new("kill").args(["-9", &pid]).status();
+    }
+    lab.until_processes(0).await;
+    let record = files_in(&lab.path("state/owners")).remove(0);
+    let text = std::fs::read_to_string(&record).unwrap();
+    let recycled = text.replace(
+        &format!("\"pid\":{agent_pid}"),
+        &format!("\"pid\":{}", stranger.id()),
+    );
+    assert_ne!(text, recycled);
+    std::fs::File::create(&record)
+        .unwrap()
+        .write_all(recycled.as_bytes())
+        .unwrap();
+
+    let service = lab.service(agent());
+    let report = within("the reaping", service.reap_orphans()).await.unwrap();
+    assert_eq!(
+        (report.executions.len(), report.executions[0].processes),
+        (1, 0)
+    );
+    assert!(alive(stranger.id()));
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}

@@ -1,0 +1,374 @@
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use exec_core::{
+    Error, EventKind, ExecutionKind, SessionIdLookup, SessionResolutionContext, StopOutcome,
+};
+
+use crate::lab::{DEADLINE, Lab, Scripted, all_events, read_session_line, script, until, within};
+
+/// Takes the name of a file that was not in the workspace's `sessions` folder before.
+struct NewFile {
+    folder: PathBuf,
+    before: HashSet<PathBuf>,
+}
+
+impl NewFile {
+    fn find(&self) -> Option<String> {
+        let path = crate::lab::files_in(&self.folder)
+            .into_iter()
+            .find(|path| !self.before.contains(path))?;
+        Some(path.file_name()?.to_str()?.to_owned())
+    }
+}
+
+#[async_trait]
+impl SessionIdLookup for NewFile {
+    async fn resolve_session_id(&mut self, _: &SessionResolutionContext) -> Option<String> {
+        loop {
+            if let Some(id) = self.find() {
+                return Some(id);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn last_look(&mut self, _: &SessionResolutionContext) -> Option<String> {
+        self.find()
+    }
+}
+
+fn id_from_file(profile: Scripted) -> Scripted {
+    profile.setup(|request, parameters| {
+        let folder = request.context.workspace_path.join("sessions");
+        let before = crate::lab::files_in(&folder).into_iter().collect();
+        parameters.session_id_lookup = Some(Box::new(NewFile { folder, before }));
+    })
+}
+
+#[tokio::test]
+async fn a_minted_id_is_final_at_once() {
+    let lab = Lab::new();
+    let service = lab.service(script("exec sleep 60"));
+    let result = within("the start", service.start_new_chat(lab.new_chat("go")))
+        .await
+        .unwrap();
+    assert_eq!(result.kind, ExecutionKind::New);
+    assert_eq!(result.project_id, lab.context().project_id);
+    assert_eq!(result.session_id.executor_type(), "SCRIPTED");
+    assert_eq!(
+        result.session_id.actual_project_id(),
+        lab.context().actual_project_id
+    );
+    let execution = service.execution(&result.session_id).unwrap();
+    assert_eq!(result.process_id, Some(execution.process_id()));
+    assert_eq!(result.started_at, execution.started_at());
+    assert_eq!(
+        service.active_executions().active_sessions(),
+        std::slice::from_ref(&result.session_id)
+    );
+    let stopped = within("the stop", service.stop_execution(&result.session_id))
+        .await
+        .unwrap();
+    assert!(matches!(stopped, StopOutcome::Stopped(_)));
+    assert!(!service.active_executions().is_active(&result.session_id));
+}
+
+#[tokio::test]
+async fn an_id_is_read_from_stdout_and_everything_moves_to_it() {
+    let lab = Lab::new();
+    let service = lab.service(
+        script("read go; echo noise; echo 'session: ses:1'; echo 'session: 2'; exec sleep 60")
+            .id_from_stdout(),
+    );
+    let execution = lab.launch_with(&service, "go\n").await;
+    let minted = execution.session_id();
+    let resolved = within("the id", execution.resolved()).await.unwrap();
+    assert_eq!(resolved.agent_id(), "ses:1");
+    assert_eq!(execution.session_id(), resolved);
+    assert!(service.execution(&minted).is_none());
+    assert_eq!(service.execution(&resolved).unwrap().id(), execution.id());
+    assert_eq!(
+        service.active_executions().active_sessions(),
+        std::slice::from_ref(&resolved)
+    );
+    let stopped = service.stop_execution(&minted).await.unwrap();
+    assert!(matches!(stopped, StopOutcome::NotFound));
+    within("the stop", execution.stop()).await.unwrap();
+    let events = all_events(&execution).await;
+    let ids: Vec<_> = events
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::SessionResolved { session_id } => Some(session_id.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ids, [resolved]);
+}
+
+#[tokio::test]
+async fn an_id_is_found_in_the_file_system() {
+    let lab = Lab::new();
+    let service = lab.service(id_from_file(script(
+        "mkdir -p sessions; : > sessions/T-7; exec sleep 60",
+    )));
+    let result = within("the id", service.start_new_chat(lab.new_chat("go")))
+        .await
+        .unwrap();
+    assert_eq!(result.session_id.agent_id(), "T-7");
+}
+
+#[tokio::test]
+async fn a_file_written_by_an_agent_that_has_already_ended_is_found() {
+    let lab = Lab::new();
+    let service = lab.service(id_from_file(script("mkdir -p sessions; : > sessions/T-8")));
+    let result = within("the id", service.start_new_chat(lab.new_chat("go")))
+        .await
+        .unwrap();
+    assert_eq!(result.session_id.agent_id(), "T-8");
+}
+
+#[tokio::test]
+async fn the_first_strategy_to_answer_wins() {
+    let lab = Lab::new();
+    let profile = script("echo 'session: out'; exec sleep 60").setup(|request, parameters| {
+        let folder = request.context.workspace_path.join("never");
+        let before = HashSet::new();
+        parameters.session_id_lookup = Some(Box::new(NewFile { folder, before }));
+        parameters.session_id_resolver = Some(Box::new(read_session_line));
+    });
+    let service = lab.service(profile);
+    let result = within("the id", service.start_new_chat(lab.new_chat("go")))
+        .await
+        .unwrap();
+    assert_eq!(result.session_id.agent_id(), "out");
+}
+
+#[tokio::test]
+async fn the_minted_id_stays_after_the_timeout() {
+    let lab = Lab::new();
+    let service = lab
+        .builder(script("exec sleep 60").id_from_stdout())
+        .session_id_resolution_timeout(Duration::from_millis(200))
+        .build()
+        .unwrap();
+    let execution = lab.launch(&service).await;
+    let minted = execution.session_id();
+    assert_eq!(
+        within("the id", execution.resolved()).await.unwrap(),
+        minted
+    );
+    assert!(execution.exit_report().is_none());
+    assert!(execution.started_at().elapsed().unwrap() >= Duration::from_millis(200));
+}
+
+#[tokio::test]
+async fn a_child_that_ends_ends_the_wait_and_is_an_answer() {
+    let lab = Lab::new();
+    let service = lab
+        .builder(script("echo oops >&2; exit 3").id_from_stdout())
+        .session_id_resolution_timeout(20 * DEADLINE)
+        .build()
+        .unwrap();
+    let result = within("the answer", service.start_new_chat(lab.new_chat("go")))
+        .await
+        .unwrap();
+    // The answer does not wait for the report; the history has it in the end.
+    until("the end", || service.executions().is_empty()).await;
+    let entry = service.history().read().unwrap().entries.remove(0);
+    assert_eq!(entry.session_id, result.session_id);
+    let exec_core::HistoryState::Ended(report) = entry.state else {
+        panic!("{:?}", entry.state);
+    };
+    assert_eq!(
+        (report.code, report.stderr_tail),
+        (Some(3), vec!["oops".to_owned()])
+    );
+}
+
+#[tokio::test]
+async fn an_id_on_the_last_unfinished_line_is_read() {
+    let lab = Lab::new();
+    let service = lab.service(script("printf 'session: ses_9\n'; printf 'rest'").id_from_stdout());
+    let result = within("the id", service.start_new_chat(lab.new_chat("go")))
+        .await
+        .unwrap();
+    assert_eq!(result.session_id.agent_id(), "ses_9");
+}
+
+#[tokio::test]
+async fn an_id_that_could_be_an_option_is_not_taken() {
+    let lab = Lab::new();
+    let service = lab.service(script("echo 'session: --rm'").id_from_stdout());
+    let execution = lab.launch(&service).await;
+    let minted = execution.session_id();
+    assert_eq!(
+        within("the id", execution.resolved()).await.unwrap(),
+        minted
+    );
+}
+
+#[tokio::test]
+async fn the_id_of_a_live_session_is_not_taken_by_another() {
+    let lab = Lab::new();
+    let service = lab.service(script("echo 'session: same'; exec sleep 60").id_from_stdout());
+    let first = lab.launch(&service).await;
+    assert_eq!(
+        within("the id", first.resolved()).await.unwrap().agent_id(),
+        "same"
+    );
+    let second = lab.launch(&service).await;
+    crate::lab::until_line(&second, "session: same").await;
+    assert_ne!(second.session_id().agent_id(), "same");
+    assert_eq!(
+        service.execution(&first.session_id()).unwrap().id(),
+        first.id()
+    );
+    assert_eq!(service.executions().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn launches_in_one_workspace_at_once_never_get_each_other_s_id() {
+    let lab = Lab::new();
+    // Each agent writes a file with the name that it was told, some of them late.
+    let agent =
+        "read name; mkdir -p sessions; sleep 0.0${#name}; : > \"sessions/$name\"; exec sleep 60";
+    let service = lab.service(id_from_file(script(agent)));
+    let mut starts = tokio::task::JoinSet::new();
+    for name in ["a", "bb", "ccc", "dddd", "eeeee"] {
+        let (service, request) = (service.clone(), lab.new_chat(&format!("{name}\n")));
+        starts.spawn(async move {
+            let result = service.start_new_chat(request).await.unwrap();
+            (name, result.session_id)
+        });
+    }
+    for (name, session_id) in within("all ids", starts.join_all()).await {
+        assert_eq!(session_id.agent_id(), name);
+    }
+}
+
+#[tokio::test]
+async fn a_launch_behind_one_that_never_resolves_does_not_guess() {
+    let lab = Lab::new();
+    let agent = "read name; mkdir -p sessions; case $name in late) sleep 0.6;; esac; : > \"sessions/$name\"; exec sleep 60";
+    let service = lab
+        .builder(id_from_file(script(agent)))
+        .session_id_resolution_timeout(Duration::from_millis(200))
+        .build()
+        .unwrap();
+    let late = lab.launch_with(&service, "late\n").await;
+    let begin = Instant::now();
+    let second = lab.launch_with(&service, "second\n").await;
+    assert!(
+        begin.elapsed() >= Duration::from_millis(200),
+        "it did not wait for its turn"
+    );
+    within("the file", async {
+        while !lab.workspace().join("sessions/late").exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let minted = |execution: &exec_core::Execution| execution.session_id().agent_id().len() == 36;
+    assert!(minted(&late) && minted(&second));
+    assert_ne!(
+        within("the id", second.resolved())
+            .await
+            .unwrap()
+            .agent_id(),
+        "late"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn at_no_moment_is_a_session_in_both_places_or_in_neither() {
+    let lab = Lab::new();
+    let service = lab.service(script("echo \"session: ses_$$\"; exec sleep 60").id_from_stdout());
+    for _ in 0..20 {
+        let execution = lab.launch(&service).await;
+        let watcher = {
+            let (service, execution) = (service.clone(), execution.clone());
+            tokio::task::spawn_blocking(move || {
+                let begin = Instant::now();
+                loop {
+                    assert!(begin.elapsed() < DEADLINE);
+                    let before = execution.session_id();
+                    let active = service.active_executions().active_sessions();
+                    let after = execution.session_id();
+                    assert_eq!(active.len(), 1, "{active:?}");
+                    assert!(active[0] == before || active[0] == after);
+                    if after.agent_id().starts_with("ses_") {
+                        return;
+                    }
+                }
+            })
+        };
+        within("the id", execution.resolved()).await.unwrap();
+        within("the watcher", watcher).await.unwrap();
+        within("the stop", execution.stop()).await.unwrap();
+        assert!(service.active_executions().active_sessions().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn one_live_execution_for_each_session() {
+    let lab = Lab::new();
+    let service = lab.service(script("exec sleep 60"));
+    let first = service.start_new_chat(lab.new_chat("go")).await.unwrap();
+    let request = || lab.follow_up(&first.session_id, "more");
+    let busy = service.send_follow_up(request()).await.unwrap_err();
+    assert!(busy.is_session_busy(), "{busy}");
+    assert!(
+        busy.to_string().contains(first.session_id.as_str()),
+        "{busy}"
+    );
+    lab.until_processes(1).await;
+    within("the stop", service.stop_execution(&first.session_id))
+        .await
+        .unwrap();
+    let second = service.send_follow_up(request()).await.unwrap();
+    assert_eq!(
+        (second.kind, &second.session_id),
+        (ExecutionKind::FollowUp, &first.session_id)
+    );
+    assert!(matches!(
+        service.send_follow_up(request()).await,
+        Err(Error::SessionBusy { .. })
+    ));
+}
+
+#[tokio::test]
+async fn a_follow_up_that_reaches_another_session_says_so() {
+    let lab = Lab::new();
+    let service = lab.service(script("cat; echo; echo 'session: other'").id_from_stdout());
+    let session = lab.launch(&service).await.resolved().await.unwrap();
+    assert_eq!(session.agent_id(), "other");
+    let mismatches = async |session: &exec_core::SessionId| {
+        until("the end", || service.executions().is_empty()).await;
+        let request = lab.follow_up(session, "more").try_into().unwrap();
+        let execution = service.launch(request).await.unwrap();
+        let events = all_events(&execution).await;
+        assert_eq!(
+            &execution.session_id(),
+            session,
+            "the session asked for stays"
+        );
+        events
+            .iter()
+            .filter_map(|event| match &event.kind {
+                EventKind::SessionMismatch { asked, reported } => {
+                    Some((asked.clone(), reported.clone()))
+                }
+                _ => None,
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(mismatches(&session).await, []);
+    let mine = session.with_agent_id("mine").unwrap();
+    assert_eq!(
+        mismatches(&mine).await,
+        [("mine".to_owned(), "other".to_owned())]
+    );
+}

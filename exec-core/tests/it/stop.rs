@@ -1,0 +1,239 @@
+use std::time::{Duration, Instant};
+
+use exec_core::{Execution, SessionId, StopAction, StopLadder, StopLevel, StopOutcome, StopReport};
+
+use crate::lab::{Lab, alive, script, until_line, within};
+
+async fn stop(execution: &Execution) -> StopReport {
+    match within("the stop", execution.stop()).await.unwrap() {
+        StopOutcome::Stopped(report) => report,
+        StopOutcome::NotFound => panic!("not found"),
+    }
+}
+
+/// An agent as they are: a launcher, the agent, tools in sessions of their own.
+const TREE: &str = "
+    sh -c '
+        setsid sh -c \"sleep 60 & sleep 61; :\" &
+        setsid sh -c \"sleep 62; :\" &
+        wait
+    ' &
+    wait";
+
+#[tokio::test]
+async fn tools_in_sessions_of_their_own_are_stopped() {
+    let lab = Lab::new();
+    let execution = lab.launch(&lab.service(script(TREE))).await;
+    lab.until_processes(7).await;
+    let report = stop(&execution).await;
+    assert_eq!(lab.processes(), [0; 0], "left behind");
+    assert_eq!((report.processes, report.level), (7, StopLevel::Terminated));
+    assert_eq!(report.exit.signal, Some(15));
+    assert_eq!(report.exit.stopped_by, Some(exec_core::StoppedBy::Caller));
+}
+
+#[tokio::test]
+async fn a_tree_that_ignores_term_is_killed_after_the_grace() {
+    let lab = Lab::new();
+    let ladder = StopLadder::kill_at_once().then(StopAction::Terminate, Duration::from_millis(300));
+    let agent = "trap '' TERM; setsid sh -c 'echo ready; sleep 60; :' & wait";
+    let service = lab
+        .builder(script(agent))
+        .stop_ladder(ladder)
+        .build()
+        .unwrap();
+    let execution = lab.launch(&service).await;
+    until_line(&execution, "ready").await;
+    lab.until_processes(3).await;
+    let report = stop(&execution).await;
+    assert_eq!(lab.processes(), [0; 0]);
+    assert_eq!(
+        (report.level, report.exit.signal),
+        (StopLevel::Killed, Some(9))
+    );
+    assert!(
+        report.took >= Duration::from_millis(300),
+        "{:?}",
+        report.took
+    );
+}
+
+#[tokio::test]
+async fn the_ladder_of_the_profile_is_climbed_step_by_step() {
+    let lab = Lab::new();
+    // Leaves INT alone, ends on TERM with a code of its own.
+    let agent = "trap 'echo int' INT; trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
+    let profile = script(agent).setup(|_, parameters| {
+        parameters.stop_ladder = Some(
+            StopLadder::kill_at_once()
+                .then(StopAction::Interrupt, Duration::from_millis(200))
+                .then(StopAction::Terminate, Duration::from_secs(50)),
+        );
+    });
+    let execution = lab.launch(&lab.service(profile)).await;
+    until_line(&execution, "ready").await;
+    let report = stop(&execution).await;
+    assert_eq!(
+        (report.level, report.exit.code),
+        (StopLevel::Terminated, Some(7))
+    );
+    assert_eq!(
+        crate::lab::stdout_of(&execution).await,
+        ["ready", "int", "term"]
+    );
+}
+
+#[tokio::test]
+async fn the_end_of_input_is_enough_for_those_who_wait_for_it() {
+    let lab = Lab::new();
+    let profile = script("echo ready; cat > got; echo over").setup(|_, parameters| {
+        parameters.keep_stdin_open = true;
+        parameters.stop_ladder =
+            Some(StopLadder::kill_at_once().then(StopAction::CloseStdin, Duration::from_secs(50)));
+    });
+    let execution = lab.launch_with(&lab.service(profile), "prompt").await;
+    until_line(&execution, "ready").await;
+    let report = stop(&execution).await;
+    assert_eq!(
+        (report.level, report.exit.code),
+        (StopLevel::StdinClosed, Some(0))
+    );
+    assert_eq!(lab.written("got"), "prompt");
+}
+
+#[tokio::test]
+async fn a_tool_without_our_variable_is_found_through_its_parent() {
+    let lab = Lab::new();
+    let agent = "env -i setsid sh -c 'echo $$ > pid; sleep 60; :' & wait";
+    let execution = lab.launch(&lab.service(script(agent))).await;
+    let pid: u32 = lab.until_written("pid").await.parse().unwrap();
+    assert!(alive(pid));
+    stop(&execution).await;
+    assert!(!alive(pid));
+}
+
+#[tokio::test]
+async fn a_daemon_is_found_by_our_variable() {
+    let lab = Lab::new();
+    // Its parent is gone and it is in a session of its own: only the tag is left.
+    let agent = "(setsid sh -c 'echo $$ > pid; sleep 60; :' &); echo started; exec sleep 60";
+    let execution = lab.launch(&lab.service(script(agent))).await;
+    let pid: u32 = lab.until_written("pid").await.parse().unwrap();
+    until_line(&execution, "started").await;
+    stop(&execution).await;
+    assert!(!alive(pid));
+    assert_eq!(lab.processes(), [0; 0]);
+}
+
+#[tokio::test]
+async fn a_tree_that_grows_while_it_is_stopped_is_stopped() {
+    let lab = Lab::new();
+    let agent = "trap 'setsid sh -c \"sleep 60; :\" & setsid sleep 61 & exit 0' TERM; echo ready; while :; do sleep 0.05; done";
+    let execution = lab.launch(&lab.service(script(agent))).await;
+    until_line(&execution, "ready").await;
+    stop(&execution).await;
+    assert_eq!(lab.processes(), [0; 0]);
+}
+
+#[tokio::test]
+async fn what_outlives_the_agent_is_ended_and_counted() {
+    let lab = Lab::new();
+    let agent = "setsid sleep 60 & sleep 0.2 & echo bye; exit 4";
+    let execution = lab.launch(&lab.service(script(agent))).await;
+    let report = within("the end", execution.wait()).await.unwrap();
+    assert_eq!(lab.processes(), [0; 0]);
+    assert_eq!((report.code, report.stopped_by), (Some(4), None));
+    assert!(report.leftover_processes >= 1, "{report:?}");
+}
+
+#[tokio::test]
+async fn unknown_and_ended_sessions_are_an_answer() {
+    let lab = Lab::new();
+    let service = lab.service(script("exit 0"));
+    let unknown = SessionId::mint("SCRIPTED", "p").unwrap();
+    assert!(matches!(
+        service.stop_execution(&unknown).await,
+        Ok(StopOutcome::NotFound)
+    ));
+    let execution = lab.launch(&service).await;
+    within("the end", execution.wait()).await.unwrap();
+    assert!(matches!(execution.stop().await, Ok(StopOutcome::NotFound)));
+    let session_id = execution.session_id();
+    assert!(matches!(
+        service.stop_execution(&session_id).await,
+        Ok(StopOutcome::NotFound)
+    ));
+}
+
+#[tokio::test]
+async fn two_stops_at_once_both_see_the_end() {
+    let lab = Lab::new();
+    let execution = lab.launch(&lab.service(script(TREE))).await;
+    lab.until_processes(7).await;
+    let (one, two) = tokio::join!(stop(&execution), stop(&execution));
+    assert_eq!(lab.processes(), [0; 0]);
+    assert_eq!(one.processes, two.processes);
+}
+
+#[tokio::test]
+async fn a_stop_whose_caller_has_left_goes_on() {
+    let lab = Lab::new();
+    let execution = lab.launch(&lab.service(script("exec sleep 60"))).await;
+    {
+        let mut stopping = std::pin::pin!(execution.stop());
+        let polled = std::future::poll_fn(|cx| {
+            std::task::Poll::Ready(stopping.as_mut().poll(cx).is_pending())
+        });
+        assert!(polled.await);
+    }
+    let report = within("the end", execution.wait()).await.unwrap();
+    assert_eq!(report.stopped_by, Some(exec_core::StoppedBy::Caller));
+}
+
+#[tokio::test]
+async fn other_processes_are_left_alone() {
+    let lab = Lab::new();
+    let service = lab.service(script("echo ready; exec sleep 60"));
+    let (one, other) = (lab.launch(&service).await, lab.launch(&service).await);
+    until_line(&other, "ready").await;
+    stop(&one).await;
+    assert!(alive(other.process_id()));
+    assert_eq!(
+        service.active_executions().active_sessions(),
+        [other.session_id()]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_executions_are_stopped_at_once() {
+    let lab = Lab::new();
+    let service = lab.service(script("setsid sh -c 'sleep 60; :' & wait"));
+    for _ in 0..20 {
+        lab.launch(&service).await;
+    }
+    lab.until_processes(60).await;
+    let begin = Instant::now();
+    let mut stops = tokio::task::JoinSet::new();
+    for execution in service.executions() {
+        stops.spawn(async move { stop(&execution).await.processes });
+    }
+    let counts = within("the stops", stops.join_all()).await;
+    assert_eq!(counts, [3; 20], "after {:?}", begin.elapsed());
+    assert_eq!(lab.processes(), [0; 0]);
+    assert!(service.executions().is_empty());
+}
+
+#[tokio::test]
+async fn a_wrapped_agent_is_stopped_with_its_wrapper() {
+    let lab = Lab::new();
+    let profile = script("setsid sh -c 'sleep 60; :' & echo ready; wait").setup(|_, parameters| {
+        parameters.wrapper = Some(exec_core::Wrapper {
+            binary: "setsid".into(),
+            args: vec!["--wait".into(), "nice".into()],
+        });
+    });
+    let execution = lab.launch(&lab.service(profile)).await;
+    until_line(&execution, "ready").await;
+    stop(&execution).await;
+    assert_eq!(lab.processes(), [0; 0]);
+}

@@ -1,0 +1,58 @@
+use std::time::Duration;
+
+use exec_core::{EventKind, StoppedBy, Watchdog};
+
+use crate::lab::{Lab, LineParser, all_events, script};
+
+#[tokio::test]
+async fn silence_is_ended_with_an_event() {
+    let lab = Lab::new();
+    let service = lab
+        .builder(script("echo hello; exec sleep 60"))
+        .stop_after_silence(Duration::from_millis(300))
+        .build()
+        .unwrap();
+    let execution = lab.launch(&service).await;
+    let events = all_events(&execution).await;
+    assert!(
+        events
+            .iter()
+            .any(|e| matches!(e.kind, EventKind::Watchdog(Watchdog::NoOutput)))
+    );
+    let report = execution.exit_report().unwrap();
+    assert_eq!(
+        report.stopped_by,
+        Some(StoppedBy::Watchdog(Watchdog::NoOutput))
+    );
+    assert_eq!(lab.processes(), [0; 0]);
+}
+
+#[tokio::test]
+async fn an_agent_that_lingers_after_its_final_event_is_ended() {
+    let lab = Lab::new();
+    let profile = script("echo done; while :; do echo chatter; sleep 0.05; done")
+        .setup(|_, parameters| parameters.event_parser = Some(Box::new(LineParser)));
+    let service = lab
+        .builder(profile)
+        .stop_after_finish(Duration::from_millis(300))
+        .build()
+        .unwrap();
+    let execution = lab.launch(&service).await;
+    all_events(&execution).await;
+    let report = execution.exit_report().unwrap();
+    assert_eq!(
+        report.stopped_by,
+        Some(StoppedBy::Watchdog(Watchdog::StillAliveAfterFinish))
+    );
+}
+
+#[tokio::test]
+async fn watchdogs_are_off_unless_asked_for() {
+    let lab = Lab::new();
+    let profile = script("echo done; sleep 0.5; exit 6")
+        .setup(|_, parameters| parameters.event_parser = Some(Box::new(LineParser)));
+    let execution = lab.launch(&lab.service(profile)).await;
+    all_events(&execution).await;
+    let report = execution.exit_report().unwrap();
+    assert_eq!((report.code, report.stopped_by), (Some(6), None));
+}
