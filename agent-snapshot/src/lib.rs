@@ -3,6 +3,8 @@
 mod agent_id;
 mod error;
 mod event;
+#[cfg(feature = "file")]
+mod file;
 mod history;
 mod memory;
 mod reply;
@@ -22,6 +24,8 @@ pub mod conversation;
 pub use agent_id::AgentId;
 pub use error::Error;
 pub use event::Event;
+#[cfg(feature = "file")]
+pub use file::{FileStorage, FileStorageBuilder};
 pub use history::History;
 pub use memory::MemoryStorage;
 pub use reply::{Reply, ToolIntent};
