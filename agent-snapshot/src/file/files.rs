@@ -161,6 +161,7 @@ impl<F: Fs> Files<F> {
             // The save itself is in the log and synced.
             tracing::warn!(agent = %self.agent, %error, "could not fold the log into the JSON file");
             self.open = None;
+            self.uncertain = true;
         }
         Ok(())
     }
@@ -171,7 +172,8 @@ impl<F: Fs> Files<F> {
             Found::Nothing { .. } => Ok(None),
             Found::Stored(contents) => {
                 if self.open.is_none() || !self.is_current()? {
-                    self.open = self.open_log(&contents)?;
+                    // Only prepares the next save, which will say what is wrong.
+                    self.open = self.open_log(&contents).unwrap_or_default();
                 }
                 self.assemble(&contents).map(Some)
             }
@@ -188,7 +190,15 @@ impl<F: Fs> Files<F> {
         let _lock = self.lock()?;
         self.open = None;
         let (generation, epoch_floor) = match self.read() {
-            Ok(Found::Nothing { .. }) => return Ok(()),
+            Ok(Found::Nothing {
+                generation,
+                epoch_floor,
+            }) => {
+                if !self.uncertain {
+                    return Ok(());
+                }
+                (generation, epoch_floor)
+            }
             Ok(Found::Stored(contents)) => {
                 if let Err(error) = self.assemble(&contents) {
                     self.keep_aside(&error)?;
@@ -377,9 +387,9 @@ impl<F: Fs> Files<F> {
             }
         }
         for name in stale {
-            self.fs
-                .remove(&name)
-                .map_err(|error| self.failed("removing an old file", error))?;
+            if let Err(error) = self.fs.remove(&name) {
+                tracing::warn!(agent = %self.agent, name, %error, "could not remove an old file");
+            }
         }
         Ok(())
     }

@@ -6,6 +6,11 @@ mod frame;
 mod fs;
 mod tombstone;
 
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod simulated;
+
 use std::{
     collections::HashMap,
     fmt,

@@ -1,0 +1,310 @@
+//! Every fault at every step of a short script, and every folder that a crash may leave.
+
+use std::sync::Arc;
+
+use super::{
+    files::{Files, Rewrite},
+    fs::Fs,
+    simulated::{Fault, Simulated},
+};
+use crate::{AgentId, AgentSnapshot, Error, conversation::Message};
+
+type Sim = Files<Simulated>;
+
+/// One call of the script, with the state that it leads to.
+struct Step {
+    call: Call,
+    after: Option<AgentSnapshot>,
+    stream: usize,
+}
+
+enum Call {
+    Save(Box<AgentSnapshot>),
+    Compact,
+    Delete,
+}
+
+/// First save, appends, a trim with a summary, a log that is long enough to be folded,
+/// another history, a delete, and a second life.
+fn script() -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut snapshot = AgentSnapshot::new(AgentId::new("a").unwrap());
+    snapshot.epoch = 3;
+    steps.push(save(&mut snapshot, "one"));
+    steps.push(save(&mut snapshot, "two"));
+    snapshot.memory.short_term_history.drop_front(1);
+    let summary = Message::system("one was said");
+    snapshot
+        .memory
+        .short_term_history
+        .set_summary(Some(summary));
+    steps.push(save(&mut snapshot, "three"));
+    steps.push(save(&mut snapshot, &"long ".repeat(600)));
+    steps.push(save(&mut snapshot, "after the log was folded"));
+    steps.push(Step {
+        call: Call::Compact,
+        after: Some(snapshot.clone()),
+        stream: 5,
+    });
+    steps.push(save(&mut snapshot, "after compact"));
+    snapshot.memory.short_term_history = crate::History::new();
+    steps.push(save(&mut snapshot, "another history"));
+    steps.push(Step {
+        call: Call::Delete,
+        after: None,
+        stream: 0,
+    });
+    snapshot.tick_index = 0;
+    snapshot.memory.short_term_history = crate::History::new();
+    steps.push(save(&mut snapshot, "second life"));
+    steps.push(save(&mut snapshot, "goes on"));
+    steps
+}
+
+fn save(snapshot: &mut AgentSnapshot, text: &str) -> Step {
+    snapshot.tick_index += 1;
+    let seq = snapshot.memory.short_term_history.push(Message::user(text));
+    Step {
+        call: Call::Save(Box::new(snapshot.clone())),
+        after: Some(snapshot.clone()),
+        stream: seq as usize + 1,
+    }
+}
+
+fn open(fs: &Simulated, every_save: bool) -> Sim {
+    let ticks = if every_save { 0 } else { 2 };
+    let agent = AgentId::new("a").unwrap();
+    Files::new(
+        Arc::new(fs.clone()),
+        String::new(),
+        agent,
+        Rewrite { ticks },
+    )
+}
+
+fn call(files: &mut Sim, call: &Call) -> Result<(), Error> {
+    match call {
+        Call::Save(snapshot) => files.save(snapshot),
+        Call::Compact => files.compact(),
+        Call::Delete => files.delete(),
+    }
+}
+
+/// Checks that exactly this is stored.
+fn matches(files: &mut Sim, snapshot: Option<&AgentSnapshot>, stream: usize) -> Result<(), String> {
+    let loaded = files.load().map_err(|error| error.to_string())?;
+    if loaded.as_ref() != snapshot {
+        return Err(format!("{loaded:?} is stored instead of {snapshot:?}"));
+    }
+    let read = files
+        .history(&(0..u64::MAX))
+        .map_err(|error| error.to_string())?;
+    let numbers: Vec<usize> = read.iter().map(|(seq, _)| *seq as usize).collect();
+    if numbers != (0..stream).collect::<Vec<_>>() {
+        return Err(format!("the stream is {numbers:?} instead of 0..{stream}"));
+    }
+    Ok(())
+}
+
+/// Goes through the rest of the script and checks each state.
+fn finish(files: &mut Sim, script: &[Step], from: usize, what: &str) {
+    for (n, step) in script.iter().enumerate().skip(from) {
+        call(files, &step.call).unwrap_or_else(|error| panic!("{what}: step {n}: {error:?}"));
+        matches(files, step.after.as_ref(), step.stream)
+            .unwrap_or_else(|reason| panic!("{what}: after step {n}: {reason}"));
+        if step.after.is_none() {
+            let mut fenced = AgentSnapshot::new(AgentId::new("a").unwrap());
+            fenced.epoch = 2;
+            let refused = files.save(&fenced);
+            assert!(
+                refused.is_err_and(|error| error.is_fenced()),
+                "{what}: not fenced"
+            );
+        }
+    }
+}
+
+/// The state before step `n`.
+fn before(script: &[Step], n: usize) -> (Option<&AgentSnapshot>, usize) {
+    match n.checked_sub(1) {
+        Some(n) => (script[n].after.as_ref(), script[n].stream),
+        None => (None, 0),
+    }
+}
+
+/// Runs until the first error; says at which step of the script it was.
+fn run(files: &mut Sim, script: &[Step]) -> Option<usize> {
+    script
+        .iter()
+        .position(|step| call(files, &step.call).is_err())
+}
+
+fn total_steps(script: &[Step], every_save: bool) -> u64 {
+    let fs = Simulated::default();
+    let mut files = open(&fs, every_save);
+    assert_eq!(run(&mut files, script), None);
+    finish_checks_itself(script, every_save);
+    fs.steps()
+}
+
+fn finish_checks_itself(script: &[Step], every_save: bool) {
+    finish(
+        &mut open(&Simulated::default(), every_save),
+        script,
+        0,
+        "no fault",
+    );
+}
+
+#[test]
+fn a_crash_at_any_step_leaves_the_old_or_the_new_state() {
+    for every_save in [false, true] {
+        let script = script();
+        let mut images = 0;
+        for at in 0..total_steps(&script, every_save) {
+            let fs = Simulated::with(Fault::Crash(at));
+            let mut files = open(&fs, every_save);
+            // A crash while tidying up is not always noticed by the call itself.
+            let n = run(&mut files, &script).unwrap_or(script.len() - 1);
+            assert!(fs.crashed());
+            for (image, fs) in fs.after_crash() {
+                images += 1;
+                let what = format!("crash at {at} in step {n}, {image}");
+                let mut files = open(&fs, every_save);
+                let (old, stream) = before(&script, n);
+                let is_old = matches(&mut files, old, stream);
+                let is_new = matches(&mut files, script[n].after.as_ref(), script[n].stream);
+                if let (Err(old), Err(new)) = (&is_old, &is_new) {
+                    panic!("{what}: not old: {old}; not new: {new}");
+                }
+                finish(&mut files, &script, n, &what);
+            }
+        }
+        assert!(images > 200, "{images}");
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_crash_between_calls() {
+    for every_save in [false, true] {
+        let script = script();
+        for (n, step) in script.iter().enumerate() {
+            let fs = Simulated::default();
+            let mut files = open(&fs, every_save);
+            assert_eq!(run(&mut files, &script[..=n]), None);
+            fs.crash();
+            for (image, fs) in fs.after_crash() {
+                let what = format!("crash after step {n}, {image}");
+                let mut files = open(&fs, every_save);
+                matches(&mut files, step.after.as_ref(), step.stream)
+                    .unwrap_or_else(|reason| panic!("{what}: {reason}"));
+                finish(&mut files, &script, n + 1, &what);
+            }
+        }
+    }
+}
+
+/// After an error the same call is made again, and in the end a crash shows whether what was
+/// acknowledged then had really been written.
+fn fails_once(fault: impl Fn(u64) -> Fault) {
+    for every_save in [false, true] {
+        let script = script();
+        for at in 0..total_steps(&script, every_save) {
+            let fs = Simulated::with(fault(at));
+            let mut files = open(&fs, every_save);
+            for (n, step) in script.iter().enumerate() {
+                let what = format!("{:?} in step {n}", fault(at));
+                if let Err(error) = call(&mut files, &step.call) {
+                    assert!(matches!(error, Error::Storage { .. }), "{what}: {error}");
+                    let (old, stream) = before(&script, n);
+                    let is_old = matches(&mut files, old, stream);
+                    let is_new = matches(&mut files, step.after.as_ref(), step.stream);
+                    assert!(
+                        is_old.is_ok() || is_new.is_ok(),
+                        "{what}: {is_old:?}, {is_new:?}"
+                    );
+                    fs.heal();
+                    call(&mut files, &step.call)
+                        .unwrap_or_else(|error| panic!("{what}: again: {error:?}"));
+                }
+                fs.crash();
+                for (image, fs) in fs.after_crash() {
+                    let mut files = open(&fs, every_save);
+                    matches(&mut files, step.after.as_ref(), step.stream)
+                        .unwrap_or_else(|reason| panic!("{what}, then crash {image}: {reason}"));
+                }
+                fs.uncrash();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failed_step_is_an_error_and_the_call_can_be_repeated() {
+    fails_once(Fault::Fail);
+}
+
+#[test]
+fn a_short_write_is_an_error_and_the_call_can_be_repeated() {
+    fails_once(Fault::Short);
+}
+
+#[test]
+fn a_full_disk_loses_nothing_that_was_acknowledged() {
+    fails_once(Fault::Full);
+}
+
+#[test]
+fn a_crash_while_recovering_from_a_crash_is_no_different() {
+    let script = script();
+    for at in (0..total_steps(&script, false)).step_by(3) {
+        let fs = Simulated::with(Fault::Crash(at));
+        let mut files = open(&fs, false);
+        let n = run(&mut files, &script).unwrap_or(script.len() - 1);
+        for (first, fs) in fs.after_crash().into_iter().step_by(5) {
+            for again in 0..12 {
+                let fs = fs.copy_with(Fault::Crash(again));
+                let mut files = open(&fs, false);
+                let _ = files.load();
+                if call(&mut files, &script[n].call).is_ok() && !fs.crashed() {
+                    break;
+                }
+                for (second, fs) in fs.after_crash().into_iter().step_by(3) {
+                    let what = format!("crash at {at} ({first}), again at {again} ({second})");
+                    let mut files = open(&fs, false);
+                    let (old, stream) = before(&script, n);
+                    let is_old = matches(&mut files, old, stream);
+                    let is_new = matches(&mut files, script[n].after.as_ref(), script[n].stream);
+                    assert!(
+                        is_old.is_ok() || is_new.is_ok(),
+                        "{what}: {is_old:?} {is_new:?}"
+                    );
+                    finish(&mut files, &script, n, &what);
+                }
+            }
+        }
+    }
+}
+
+/// The layer itself: without a sync, data and names are lost.
+#[test]
+fn the_simulated_folder_forgets_what_was_not_synced() {
+    let fs = Simulated::default();
+    let mut file = fs.create("x").unwrap();
+    fs.write(&mut file, b"data").unwrap();
+    fs.crash();
+    let images = fs.after_crash();
+    let seen: Vec<_> = images.iter().map(|(_, fs)| fs.read("x").unwrap()).collect();
+    for expected in [
+        None,
+        Some(&b""[..]),
+        Some(b"data"),
+        Some(b"da"),
+        Some(b"\0\0ta"),
+    ] {
+        assert!(
+            seen.iter().any(|bytes| bytes.as_deref() == expected),
+            "{expected:?}"
+        );
+    }
+}
