@@ -1,0 +1,251 @@
+//! The answer within what a pane shows: without the question's echo, prompts and input boxes.
+
+use crate::marker::{self, Marker};
+
+/// The answer within the lines that a program printed after the question was submitted.
+pub(crate) fn from_transcript(text: &str, message: &str) -> String {
+    let start = after_echo(text, message, First).unwrap_or(0);
+    remove_prompts(&text[start..])
+}
+
+/// The answer on a screen (with what scrolled off it) that showed `before` at the submit.
+pub(crate) fn from_screen(screen: &str, before: &str, message: &str, marker: &Marker) -> String {
+    let start = after_echo(screen, message, Last)
+        .filter(|&start| has_marker(&screen[start..], marker))
+        .unwrap_or_else(|| common_lines(screen, before));
+    remove_prompts(&screen[start..])
+}
+
+/// Cuts after the line that holds the marker, the literal form of the specification.
+pub(crate) fn until_marker(answer: &str, marker: &Marker) -> String {
+    let folded = marker::fold(answer);
+    let Some(end) = (1..=folded.len()).find(|&end| marker.ends(&folded[..end])) else {
+        return answer.to_owned();
+    };
+    let offset = offsets(answer)
+        .nth(end - 1)
+        .map_or(answer.len(), |(at, _)| at);
+    let end = answer[offset..]
+        .find('\n')
+        .map_or(answer.len(), |at| offset + at);
+    answer[..end].to_owned()
+}
+
+use Which::{First, Last};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    First,
+    Last,
+}
+
+fn has_marker(text: &str, marker: &Marker) -> bool {
+    let folded = marker::fold(text);
+    (1..=folded.len()).any(|end| marker.ends(&folded[..end]))
+}
+
+/// Where the line after the message's echo begins. White space and frames do not matter: a program
+/// may show the message wrapped, indented and in a box.
+fn after_echo(text: &str, message: &str, which: Which) -> Option<usize> {
+    let wanted: Vec<char> = marker::fold(message).iter().map(|f| f.c).collect();
+    if wanted.is_empty() {
+        return None;
+    }
+    let places: Vec<(usize, char)> = offsets(text).collect();
+    let last = places.len().checked_sub(wanted.len())?;
+    let is_here = |&at: &usize| {
+        places[at..at + wanted.len()]
+            .iter()
+            .zip(&wanted)
+            .all(|((_, a), b)| a == b)
+    };
+    let at = match which {
+        // The echo precedes all that the program prints, but for what it was still printing.
+        First => (0..=last.min(1024)).find(is_here)?,
+        Last => (0..=last).rev().find(is_here)?,
+    };
+    let end = places[at + wanted.len() - 1].0;
+    Some(
+        text[end..]
+            .find('\n')
+            .map_or(text.len(), |line| end + line + 1),
+    )
+}
+
+/// The characters that count, with their places.
+fn offsets(text: &str) -> impl Iterator<Item = (usize, char)> {
+    text.char_indices()
+        .filter(|&(_, c)| marker::kind(c).is_none())
+}
+
+fn common_lines(screen: &str, before: &str) -> usize {
+    let mut start = 0;
+    for (new, old) in screen.split_inclusive('\n').zip(before.lines()) {
+        if new.trim_end() != old.trim_end() {
+            break;
+        }
+        start += new.len();
+    }
+    start
+}
+
+/// Removes empty lines around the answer and, at its end only, what waits for the next input: a
+/// prompt, an input box with the hints below it. Inside the answer `> quotes`, `$ lines` and
+/// `# headings` are text.
+pub(crate) fn remove_prompts(text: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().collect();
+    if let Some(top) = input_box(&lines) {
+        lines.truncate(top);
+    }
+    while lines
+        .last()
+        .is_some_and(|line| line.trim().is_empty() || is_prompt(line))
+    {
+        lines.pop();
+    }
+    let first = lines
+        .iter()
+        .position(|line| !line.trim().is_empty())
+        .unwrap_or(lines.len());
+    lines[first..].join("\n")
+}
+
+/// Whether a line is nothing but a prompt that waits for input.
+pub(crate) fn is_prompt(line: &str) -> bool {
+    let line = line.trim_end();
+    let Some(last) = line.chars().last() else {
+        return false;
+    };
+    if !matches!(last, '>' | '$' | '#' | '%' | '❯' | '»' | '›' | 'λ') {
+        return false;
+    }
+    let before = line[..line.len() - last.len_utf8()].trim();
+    if before.is_empty() {
+        return true;
+    }
+    // `>>>`, `mysql>`, `user@host:~/dir$`, `[root@host ~]#`: no prose, and so hardly any spaces.
+    let words = before.split_whitespace().count();
+    let shell = words <= 2
+        && (before.contains('@')
+            || before.contains('~')
+            || before.contains('/')
+            || before.ends_with(']'));
+    let name = words == 1
+        && last != '%'
+        && last != '#'
+        && before
+            .chars()
+            .all(|c| c.is_alphanumeric() || matches!(c, '>' | '-' | '_' | '.' | '(' | ')'));
+    shell || name
+}
+
+/// Whether a screen waits for input: with a prompt in the cursor's row, or with an input box.
+pub(crate) fn waits_for_input(screen: &str, row: usize) -> bool {
+    let lines: Vec<&str> = screen.lines().collect();
+    lines.get(row).is_some_and(|line| is_prompt(line)) || input_box(&lines).is_some()
+}
+
+/// The top line of an input box at the end: a frame or two rules around a prompt.
+fn input_box(lines: &[&str]) -> Option<usize> {
+    /// Hints and status lines may stand below the box.
+    const BELOW: usize = 6;
+    let shown = lines.iter().rposition(|line| !line.trim().is_empty())? + 1;
+    let bottom = (shown.saturating_sub(BELOW)..shown)
+        .rev()
+        .find(|&i| is_rule(lines[i]))?;
+    let top = (0..bottom).rev().find(|&i| is_rule(lines[i]))?;
+    let first = lines
+        .get(top + 1)?
+        .trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '│' | '┃' | '║' | '|'));
+    first
+        .starts_with(['>', '❯', '›', '»', '$', '!'])
+        .then_some(top)
+}
+
+fn is_rule(line: &str) -> bool {
+    let line = line.trim();
+    let drawn = line
+        .chars()
+        .filter(|c| matches!(c, '\u{2500}'..='\u{257f}'))
+        .count();
+    drawn >= 8 && !line.starts_with(['│', '┃', '║']) && drawn * 2 > line.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        assert_eq!(remove_prompts(text), expected);
+    }
+
+    #[test]
+    fn prompts_at_the_end_are_removed() {
+        check("yes\nCODING OK\n> ", "yes\nCODING OK");
+        check("\n\nyes\n>>> ", "yes");
+        check("yes\nuser@host:~/dir$ ", "yes");
+        check("yes\n[root@host ~]# ", "yes");
+        check("yes\nmysql> ", "yes");
+        check("yes\n❯\n\n", "yes");
+        check(
+            "⏺ yes\n\n╭──────────────────╮\n│ >                │\n╰──────────────────╯\n  ? for shortcuts\n",
+            "⏺ yes",
+        );
+        check(
+            "yes\n────────────────\n❯ \n────────────────\n  status\n  hint\n",
+            "yes",
+        );
+    }
+
+    #[test]
+    fn what_looks_like_a_prompt_inside_an_answer_stays() {
+        let answer = "# heading\n> a quote\n$ cargo test\n% make\n>\nCODING OK";
+        check(answer, answer);
+        check("growth was 5 %", "growth was 5 %");
+        check("a -> b\nthis costs 5 $", "a -> b\nthis costs 5 $");
+        let table = "┌──────────┐\n│ a table  │\n└──────────┘";
+        check(table, table);
+    }
+
+    #[test]
+    fn the_echo_goes_and_the_answer_stays() {
+        assert_eq!(
+            from_transcript("hi there\nhello\nX OK\n", "hi there"),
+            "hello\nX OK"
+        );
+        assert_eq!(
+            from_transcript("\nhello\nhi there\nX OK\n> ", "hi there"),
+            "X OK"
+        );
+        assert_eq!(from_transcript("hello\nX OK\n", "hi there"), "hello\nX OK");
+    }
+
+    #[test]
+    fn the_literal_form_ends_with_the_markers_line() {
+        let marker = Marker::new("X OK").unwrap();
+        assert_eq!(
+            until_marker("a\nX OK: done\nmore", &marker),
+            "a\nX OK: done"
+        );
+        assert_eq!(until_marker("a\nX\nOK\nmore", &marker), "a\nX\nOK");
+    }
+
+    proptest! {
+        #[test]
+        fn plain_lines_come_back_whole(lines in prop::collection::vec("[a-z]{1,9}( [#>$%a-z]{1,4}){0,3}\\.", 1..9)) {
+            let text = lines.join("\n");
+            prop_assert_eq!(remove_prompts(&format!("{text}\n> ")), text);
+        }
+
+        #[test]
+        fn any_text_does_not_panic(text: String, message: String) {
+            from_transcript(&text, &message);
+            let marker = Marker::new("X OK").unwrap();
+            from_screen(&text, &message, &message, &marker);
+            until_marker(&text, &marker);
+        }
+    }
+}

@@ -1,0 +1,509 @@
+//! The control-mode client: one child process for all panes of a server.
+//!
+//! Two tasks share the work. The writer owns the way in and notes each request before it writes it;
+//! the reader owns stdout, never waits for anyone, and hands out blocks in the order of the requests.
+//!
+//! A client whose stdout is closed while a pane floods hangs, the server with it, until it is
+//! killed. It must therefore be killed when this process lets go of it, and also when this process
+//! itself is killed. A shell does that: it waits for the end of its own stdin, which this process
+//! holds and never writes to, and the client reads its commands from a named pipe.
+
+use std::{
+    collections::VecDeque,
+    path::Path,
+    process::Stdio,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::unix::pipe,
+    process::{Child, ChildStdin, ChildStdout, Command},
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::Instant,
+};
+
+use crate::{
+    error::{Error, PartialAnswer, Result},
+    pane::PaneId,
+    panes::{PaneInfo, Panes},
+    parser::{Event, Parser},
+    tap::Tap,
+};
+
+/// Runs the client until the lifeline ends. Opening the pipe for both directions does not wait for a
+/// writer; `-u`, because the texts of replies would be ASCII where the locale is not set; the shell gives its stdout up, so that the end of the client is the end of the stream.
+const GUARD: &str = r#"
+mkfifo -m 600 "$1" || exit
+"$2" -u -S "$3" -C attach-session -f ignore-size -t "$4" <>"$1" &
+client=$!
+exec >/dev/null
+read -r _
+kill -9 "$client"
+"#;
+
+/// How long a command may take. tmux answers within a millisecond; a server that hangs is an error.
+pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
+
+type Reply = Result<Vec<Vec<u8>>>;
+
+/// One line of commands.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// What errors call it: never the text of a message.
+    label: &'static str,
+    line: String,
+    /// tmux answers each command of the line with a block of its own, up to the first that fails.
+    blocks: usize,
+    tap: Option<Arc<Tap>>,
+}
+
+impl Request {
+    pub(crate) fn new(label: &'static str, line: String) -> Self {
+        Self {
+            label,
+            line,
+            blocks: 1,
+            tap: None,
+        }
+    }
+
+    pub(crate) fn blocks(mut self, blocks: usize) -> Self {
+        self.blocks = blocks;
+        self
+    }
+
+    /// Opens the tap exactly where this request stands in the stream of the pane's output.
+    pub(crate) fn tap(mut self, tap: &Arc<Tap>) -> Self {
+        self.tap = Some(Arc::clone(tap));
+        self
+    }
+}
+
+#[derive(Debug)]
+enum Answer {
+    To(oneshot::Sender<Reply>),
+    /// The list of panes, for the client itself.
+    Panes,
+    Nobody,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    label: &'static str,
+    missing: usize,
+    bodies: Vec<Vec<u8>>,
+    tap: Option<Arc<Tap>>,
+    answer: Answer,
+}
+
+/// A handle to the client. Clones share it; the last one kills it.
+#[derive(Debug, Clone)]
+pub(crate) struct Control {
+    shared: Arc<Shared>,
+    _tasks: Arc<Tasks>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    session: String,
+    requests: mpsc::UnboundedSender<(Request, Answer)>,
+    waiting: Mutex<Requests>,
+    pub(crate) panes: Panes,
+}
+
+#[derive(Debug, Default)]
+struct Requests {
+    queue: VecDeque<Waiting>,
+    gone: bool,
+}
+
+#[derive(Debug)]
+struct Tasks(Vec<JoinHandle<()>>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Control {
+    /// Attaches to a session.
+    pub(crate) async fn attach(
+        program: &Path,
+        socket: &Path,
+        folder: &Path,
+        session: &str,
+    ) -> Result<Self> {
+        let commands = folder.join(format!("commands-{}", uuid::Uuid::new_v4().simple()));
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", GUARD, "tmux-bus"])
+            .arg(&commands)
+            .arg(program)
+            .arg(socket)
+            .arg(format!("={session}"))
+            .env_remove("TMUX")
+            .env_remove("TMUX_PANE")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            // An interrupt from the keyboard is for this process to handle.
+            .process_group(0)
+            .spawn()
+            .map_err(|source| Error::failed("/bin/sh", source.to_string()))?;
+        let (Some(lifeline), Some(mut stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Error::failed("attach-session", "the client has no pipes"));
+        };
+        let mut parser = Parser::default();
+        let early = tokio::time::timeout(COMMAND_TIMEOUT, attached(&mut stdout, &mut parser))
+            .await
+            .map_err(|_| Error::TmuxTimeout {
+                command: "attach-session".into(),
+                after: COMMAND_TIMEOUT,
+            })??;
+        let opened = pipe::OpenOptions::new().open_sender(&commands);
+        let _ = std::fs::remove_file(&commands);
+        let stdin = opened.map_err(|source| Error::file("open", commands, source))?;
+        let (requests, receiver) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            session: session.to_owned(),
+            requests,
+            waiting: Mutex::default(),
+            panes: Panes::new(folder),
+        });
+        let reader = tokio::spawn(read(
+            Arc::downgrade(&shared),
+            (child, lifeline),
+            stdout,
+            parser,
+            early,
+        ));
+        let writer = tokio::spawn(write(Arc::downgrade(&shared), stdin, receiver));
+        let control = Self {
+            shared,
+            _tasks: Arc::new(Tasks(vec![reader, writer])),
+        };
+        control.list_panes().await?;
+        Ok(control)
+    }
+
+    /// Whether a pane is known, without asking tmux.
+    pub(crate) fn knows(&self, pane: PaneId) -> bool {
+        self.shared.panes.knows(pane)
+    }
+
+    pub(crate) fn gone(&self, partial: PartialAnswer) -> Error {
+        Error::ServerGone {
+            session: self.shared.session.clone(),
+            partial,
+        }
+    }
+
+    pub(crate) fn panes(&self) -> &Panes {
+        &self.shared.panes
+    }
+
+    /// Runs a line of commands and returns a body for each.
+    ///
+    /// Cancel safe in that the line is written whole or not at all; whether it ran is not known.
+    pub(crate) async fn run(&self, request: Request) -> Reply {
+        let label = request.label;
+        let (sender, receiver) = oneshot::channel();
+        if self
+            .shared
+            .requests
+            .send((request, Answer::To(sender)))
+            .is_err()
+        {
+            return Err(self.shared.gone());
+        }
+        match tokio::time::timeout(COMMAND_TIMEOUT, receiver).await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(_)) => Err(self.shared.gone()),
+            Err(_) => Err(Error::TmuxTimeout {
+                command: label.to_owned(),
+                after: COMMAND_TIMEOUT,
+            }),
+        }
+    }
+
+    /// Runs one command and returns its output.
+    pub(crate) async fn one(&self, label: &'static str, line: String) -> Result<String> {
+        let body = self
+            .run(Request::new(label, line))
+            .await?
+            .pop()
+            .unwrap_or_default();
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// Asks for the panes of the session and takes note of which have ended.
+    pub(crate) async fn list_panes(&self) -> Result<Vec<PaneInfo>> {
+        let body = self
+            .one("list-panes", list_panes_line(&self.shared.session))
+            .await?;
+        let infos = PaneInfo::parse(&body);
+        self.shared.update(&infos);
+        Ok(infos)
+    }
+}
+
+impl Shared {
+    pub(crate) fn gone(&self) -> Error {
+        Error::ServerGone {
+            session: self.session.clone(),
+            partial: PartialAnswer::default(),
+        }
+    }
+
+    fn update(self: &Arc<Self>, infos: &[PaneInfo]) {
+        self.panes
+            .update(infos, |info| watch(Arc::downgrade(self), info));
+    }
+
+    fn send(&self, request: Request, answer: Answer) {
+        // After the end there is nobody to tell.
+        let _ = self.requests.send((request, answer));
+    }
+
+    fn refresh(&self) {
+        self.send(
+            Request::new("list-panes", list_panes_line(&self.session)),
+            Answer::Panes,
+        );
+    }
+
+    fn on_event(self: &Arc<Self>, event: Event, now: Instant) {
+        match event {
+            Event::Output { pane, bytes } => {
+                if let Some(on) = self.panes.output(pane, &bytes, now) {
+                    // Other processes that attach later have not seen this output.
+                    let line = format!(
+                        "set-option -p -t {pane} @tmux_bus_bracketing {}",
+                        u8::from(on)
+                    );
+                    self.send(Request::new("set-option", line), Answer::Nobody);
+                }
+            }
+            Event::Begin { ours: true } => {
+                if let Some(tap) = self
+                    .requests_lock()
+                    .queue
+                    .front_mut()
+                    .and_then(|waiting| waiting.tap.take())
+                {
+                    tap.open();
+                }
+            }
+            Event::End {
+                ours: true,
+                ok,
+                body,
+            } => self.on_block(ok, body),
+            Event::PanesChanged => self.refresh(),
+            Event::Begin { .. } | Event::End { .. } | Event::Exit => {}
+        }
+    }
+
+    fn on_block(self: &Arc<Self>, ok: bool, body: Vec<u8>) {
+        let mut requests = self.requests_lock();
+        let Some(waiting) = requests.queue.front_mut() else {
+            return;
+        };
+        waiting.missing = waiting.missing.saturating_sub(1);
+        waiting.bodies.push(body);
+        if ok && waiting.missing > 0 {
+            return;
+        }
+        let Some(mut waiting) = requests.queue.pop_front() else {
+            return;
+        };
+        drop(requests);
+        let reply = if ok {
+            Ok(waiting.bodies)
+        } else {
+            let message = waiting.bodies.pop().unwrap_or_default();
+            Err(Error::failed(
+                waiting.label,
+                String::from_utf8_lossy(&message).trim(),
+            ))
+        };
+        match waiting.answer {
+            Answer::To(sender) => drop(sender.send(reply)),
+            Answer::Panes => {
+                if let Some(body) = reply.ok().and_then(|mut bodies| bodies.pop()) {
+                    self.update(&PaneInfo::parse(&String::from_utf8_lossy(&body)));
+                }
+            }
+            Answer::Nobody => {}
+        }
+    }
+
+    fn end(&self) {
+        let queue = {
+            let mut requests = self.requests_lock();
+            requests.gone = true;
+            std::mem::take(&mut requests.queue)
+        };
+        for waiting in queue {
+            if let Answer::To(sender) = waiting.answer {
+                let _ = sender.send(Err(self.gone()));
+            }
+        }
+        self.panes.server_gone();
+    }
+
+    fn requests_lock(&self) -> MutexGuard<'_, Requests> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn list_panes_line(session: &str) -> String {
+    format!(
+        "list-panes -s -t ={session} -F {}",
+        crate::octal::quote(PaneInfo::FORMAT)
+    )
+}
+
+/// Waits for the block of the attach command itself and returns what came after it.
+async fn attached(stdout: &mut ChildStdout, parser: &mut Parser) -> Result<Vec<Event>> {
+    let mut buffer = vec![0; 4096];
+    let mut early = Vec::new();
+    let mut outcome = None;
+    while outcome.is_none() {
+        let count = stdout
+            .read(&mut buffer)
+            .await
+            .map_err(|error| Error::failed("attach-session", error.to_string()))?;
+        if count == 0 {
+            return Err(Error::failed("attach-session", "the client ended"));
+        }
+        parser.feed(&buffer[..count], |event| match event {
+            Event::End {
+                ours: false,
+                ok,
+                body,
+            } if outcome.is_none() => outcome = Some((ok, body)),
+            event => early.push(event),
+        });
+    }
+    match outcome {
+        Some((false, message)) => Err(Error::failed(
+            "attach-session",
+            String::from_utf8_lossy(&message).trim(),
+        )),
+        _ => Ok(early),
+    }
+}
+
+async fn read(
+    shared: Weak<Shared>,
+    guard: (Child, ChildStdin),
+    mut stdout: ChildStdout,
+    mut parser: Parser,
+    early: Vec<Event>,
+) {
+    // The lifeline ends with this task, also by an abort, and the client with it.
+    let _guard = guard;
+    let mut buffer = vec![0; 64 * 1024];
+    let mut events = early;
+    loop {
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let now = Instant::now();
+        let mut exit = false;
+        for event in events.drain(..) {
+            exit |= event == Event::Exit;
+            shared.on_event(event, now);
+        }
+        if exit {
+            return shared.end();
+        }
+        // Not held while waiting: the last handle must be able to go.
+        drop(shared);
+        let count = stdout.read(&mut buffer).await.unwrap_or(0);
+        if count == 0 {
+            break;
+        }
+        parser.feed(&buffer[..count], |event| events.push(event));
+    }
+    if let Some(shared) = shared.upgrade() {
+        shared.end();
+    }
+}
+
+async fn write(
+    shared: Weak<Shared>,
+    mut stdin: pipe::Sender,
+    mut requests: mpsc::UnboundedReceiver<(Request, Answer)>,
+) {
+    while let Some((request, answer)) = requests.recv().await {
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        {
+            let mut waiting = shared.requests_lock();
+            if waiting.gone {
+                if let Answer::To(sender) = answer {
+                    let _ = sender.send(Err(shared.gone()));
+                }
+                continue;
+            }
+            waiting.queue.push_back(Waiting {
+                label: request.label,
+                missing: request.blocks,
+                bodies: Vec::new(),
+                tap: request.tap,
+                answer,
+            });
+        }
+        drop(shared);
+        let mut line = request.line.into_bytes();
+        line.push(b'\n');
+        if let Err(error) = stdin.write_all(&line).await {
+            // The reader sees the end of the stream and tells everyone.
+            tracing::debug!(%error, "the control client takes no more commands");
+        }
+    }
+}
+
+/// Watches the pane's process itself: a pane that stays after its program was killed is never
+/// announced. Costs nothing until the process ends.
+#[cfg(target_os = "linux")]
+fn watch(shared: Weak<Shared>, info: &PaneInfo) -> Option<JoinHandle<()>> {
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    let raw = i32::try_from(info.pid).ok()?;
+    let pidfd = pidfd_open(Pid::from_raw(raw)?, PidfdFlags::NONBLOCK).ok()?;
+    #[allow(
+        deprecated,
+        reason = "the sound use with an owned descriptor; the replacement is unsafe and younger than our minimum"
+    )]
+    let fd = tokio::io::unix::AsyncFd::with_interest(pidfd, tokio::io::Interest::READABLE).ok()?;
+    let (pane, pid) = (info.id, info.pid);
+    Some(tokio::spawn(async move {
+        if fd.readable().await.is_err() {
+            return;
+        }
+        // tmux reads the last output and the status in its own time; its list comes after both.
+        for _ in 0..3 {
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            shared.refresh();
+            drop(shared);
+            tokio::time::sleep(Duration::from_millis(4)).await;
+        }
+        if let Some(shared) = shared.upgrade() {
+            shared.panes.process_gone(pane, pid);
+        }
+    }))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn watch(_shared: Weak<Shared>, _info: &PaneInfo) -> Option<JoinHandle<()>> {
+    None
+}

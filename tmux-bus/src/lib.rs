@@ -1,0 +1,47 @@
+#![doc = include_str!("../README.md")]
+
+mod error;
+mod pane;
+mod version;
+
+mod control;
+mod octal;
+mod panes;
+mod parser;
+mod tap;
+
+mod folder;
+mod launch;
+mod process;
+mod server;
+mod tmux;
+
+mod answer;
+mod detector;
+mod marker;
+mod transcript;
+mod vt;
+
+mod pane_io;
+mod queue;
+mod send;
+mod terminal;
+
+mod message;
+mod message_log;
+
+mod agent;
+mod cluster;
+mod config;
+mod ready;
+
+pub use agent::{Agent, AskOptions};
+pub use cluster::{AgentStatus, ClusterBuilder, ClusterManager, ClusterStatus};
+pub use config::{ClusterConfig, ProcessConfig, ProcessRole};
+pub use error::{Error, Exit, PartialAnswer, Refusal, Result};
+pub use message::{Message, MessageLogEntry, MessageType};
+pub use message_log::{LogFilter, LogFollower, MessageLog, MessageLogger, SkippedLine};
+pub use pane::PaneId;
+pub use pane_io::{AnswerEnd, PaneIo, ResponseOptions, Sent};
+pub use send::SendOptions;
+pub use server::{Launch, Server, ServerBuilder};

@@ -1,0 +1,205 @@
+//! The control-mode stream, cut into what it says.
+
+use crate::{octal, pane::PaneId};
+
+/// What tmux said. Bytes, because a pane's output need not be text.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A command's block has begun. `ours` is false for the attach command itself.
+    Begin { ours: bool },
+    /// A command's block has ended.
+    End { ours: bool, ok: bool, body: Vec<u8> },
+    /// A pane's output.
+    Output { pane: PaneId, bytes: Vec<u8> },
+    /// Panes or windows have changed, a pane may be gone.
+    PanesChanged,
+    /// The client was detached, or its session or server ended.
+    Exit,
+}
+
+/// Parses bytes as they come, in pieces of any size.
+#[derive(Debug, Default)]
+pub(crate) struct Parser {
+    /// The last line's beginning, as long as its end has not come.
+    rest: Vec<u8>,
+    block: Option<Block>,
+}
+
+#[derive(Debug)]
+struct Block {
+    /// Time, number and flags as tmux wrote them. Only a line with exactly these ends the block: a
+    /// captured line may look like an end.
+    guard: Vec<u8>,
+    body: Vec<u8>,
+}
+
+impl Parser {
+    pub(crate) fn feed(&mut self, mut bytes: &[u8], mut event: impl FnMut(Event)) {
+        while let Some(end) = memchr::memchr(b'\n', bytes) {
+            if self.rest.is_empty() {
+                self.line(&bytes[..end], &mut event);
+            } else {
+                let mut line = std::mem::take(&mut self.rest);
+                line.extend_from_slice(&bytes[..end]);
+                self.line(&line, &mut event);
+                line.clear();
+                self.rest = line;
+            }
+            bytes = &bytes[end + 1..];
+        }
+        self.rest.extend_from_slice(bytes);
+    }
+
+    fn line(&mut self, line: &[u8], event: &mut impl FnMut(Event)) {
+        if let Some(block) = &mut self.block {
+            let ok = if line.strip_prefix(b"%end ") == Some(&block.guard) {
+                true
+            } else if line.strip_prefix(b"%error ") == Some(&block.guard) {
+                false
+            } else {
+                block.body.extend_from_slice(line);
+                block.body.push(b'\n');
+                return;
+            };
+            let ours = ours(&block.guard);
+            let mut body = std::mem::take(&mut block.body);
+            body.pop();
+            self.block = None;
+            return event(Event::End { ours, ok, body });
+        }
+        let (name, value) = match memchr::memchr(b' ', line) {
+            Some(at) => (&line[..at], &line[at + 1..]),
+            None => (line, &b""[..]),
+        };
+        match name {
+            b"%output" => {
+                let Some(at) = memchr::memchr(b' ', value) else {
+                    return;
+                };
+                let Some(pane) = PaneId::parse(&value[..at]) else {
+                    return;
+                };
+                let mut bytes = Vec::new();
+                octal::unescape_into(&value[at + 1..], &mut bytes);
+                event(Event::Output { pane, bytes });
+            }
+            b"%begin" => {
+                event(Event::Begin { ours: ours(value) });
+                self.block = Some(Block {
+                    guard: value.to_vec(),
+                    body: Vec::new(),
+                });
+            }
+            b"%layout-change" | b"%window-close" | b"%unlinked-window-close" => {
+                event(Event::PanesChanged);
+            }
+            b"%exit" => event(Event::Exit),
+            // Other notices, and bare lines: tmux prints the errors of hooks between the blocks.
+            _ => {}
+        }
+    }
+}
+
+/// The guard's last number is 1 for commands that this client wrote.
+fn ours(guard: &[u8]) -> bool {
+    guard.ends_with(b" 1")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(pieces: &[&[u8]]) -> Vec<Event> {
+        let mut parser = Parser::default();
+        let mut events = Vec::new();
+        for piece in pieces {
+            parser.feed(piece, |event| events.push(event));
+        }
+        events
+    }
+
+    fn pane(text: &str) -> PaneId {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_body_that_looks_like_an_end_stays_in_the_body() {
+        let events = parse(&[
+            b"%begin 17 265 1\n%end 17 264 1\n%output %1 x\n%error 17 265 0\n%end 17 265 1\n",
+        ]);
+        assert_eq!(
+            events,
+            [
+                Event::Begin { ours: true },
+                Event::End {
+                    ours: true,
+                    ok: true,
+                    body: b"%end 17 264 1\n%output %1 x\n%error 17 265 0".to_vec()
+                },
+            ]
+        );
+    }
+
+    #[test]
+    fn output_is_bytes() {
+        let events = parse(&[b"%output %12 \xe3\x81\n%output %12 \x82\\015\\012\n"]);
+        assert_eq!(
+            events,
+            [
+                Event::Output {
+                    pane: pane("%12"),
+                    bytes: b"\xe3\x81".to_vec()
+                },
+                Event::Output {
+                    pane: pane("%12"),
+                    bytes: b"\x82\r\n".to_vec()
+                },
+            ]
+        );
+    }
+
+    #[test]
+    fn the_attach_block_is_not_ours_and_bare_lines_are_passed_over() {
+        let events = parse(&[b"%begin 1 2 0\n%end 1 2 0\ncan't find window: x\n%session-changed $0 a\n%layout-change @0 a b *\n%exit\n"]);
+        assert_eq!(
+            events,
+            [
+                Event::Begin { ours: false },
+                Event::End {
+                    ours: false,
+                    ok: true,
+                    body: Vec::new()
+                },
+                Event::PanesChanged,
+                Event::Exit,
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_in_any_pieces_do_not_panic(pieces: Vec<Vec<u8>>) {
+            parse(&pieces.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn the_cut_does_not_matter(
+            lines in prop::collection::vec("(%output %[0-9]{1,2} [a-z\\\\0-7]{0,9}|%begin 1 [0-9] 1|%end 1 [0-9] 1|%error 1 [0-9] 1|[ -~]{0,12}|%exit)", 0..20),
+            cuts in prop::collection::vec(0usize..400, 0..12),
+        ) {
+            let whole = lines.iter().map(|l| format!("{l}\n")).collect::<String>().into_bytes();
+            let mut cuts: Vec<_> = cuts.into_iter().map(|c| c.min(whole.len())).collect();
+            cuts.sort_unstable();
+            let mut pieces = Vec::new();
+            let mut from = 0;
+            for cut in cuts {
+                pieces.push(&whole[from..cut]);
+                from = cut;
+            }
+            pieces.push(&whole[from..]);
+            prop_assert_eq!(parse(&pieces), parse(&[&whole]));
+        }
+    }
+}

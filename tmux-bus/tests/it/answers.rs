@@ -1,0 +1,246 @@
+//! Answers are found, whole, and only where they are.
+
+use std::time::Duration;
+
+use tmux_bus::{Error, PaneId, ResponseOptions};
+
+use crate::{
+    programs::{MARKER, Program, launch},
+    support::{TestServer, literal},
+};
+
+const ALL: [Program; 4] = [
+    Program::Lines,
+    Program::Raw,
+    Program::RawPlain,
+    Program::Screen,
+];
+
+async fn open(server: &TestServer, program: Program) -> PaneId {
+    let pane = server.open_pane(&launch(program)).await.unwrap();
+    server.shows(pane, ">");
+    pane
+}
+
+/// Asks what is never answered; the time is long enough for any false answer to be found.
+async fn no_answer(server: &TestServer, pane: PaneId, message: &str) -> Error {
+    let options = ResponseOptions::default().timeout(Duration::from_millis(700));
+    let error = server
+        .ask_with(pane, message, &options)
+        .await
+        .expect_err(message);
+    assert!(matches!(error, Error::ResponseTimeout { .. }), "{error:?}");
+    error
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_is_answered() {
+    let server = TestServer::start().await;
+    for program in ALL {
+        let pane = open(&server, program).await;
+        let answer = server.ask(pane, "hello").await.unwrap();
+        assert_eq!(answer, "got 5 bytes\nTEST OK", "{program:?}");
+        let answer = server
+            .ask_with(pane, "hello again", &literal())
+            .await
+            .unwrap();
+        assert_eq!(answer, "got 11 bytes\nTEST OK", "{program:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_answer_on_the_screen_does_not_count() {
+    let server = TestServer::start().await;
+    for program in ALL {
+        let pane = open(&server, program).await;
+        server.ask_with(pane, "hello", &literal()).await.unwrap();
+        no_answer(&server, pane, "silent").await;
+        // and the next one is found all the same
+        let answer = server.ask_with(pane, "hello", &literal()).await.unwrap();
+        assert_eq!(answer, "got 5 bytes\nTEST OK", "{program:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_echo_of_a_message_that_quotes_the_marker_does_not_count() {
+    let server = TestServer::start().await;
+    for program in ALL {
+        let pane = open(&server, program).await;
+        no_answer(
+            &server,
+            pane,
+            "silent please, although TEST OK is what you would say",
+        )
+        .await;
+        no_answer(&server, pane, "silent until the end, TEST OK").await;
+        let answer = server
+            .ask_with(pane, "say fine\\nTEST OK", &literal())
+            .await
+            .unwrap();
+        assert!(answer.ends_with("fine\nTEST OK"), "{program:?}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_marker_inside_another_word_does_not_count() {
+    let server = TestServer::start().await;
+    let pane = open(&server, Program::Lines).await;
+    no_answer(&server, pane, "say CONTEST OK").await;
+    no_answer(&server, pane, "say TEST OKAY").await;
+    // cut in the middle of the word by the program
+    no_answer(&server, pane, "pieces a TEST OK|AY then").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_marker_is_found_however_it_is_drawn() {
+    let server = TestServer::start().await;
+    let pane = open(&server, Program::Raw).await;
+    // The message itself must not have the marker, so that only the drawing can be found.
+    for (i, (way, drawing)) in [
+        ("first line", "T\\e[0mEST OK\\nand more"),
+        ("coloured", "\\e[1;32mTEST\\e[0m \\e[4mOK\\e[0m"),
+        ("cursor forward for a space", "TEST\\e[1COK"),
+        ("split over two lines", "TEST\\nOK"),
+        ("split in a word", "TE\\nST OK"),
+        ("after a return", "xxxx\\rT\\e[0mEST OK"),
+        ("with a title between", "TEST\\e]0;title\\b OK"),
+        ("by columns", "\\e[1G\\e[KTEST\\e[6GOK"),
+        ("by positions", "\\e[2J\\e[3;5HTEST\\e[3;10HOK"),
+        ("letters before words", "\\e[2J\\e[3;10HOK\\e[3;5HTEST"),
+        ("a part is drawn later", "\\e[2J\\e[3;5HTEST ??\\e[3;10HOK"),
+        (
+            "bottom up",
+            "\\e[2J\\e[5;1Hlast\\e[4;1HT\\e[0mEST OK\\e[6;1H",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // A clean screen: which of two markers without any context is new cannot be known.
+        drop(
+            server
+                .pane_io()
+                .send_message(pane, &format!("say \\e[2J\\e[Hclean {i}"))
+                .await
+                .unwrap(),
+        );
+        server.shows(pane, &format!("clean {i}\n"));
+        let found = server
+            .ask_with(pane, &format!("say {drawing}"), &literal())
+            .await;
+        assert!(found.is_ok(), "{way}: {found:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_follows_the_marker_belongs_to_the_answer_unless_asked_otherwise() {
+    let server = TestServer::start().await;
+    let pane = open(&server, Program::Lines).await;
+    let message = "pieces T\\e[0mEST OK first\\n|second\\n|third\\n";
+    assert_eq!(
+        server.ask(pane, message).await.unwrap(),
+        "TEST OK first\nsecond\nthird"
+    );
+    assert_eq!(
+        server.ask_with(pane, message, &literal()).await.unwrap(),
+        "TEST OK first"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_thousand_lines_come_whole() {
+    let server = TestServer::start().await;
+    let pane = open(&server, Program::Lines).await;
+    let answer = server.ask(pane, "flood 100000").await.unwrap();
+    let mut lines = answer.lines();
+    for i in 0..100_000 {
+        if i == 50_000 {
+            assert_eq!(lines.next(), Some(MARKER));
+        }
+        assert_eq!(
+            lines.next().unwrap(),
+            format!("line {i} {}", "あ🎌x".repeat(8))
+        );
+    }
+    assert_eq!(lines.next(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn text_that_looks_like_a_prompt_stays_in_the_answer() {
+    let server = TestServer::start().await;
+    for program in ALL {
+        let pane = open(&server, program).await;
+        let message = "say # heading\\n> a quote\\n$ cargo test\\nT\\e[0mEST OK";
+        let answer = server.ask(pane, message).await.unwrap();
+        assert_eq!(
+            answer, "# heading\n> a quote\n$ cargo test\nTEST OK",
+            "{program:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_that_the_terminal_wraps_is_one_line() {
+    let server = TestServer::start().await;
+    for program in [Program::Lines, Program::Raw] {
+        let pane = open(&server, program).await;
+        let long = "0123456789".repeat(50);
+        let answer = server
+            .ask(pane, &format!("say {long}\\nT\\e[0mEST OK"))
+            .await
+            .unwrap();
+        assert_eq!(answer, format!("{long}\nTEST OK"), "{program:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_printed_just_before_the_end_is_seen() {
+    let rounds: usize = std::env::var("TMUX_BUS_ROUNDS").map_or(5, |n| n.parse().unwrap());
+    let server = TestServer::start().await;
+    // A session ends with its last pane.
+    open(&server, Program::Lines).await;
+    for round in 0..rounds {
+        let pane = open(&server, Program::Lines).await;
+        let answer = server.ask(pane, "last 300").await.unwrap();
+        assert_eq!(answer.len(), 300 * 10 * 99 + MARKER.len(), "round {round}");
+        assert!(answer.ends_with(MARKER));
+        server.tmux(&["kill-pane", "-t", &pane.to_string()]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timeout_has_the_specifications_words_and_the_partial_answer() {
+    let server = TestServer::start().await;
+    let pane = open(&server, Program::Lines).await;
+    let error = no_answer(&server, pane, "say half of it").await;
+    assert_eq!(
+        error.to_string(),
+        "合言葉 'TEST OK' がタイムアウトまでに検出されませんでした"
+    );
+    assert_eq!(error.partial(), Some("half of it"));
+    assert!(
+        !format!("{error:?}").contains("half"),
+        "Debug must not show what agents say"
+    );
+    assert!(error.is_timeout());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_over_the_limit_is_an_error_with_its_beginning() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::from(
+        crate::support::builder(&dir)
+            .max_answer(200_000)
+            .start()
+            .await
+            .unwrap(),
+        dir,
+    );
+    let pane = open(&server, Program::Lines).await;
+    let error = server.ask(pane, "flood 100000").await.unwrap_err();
+    assert!(
+        matches!(error, Error::AnswerTooLong { limit: 200_000, .. }),
+        "{error:?}"
+    );
+    assert!(error.partial().unwrap().starts_with("line 0 "));
+}

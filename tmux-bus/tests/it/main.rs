@@ -1,0 +1,16 @@
+//! What the crate promises, against a real tmux on private sockets with real programs in the panes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    missing_docs,
+    unreachable_pub
+)]
+
+mod programs;
+mod support;
+
+mod answers;
+mod deaths;
+mod sends;

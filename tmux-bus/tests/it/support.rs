@@ -1,0 +1,145 @@
+//! A private server for a test, ended with it.
+
+use std::{
+    ops::Deref,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+use tmux_bus::{AnswerEnd, PaneId, ResponseOptions, Result, Server, ServerBuilder};
+
+use crate::programs::MARKER;
+
+/// For things that take milliseconds, on a machine that is busy with others.
+pub const LONG: Duration = Duration::from_secs(40);
+
+pub struct TestServer {
+    server: Server,
+    dir: TempDir,
+}
+
+impl Deref for TestServer {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        kill_server(self.server.socket());
+    }
+}
+
+/// Ends a server however the test ended. Only ever with a private socket.
+pub fn kill_server(socket: &Path) {
+    let _ = Command::new("tmux")
+        .arg("-S")
+        .arg(socket)
+        .arg("kill-server")
+        .stderr(Stdio::null())
+        .status();
+}
+
+pub fn need_tmux() {
+    let found = Command::new("tmux")
+        .arg("-V")
+        .output()
+        .is_ok_and(|output| output.status.success());
+    assert!(
+        found,
+        "these tests need tmux 3.2 or newer: `apt install tmux`, `dnf install tmux` or `brew install tmux`"
+    );
+}
+
+pub fn builder(dir: &TempDir) -> ServerBuilder {
+    need_tmux();
+    Server::builder("test").runtime_dir(dir.path().join("run"))
+}
+
+impl TestServer {
+    pub async fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let server = builder(&dir).start().await.unwrap();
+        Self { server, dir }
+    }
+
+    /// A server that was started in `dir`.
+    pub fn from(server: Server, dir: TempDir) -> Self {
+        Self { server, dir }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn dir(&self) -> &TempDir {
+        &self.dir
+    }
+
+    /// Runs tmux itself on the private socket.
+    pub fn tmux(&self, args: &[&str]) -> String {
+        tmux(self.server.socket(), args)
+    }
+
+    /// Waits until a pane shows a text.
+    pub fn shows(&self, pane: PaneId, text: &str) {
+        let target = pane.to_string();
+        eventually(&format!("`{text}` in {pane}"), || {
+            self.tmux(&["capture-pane", "-p", "-J", "-t", &target])
+                .contains(text)
+        });
+    }
+
+    /// Sends a message and returns the answer, by the default options.
+    pub async fn ask(&self, pane: PaneId, message: &str) -> Result<String> {
+        self.ask_with(pane, message, &ResponseOptions::default().timeout(LONG))
+            .await
+    }
+
+    pub async fn ask_with(
+        &self,
+        pane: PaneId,
+        message: &str,
+        options: &ResponseOptions,
+    ) -> Result<String> {
+        let io = self.pane_io();
+        let sent = io.send_message(pane, message).await?;
+        io.get_response_with(sent, MARKER, options).await
+    }
+}
+
+pub fn literal() -> ResponseOptions {
+    ResponseOptions::default()
+        .timeout(LONG)
+        .end(AnswerEnd::AtMarker)
+}
+
+pub fn tmux(socket: &Path, args: &[&str]) -> String {
+    let output = Command::new("tmux")
+        .arg("-u")
+        .arg("-S")
+        .arg(socket)
+        .args(args)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "tmux {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Waits until something holds.
+#[track_caller]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !holds() {
+        assert!(Instant::now() < deadline, "did not happen: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
