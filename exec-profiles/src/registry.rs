@@ -181,7 +181,8 @@ impl ProfileRegistry {
     /// on the file.
     ///
     /// The file is replaced in one step, durably. Everything else in it stays: other entries, also
-    /// bad ones and those another process saved meanwhile, and (TOML) comments.
+    /// bad ones and those another process saved meanwhile, and (TOML) comments. A file beside it,
+    /// its name with `.lock` at the end, keeps writers apart and is never deleted.
     ///
     /// # Errors
     /// [`Error::NoUserFile`] if no file was loaded (one that did not exist is good enough),

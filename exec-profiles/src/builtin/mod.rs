@@ -11,6 +11,8 @@
 //! # Ok::<(), exec_profiles::Error>(())
 //! ```
 
+// To add one: a file here, its line in `profile_definitions`, output of the real agent in
+// `tests/data/transcripts` with a parser in `events`, and its part in `tests/real_agents.rs`.
 mod claude_code;
 mod codex;
 mod cursor;

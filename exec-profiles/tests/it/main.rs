@@ -6,5 +6,6 @@ mod events;
 mod gemini_files;
 mod registry;
 mod request;
+mod service;
 mod user_file;
 mod user_profiles;

@@ -205,6 +205,27 @@ fn saving_keeps_comments_order_bad_entries_and_what_others_saved() {
 }
 
 #[test]
+fn every_way_to_write_the_table_can_be_saved_into() {
+    let fixture = Fixture::new();
+    for text in [
+        "profiles = { a = { binary = 'x' } }\n",
+        "profiles.a.binary = 'x'\n",
+        "[profiles]\na = { binary = 'x' }\n",
+        "[profiles.a]\nbinary = 'x'\n[profiles.b]\nargs = [1]\n",
+    ] {
+        let path = fixture.write("p.toml", text);
+        let registry = ProfileRegistry::new();
+        registry.load_user_file(&path).unwrap();
+        let mut profile = agent("y");
+        profile.env.insert("K".into(), "v".into());
+        registry.save_user_profile("b", &profile).unwrap();
+        let report = ProfileRegistry::new().load_user_file(&path).unwrap();
+        assert_eq!(report.labels, ["a", "b"], "{text}");
+        assert_eq!(report.errors, [], "{text}");
+    }
+}
+
+#[test]
 fn a_profile_that_is_not_valid_is_not_saved() {
     let fixture = Fixture::new();
     let path = fixture.write("p.toml", "[profiles.a]\nbinary = 'x'\n");

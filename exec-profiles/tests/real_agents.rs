@@ -1,0 +1,507 @@
+//! The real agents, each through a new chat, a follow-up, and a stop while a tool runs, against a
+//! fake model server on loopback.
+//!
+//! Not part of a normal run: it installs about 1 GB by npm. Asked for by a variable:
+//!
+//! ```sh
+//! EXEC_PROFILES_REAL_AGENTS=1 cargo test -p exec-profiles --test real_agents -- --nocapture
+//! ```
+//!
+//! In place of `1`, a folder keeps what was installed for the next time. It needs npm (Node 20 or
+//! newer) and python3 on `PATH`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "tests may panic and tell what they saw"
+)]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use exec_core::{
+    AgentEvent, EventKind, Execution, ExecutionContext, ExecutionService, FollowUpRequest,
+    LaunchRequest, NewChatRequest, Outcome, SessionId, StopOutcome,
+};
+use exec_profiles::{Launcher, ProfileRegistry, UserProfile};
+
+const ASKED_FOR_BY: &str = "EXEC_PROFILES_REAL_AGENTS";
+
+/// For one turn. Opencode alone takes 8 s on an idle machine.
+const TURN: Duration = Duration::from_secs(120);
+
+const INSTALL: Duration = Duration::from_secs(600);
+
+struct Agent {
+    label: &'static str,
+    package: &'static str,
+    binary: &'static str,
+}
+
+const AGENTS: [Agent; 4] = [
+    Agent {
+        label: "claude-code",
+        package: "@anthropic-ai/claude-code",
+        binary: "claude",
+    },
+    Agent {
+        label: "codex",
+        package: "@openai/codex",
+        binary: "codex",
+    },
+    Agent {
+        label: "gemini",
+        package: "@google/gemini-cli",
+        binary: "gemini",
+    },
+    Agent {
+        label: "opencode",
+        package: "opencode-ai",
+        binary: "opencode",
+    },
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn real_agents_start_remember_and_leave_nothing_behind() {
+    let Some(wish) = std::env::var_os(ASKED_FOR_BY) else {
+        println!("not asked for: {ASKED_FOR_BY}=1 runs the real agents (npm installs about 1 GB)");
+        return;
+    };
+    let lab = Lab::open(&wish);
+    for agent in &AGENTS {
+        lab.install(agent);
+    }
+    let mut failed = Vec::new();
+    for agent in &AGENTS {
+        // One agent that fails must not keep the others from being seen.
+        let bench = lab.bench(agent, Launcher::Native);
+        if let Err(panic) = tokio::spawn(async move { bench.try_out().await }).await {
+            println!("{}: FAILED: {panic}", agent.label);
+            failed.push(agent.label);
+        }
+    }
+    let bench = lab.bench(&AGENTS[2], Launcher::Npx);
+    let request = bench.new_chat(&bench.tool());
+    let execution = bench.launch(request).await;
+    bench.expect_stop(&execution, "stop, npx").await;
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+/// Where the agents are installed, and the model server they all talk to.
+struct Lab {
+    prefix: PathBuf,
+    model: ModelServer,
+    // Dropped last, after the server that writes into it.
+    folder: tempfile::TempDir,
+}
+
+/// One agent with a home, a workspace and a service of its own.
+struct Bench {
+    label: &'static str,
+    workspace: PathBuf,
+    requests: PathBuf,
+    service: ExecutionService,
+}
+
+impl Lab {
+    fn open(wish: &OsStr) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = match wish.to_str() {
+            Some("1") => folder.path().join("npm"),
+            _ => PathBuf::from(wish),
+        };
+        fs::create_dir_all(&prefix).unwrap();
+        let requests = folder.path().join("requests");
+        fs::create_dir(&requests).unwrap();
+        Self {
+            prefix: fs::canonicalize(prefix).unwrap(),
+            model: ModelServer::start(&requests),
+            folder,
+        }
+    }
+
+    fn install(&self, agent: &Agent) {
+        let binary = self.prefix.join("bin").join(agent.binary);
+        if !binary.exists() {
+            let mut npm = Command::new("npm");
+            npm.args(["install", "--global", "--no-audit", "--no-fund", "--prefix"])
+                .arg(&self.prefix)
+                // Two of the packages fetch their binary in a script, which npm 11 asks about.
+                .arg("--allow-scripts=@anthropic-ai/claude-code,opencode-ai")
+                .arg(agent.package);
+            run(npm, INSTALL, "npm (install Node.js 20 or newer)");
+        }
+        let mut version = Command::new(&binary);
+        version.arg("--version").env("PATH", self.path());
+        println!(
+            "{}: {}",
+            agent.label,
+            run(version, TURN, agent.binary)
+                .lines()
+                .next()
+                .unwrap_or("?")
+        );
+    }
+
+    fn path(&self) -> String {
+        let path = std::env::var("PATH").unwrap();
+        format!("{}:{path}", self.prefix.join("bin").display())
+    }
+
+    fn bench(&self, agent: &Agent, launcher: Launcher) -> Bench {
+        let folder = self
+            .folder
+            .path()
+            .join(format!("{}-{launcher:?}", agent.label));
+        let home = folder.join("home");
+        let workspace = folder.join("workspace");
+        fs::create_dir_all(&workspace).unwrap();
+        self.model.point_agents_of(&home);
+
+        // What a careful user would write: nothing of the host but what is listed.
+        let mut profile = UserProfile::default();
+        profile.pass_env = Some(vec!["LANG".into(), "LC_*".into(), "TMPDIR".into()]);
+        profile.launcher = Some(launcher);
+        let server = self.model.url();
+        let cache = self.prefix.join("cache");
+        for (name, value) in [
+            ("PATH", self.path().as_str()),
+            ("HOME", home.to_str().unwrap()),
+            ("ANTHROPIC_BASE_URL", &server),
+            ("ANTHROPIC_API_KEY", "dummy"),
+            ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
+            ("DISABLE_TELEMETRY", "1"),
+            ("DISABLE_AUTOUPDATER", "1"),
+            ("DISABLE_ERROR_REPORTING", "1"),
+            // Without it claude does not run as root.
+            ("IS_SANDBOX", "1"),
+            ("GOOGLE_GEMINI_BASE_URL", &server),
+            ("GEMINI_API_KEY", "dummy"),
+            ("GEMINI_TELEMETRY_ENABLED", "false"),
+            ("FAKE_API_KEY", "dummy"),
+            ("OPENCODE_DISABLE_AUTOUPDATE", "1"),
+            ("OPENCODE_DISABLE_MODELS_FETCH", "1"),
+            ("OPENCODE_DISABLE_SHARE", "1"),
+            // For npx: where packages come from is a setting of the user who runs this.
+            ("npm_config_userconfig", "${HOME}/.npmrc"),
+            ("npm_config_cache", cache.to_str().unwrap()),
+        ] {
+            profile.env.insert(name.to_owned(), value.to_owned());
+        }
+        let registry = ProfileRegistry::new();
+        registry
+            .load_user_file(folder.join("profiles.toml"))
+            .unwrap();
+        registry.save_user_profile(agent.label, &profile).unwrap();
+        let service = ExecutionService::builder(registry)
+            .state_dir(folder.join("state"))
+            .build()
+            .unwrap();
+        Bench {
+            label: agent.label,
+            workspace,
+            requests: self.folder.path().join("requests"),
+            service,
+        }
+    }
+}
+
+impl Bench {
+    async fn try_out(&self) {
+        let label = self.label;
+        let word = format!("first-{}", uuid::Uuid::new_v4());
+
+        let began = Instant::now();
+        let execution = self
+            .launch(self.new_chat(&format!("remember {word}")))
+            .await;
+        let session_id = within(execution.resolved()).await.unwrap();
+        let known_after = began.elapsed();
+        self.expect_answer(&execution, &word, "new").await;
+        println!(
+            "{label}: new        ok in {:.1?}, id {} known after {known_after:.1?}",
+            began.elapsed(),
+            session_id.agent_id()
+        );
+
+        let began = Instant::now();
+        let again = format!("again-{}", uuid::Uuid::new_v4());
+        let execution = self.launch(self.follow_up(&session_id, &again)).await;
+        self.expect_answer(&execution, &again, "follow-up").await;
+        assert!(
+            self.model_saw(&word, &again),
+            "{label} sent its follow-up without what was said before"
+        );
+        println!(
+            "{label}: follow-up  ok in {:.1?}, the first prompt was sent along",
+            began.elapsed()
+        );
+
+        let execution = self.launch(self.follow_up(&session_id, &self.tool())).await;
+        self.expect_stop(&execution, "stop").await;
+
+        let began = Instant::now();
+        let execution = self
+            .launch(self.follow_up(&session_id, "are you still there"))
+            .await;
+        self.expect_answer(&execution, "are you still there", "after the stop")
+            .await;
+        println!("{label}: after stop ok in {:.1?}", began.elapsed());
+    }
+
+    /// Makes the model ask for a tool that tells when it runs, and then does not end.
+    fn tool(&self) -> String {
+        format!(
+            "[[TOOL touch {}; tail -f /dev/null]]",
+            self.mark().display()
+        )
+    }
+
+    fn mark(&self) -> PathBuf {
+        self.workspace.join("tool-runs")
+    }
+
+    /// A stop while the tool runs leaves nothing behind.
+    async fn expect_stop(&self, execution: &Execution, what: &str) {
+        let label = self.label;
+        wait_until(|| self.mark().exists()).await;
+        let before = tagged(&execution.id());
+        let session_id = execution.session_id();
+        let outcome = within(self.service.stop_execution(&session_id))
+            .await
+            .unwrap();
+        let StopOutcome::Stopped(report) = outcome else {
+            panic!("{label}: {outcome:?}");
+        };
+        let left = tagged(&execution.id());
+        assert!(left.is_empty(), "{label}: still alive: {left:?}");
+        println!(
+            "{label}: {what:<10} {} processes ({}) gone in {:.0?}, {:?}, exit {:?}",
+            report.processes,
+            before.join(", "),
+            report.took,
+            report.level,
+            report
+                .exit
+                .code
+                .or(report.exit.signal.map(|signal| -signal)),
+        );
+    }
+
+    fn context(&self) -> ExecutionContext {
+        ExecutionContext::for_workspace(self.label, &self.workspace).unwrap()
+    }
+
+    fn new_chat(&self, prompt: &str) -> LaunchRequest {
+        let request = NewChatRequest {
+            context: self.context(),
+            prompt: prompt.to_owned(),
+        };
+        request.try_into().unwrap()
+    }
+
+    fn follow_up(&self, session_id: &SessionId, message: &str) -> LaunchRequest {
+        let request = FollowUpRequest {
+            context: self.context(),
+            session_id: session_id.clone(),
+            message: message.to_owned(),
+        };
+        request.try_into().unwrap()
+    }
+
+    async fn launch(&self, request: LaunchRequest) -> Execution {
+        self.service.launch(request).await.unwrap()
+    }
+
+    /// The turn ends well, in the right session, and its text repeats `word`.
+    async fn expect_answer(&self, execution: &Execution, word: &str, what: &str) {
+        let label = self.label;
+        let mut text = String::new();
+        let mut finished = None;
+        let mut named = None;
+        let mut stream = execution.events();
+        while let Some(event) = within(stream.next()).await {
+            match &event.kind {
+                EventKind::Output(output) => {
+                    for event in &output.events {
+                        match event {
+                            AgentEvent::Text { text: piece, .. } => text.push_str(piece),
+                            AgentEvent::Finished { outcome, .. } => finished = Some(*outcome),
+                            AgentEvent::SessionStarted { session_id, .. } => {
+                                named = Some(session_id.clone());
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+                EventKind::SessionMismatch { asked, reported } => {
+                    panic!("{label} {what}: {reported} in place of {asked}")
+                }
+                _ => {}
+            }
+        }
+        let exit = within(execution.wait()).await.unwrap();
+        let tail = exit.stderr_tail.join("\n");
+        assert!(exit.is_success(), "{label} {what}: {exit:?}\n{tail}");
+        assert_eq!(finished, Some(Outcome::Success), "{label} {what}\n{tail}");
+        assert!(text.contains(word), "{label} {what}: {text:?}\n{tail}");
+        let session_id = execution.session_id();
+        assert_eq!(named.as_deref(), Some(session_id.agent_id()), "{label}");
+    }
+
+    /// Whether one request to the model held both texts.
+    fn model_saw(&self, first: &str, second: &str) -> bool {
+        fs::read_dir(&self.requests)
+            .unwrap()
+            .filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok())
+            .any(|body| body.contains(first) && body.contains(second))
+    }
+}
+
+/// Ended when dropped, also by a panic.
+struct ModelServer {
+    child: Child,
+    port: u16,
+}
+
+impl ModelServer {
+    fn start(requests: &Path) -> Self {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/fake_model.py");
+        let mut child = Command::new("python3")
+            .arg(script)
+            .arg("--dump")
+            .arg(requests)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("python3 runs (install Python 3)");
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        let read = BufReader::new(stdout).read_line(&mut line);
+        let port = line.trim().rsplit(':').next().and_then(|p| p.parse().ok());
+        let Some(port) = port else {
+            panic!("the model server said {line:?} ({read:?})");
+        };
+        Self { child, port }
+    }
+
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// The settings that cannot be given by variables.
+    fn point_agents_of(&self, home: &Path) {
+        let url = self.url();
+        for (path, text) in [
+            (
+                ".gemini/settings.json",
+                r#"{
+                    "security": {"auth": {"selectedType": "gemini-api-key"}},
+                    "privacy": {"usageStatisticsEnabled": false},
+                    "general": {"enableAutoUpdate": false, "sessionRetention": {"enabled": false}},
+                    "telemetry": {"enabled": false}
+                }"#
+                .to_owned(),
+            ),
+            (
+                ".codex/config.toml",
+                format!(
+                    "model = 'gpt-fake'\nmodel_provider = 'fake'\n\
+                     check_for_update_on_startup = false\n\
+                     [model_providers.fake]\nname = 'fake'\nbase_url = '{url}/v1'\n\
+                     env_key = 'FAKE_API_KEY'\nwire_api = 'responses'\n\
+                     [features]\nplugins = false\n[analytics]\nenabled = false\n"
+                ),
+            ),
+            (
+                ".config/opencode/opencode.json",
+                serde_json::json!({
+                    "autoupdate": false,
+                    "model": "fake/fake-model",
+                    "small_model": "fake/fake-model",
+                    "provider": {"fake": {
+                        "npm": "@ai-sdk/openai-compatible",
+                        "name": "fake",
+                        "options": {"baseURL": format!("{url}/v1"), "apiKey": "dummy"},
+                        "models": {"fake-model": {"name": "fake"}},
+                    }},
+                })
+                .to_string(),
+            ),
+        ] {
+            let path = home.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        fs::set_permissions(home, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+}
+
+impl Drop for ModelServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The programs that carry the id of a launch.
+fn tagged(execution_id: &str) -> Vec<String> {
+    let tag = format!("NORMALIZED_EXECUTION_ID={execution_id}");
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter(|process| {
+            fs::read(process.path().join("environ")).is_ok_and(|environ| {
+                environ
+                    .split(|byte| *byte == 0)
+                    .any(|variable| variable == tag.as_bytes())
+            })
+        })
+        .filter_map(|process| fs::read_to_string(process.path().join("comm")).ok())
+        .map(|name| name.trim().to_owned())
+        .collect()
+}
+
+/// What a command printed; a panic if it fails or takes too long.
+fn run(mut command: Command, limit: Duration, what: &str) -> String {
+    let began = Instant::now();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot run {what}: {error}"));
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if began.elapsed() > limit {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("{what} took longer than {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(status.success(), "{what}: {status}");
+    std::io::read_to_string(child.stdout.take().unwrap()).unwrap()
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(TURN, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("nothing for {TURN:?}"),
+    }
+}
+
+async fn wait_until(mut reached: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !reached() {
+        assert!(began.elapsed() < TURN, "it did not happen in {TURN:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
