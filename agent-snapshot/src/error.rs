@@ -177,6 +177,38 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
+    /// Long-term memory failed.
+    #[error("long-term memory failed at {what}")]
+    Memory {
+        /// What it was asked for.
+        what: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// There is no session of this name, or it has ended.
+    #[error("there is no session {session}, or it has ended")]
+    UnknownSession {
+        /// The session's name.
+        session: String,
+    },
+
+    /// Somebody else has reset the session: the messages belong to a conversation that has
+    /// ended.
+    #[error("session {session} was reset by somebody else")]
+    SessionReset {
+        /// The session's name.
+        session: String,
+    },
+
+    /// Others were faster time and again: try later.
+    #[error("session {session} is changed by others all the time")]
+    Busy {
+        /// The session's name.
+        session: String,
+    },
+
     /// A summary that does not belong here.
     #[error("the summary does not fit the conversation: {reason}")]
     SummaryRejected {

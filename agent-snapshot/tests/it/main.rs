@@ -10,6 +10,9 @@
 mod conformance;
 mod conversation;
 mod conversation_generated;
+mod conversation_memory;
 mod conversation_rules;
+mod conversation_sessions;
+mod conversation_summary;
 mod conversation_window;
 mod snapshot;

@@ -1,0 +1,354 @@
+//! Long-term memory: nothing that ended is lost on its way there.
+
+use std::{
+    error::Error as StdError,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use agent_snapshot::{
+    Error, MemoryStorage, SnapshotStorage,
+    conversation::{
+        EndReason, InMemoryEngine, MemoryEngine, Message, Offload, Offloaded, SessionManager,
+        StateManager,
+    },
+};
+use async_trait::async_trait;
+
+type Result<T> = std::result::Result<T, Box<dyn StdError + Send + Sync>>;
+
+fn manager(
+    storage: &MemoryStorage,
+    engine: &(impl MemoryEngine + Clone + 'static),
+) -> SessionManager {
+    SessionManager::new(Arc::new(storage.clone()), StateManager::new(1_000))
+        .memory(engine.clone())
+        .memory_timeout(Duration::from_millis(200))
+}
+
+/// Fails so many times, then works.
+#[derive(Clone, Default)]
+struct Flaky {
+    failures: Arc<AtomicUsize>,
+    /// Takes the conversation, but loses the acknowledgement.
+    takes: bool,
+    hangs: bool,
+    inner: InMemoryEngine,
+    offered: Arc<Mutex<Vec<String>>>,
+}
+
+impl Flaky {
+    fn failing(times: usize) -> Self {
+        let flaky = Self::default();
+        flaky.failures.store(times, Ordering::SeqCst);
+        flaky
+    }
+
+    async fn fail(&self) -> Result<()> {
+        let left = self.failures.load(Ordering::SeqCst);
+        if left == 0 {
+            return Ok(());
+        }
+        self.failures.store(left - 1, Ordering::SeqCst);
+        if self.hangs {
+            std::future::pending::<()>().await;
+        }
+        Err("the engine is down".into())
+    }
+}
+
+#[async_trait]
+impl MemoryEngine for Flaky {
+    async fn offload(&self, offload: &Offload) -> Result<()> {
+        self.offered.lock().unwrap().push(offload.key.clone());
+        if self.takes {
+            self.inner.offload(offload).await?;
+        }
+        self.fail().await?;
+        self.inner.offload(offload).await
+    }
+
+    async fn bootstrap(&self, user: &str) -> Result<Option<String>> {
+        self.fail().await?;
+        self.inner.bootstrap(user).await
+    }
+}
+
+#[tokio::test]
+async fn the_full_history_is_offloaded_when_a_session_ends() {
+    let storage = MemoryStorage::new();
+    let engine = InMemoryEngine::new();
+    let sessions = manager(&storage, &engine);
+    let mut session = sessions.create("alice", Some("prompt")).await.unwrap();
+    // More than the window holds.
+    for n in 0..200 {
+        session
+            .append(Message::user(format!("question {n}")))
+            .unwrap();
+        session
+            .append(Message::assistant(format!("answer {n}")))
+            .unwrap();
+        session.commit().await.unwrap();
+    }
+    assert!(session.messages().count() < 200);
+    let ended = sessions.destroy(session.id()).await.unwrap();
+    assert!(matches!(ended, Offloaded::Done));
+    let offloads = engine.offloads();
+    assert_eq!(offloads.len(), 1);
+    assert_eq!(
+        (&*offloads[0].user, offloads[0].reason),
+        ("alice", EndReason::Destroyed)
+    );
+    assert_eq!(offloads[0].messages.len(), 401);
+    assert_eq!(
+        offloads[0].messages[1].content.as_deref(),
+        Some("question 0")
+    );
+    assert!(storage.list().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_conversation_stays_queued_until_it_is_acknowledged() {
+    let storage = MemoryStorage::new();
+    let engine = Flaky::default();
+    let sessions = manager(&storage, &engine);
+    let mut session = sessions.create("alice", None).await.unwrap();
+    session.append(Message::user("remember me")).unwrap();
+    session.commit().await.unwrap();
+    engine.failures.store(2, Ordering::SeqCst);
+    let ended = sessions.destroy(session.id()).await.unwrap();
+    assert!(matches!(ended, Offloaded::Queued(Error::Memory { .. })));
+    // It has ended for everybody, and is not lost.
+    assert!(sessions.get(session.id()).await.is_err());
+    assert!(sessions.list().await.unwrap().is_empty());
+
+    // Another process finds the queue.
+    let other = manager(&storage, &engine);
+    let failed = other.offload_pending().await.unwrap();
+    assert_eq!(failed[0].0, *session.id());
+    let expired = other.expire_idle(SystemTime::now()).await.unwrap();
+    assert!(expired.failed.is_empty() && expired.ended.is_empty());
+    assert_eq!(
+        engine.inner.offloads()[0].messages[0].content.as_deref(),
+        Some("remember me")
+    );
+    assert!(storage.list().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_lost_acknowledgement_repeats_the_same_key() {
+    let storage = MemoryStorage::new();
+    let engine = Flaky {
+        takes: true,
+        ..Flaky::default()
+    };
+    let sessions = manager(&storage, &engine);
+    let mut session = sessions.create("alice", None).await.unwrap();
+    session.append(Message::user("once")).unwrap();
+    session.commit().await.unwrap();
+    engine.failures.store(1, Ordering::SeqCst);
+    sessions.destroy(session.id()).await.unwrap();
+    sessions.offload_pending().await.unwrap();
+    let offered = engine.offered.lock().unwrap().clone();
+    assert_eq!(offered.len(), 2);
+    assert_eq!(offered[0], offered[1]);
+    assert_eq!(engine.inner.offloads().len(), 1);
+}
+
+#[tokio::test]
+async fn an_engine_that_hangs_is_given_up_and_asked_again() {
+    let storage = MemoryStorage::new();
+    let engine = Flaky {
+        hangs: true,
+        ..Flaky::failing(1)
+    };
+    let sessions = manager(&storage, &engine);
+    let mut session = sessions.create("alice", Some("prompt")).await.unwrap();
+    assert!(
+        session
+            .memory_error()
+            .unwrap()
+            .to_string()
+            .contains("alice")
+    );
+    session.append(Message::user("hello")).unwrap();
+    session.commit().await.unwrap();
+    engine.failures.store(1, Ordering::SeqCst);
+    let ended = sessions.destroy(session.id()).await.unwrap();
+    assert!(matches!(ended, Offloaded::Queued(_)));
+    assert!(sessions.offload_pending().await.unwrap().is_empty());
+    assert_eq!(engine.inner.offloads().len(), 1);
+}
+
+#[tokio::test]
+async fn a_reset_offloads_and_the_session_goes_on() {
+    let storage = MemoryStorage::new();
+    let engine = Flaky::default();
+    let sessions = manager(&storage, &engine);
+    let mut session = sessions.create("alice", Some("prompt")).await.unwrap();
+    let id = session.id().clone();
+    for round in 0..3 {
+        for n in 0..100 {
+            session
+                .append(Message::user(format!("{round}: question {n}")))
+                .unwrap();
+            session.append(Message::assistant("answer")).unwrap();
+        }
+        session.commit().await.unwrap();
+        // The second one stays in the queue behind the third conversation.
+        engine
+            .failures
+            .store(if round == 1 { 2 } else { 0 }, Ordering::SeqCst);
+        session = sessions.reset(&id).await.unwrap();
+        engine.failures.store(0, Ordering::SeqCst);
+        assert!(
+            session
+                .messages()
+                .all(|m| m.content.as_deref().unwrap().starts_with("prompt"))
+        );
+    }
+    session.append(Message::user("still here")).unwrap();
+    session.commit().await.unwrap();
+    let mut offloads = engine.inner.offloads();
+    offloads.sort_by_key(|offload| offload.ended);
+    let first: Vec<_> = offloads
+        .iter()
+        .map(|offload| {
+            (
+                offload.messages.len(),
+                offload.messages[1].content.clone().unwrap(),
+            )
+        })
+        .collect();
+    let expected = ["0: question 0", "1: question 0", "2: question 0"];
+    assert_eq!(first, expected.map(|text| (201, text.to_owned())));
+    // What was acknowledged is gone from the storage; what is not, is there.
+    let stream = storage.history(id.agent(), 0..u64::MAX).await.unwrap();
+    assert_eq!(stream.len(), 1);
+    assert_eq!(sessions.full_history(&id).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn what_memory_knows_becomes_part_of_the_first_prompt() {
+    let storage = MemoryStorage::new();
+    let engine = InMemoryEngine::new();
+    let sessions = manager(&storage, &engine);
+    let mut first = sessions.create("alice", Some("Be brief.")).await.unwrap();
+    assert_eq!(
+        first.messages().next().unwrap().content.as_deref(),
+        Some("Be brief.")
+    );
+    first.append(Message::user("I like green tea")).unwrap();
+    first.append(Message::assistant("Noted.")).unwrap();
+    first.commit().await.unwrap();
+    sessions.destroy(first.id()).await.unwrap();
+
+    let second = sessions.create("alice", Some("Be brief.")).await.unwrap();
+    let prompt = second.messages().next().unwrap().content.clone().unwrap();
+    assert!(
+        prompt.starts_with("Be brief.\n\n") && prompt.contains("green tea"),
+        "{prompt}"
+    );
+    assert_eq!(second.messages().count(), 1);
+    // Another user's memory is another user's.
+    let other = sessions.create("bob", None).await.unwrap();
+    assert_eq!(other.messages().count(), 0);
+}
+
+#[cfg(feature = "file")]
+mod json_lines {
+    use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+
+    use agent_snapshot::conversation::JsonLinesEngine;
+
+    use super::*;
+
+    async fn end(sessions: &SessionManager, text: &str) {
+        let mut session = sessions.create("alice", None).await.unwrap();
+        session.append(Message::user(text)).unwrap();
+        session.append(Message::assistant("answer")).unwrap();
+        session.commit().await.unwrap();
+        let ended = sessions.destroy(session.id()).await.unwrap();
+        assert!(matches!(ended, Offloaded::Done), "{ended:?}");
+    }
+
+    fn open(path: &Path) -> (JsonLinesEngine, SessionManager) {
+        let engine = JsonLinesEngine::new(path);
+        (
+            engine.clone(),
+            manager(&MemoryStorage::new(), &engine).memory_timeout(Duration::from_secs(30)),
+        )
+    }
+
+    #[tokio::test]
+    async fn conversations_survive_in_a_private_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/memory.jsonl");
+        let (_, sessions) = open(&path);
+        end(&sessions, "one").await;
+        end(&sessions, "two").await;
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), 2);
+        let (engine, _) = open(&path);
+        assert_eq!(engine.offloads().unwrap().len(), 2);
+        let known = engine.bootstrap("alice").await.unwrap().unwrap();
+        assert!(known.contains("one") && known.contains("two"), "{known}");
+        assert_eq!(engine.bootstrap("bob").await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_torn_line_harms_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memory.jsonl");
+        let (engine, sessions) = open(&path);
+        end(&sessions, "one").await;
+        let whole = fs::read(&path).unwrap();
+        for cut in [1, whole.len() / 2, whole.len() - 1] {
+            let torn = [&whole[..], &whole[..cut]].concat();
+            fs::write(&path, torn).unwrap();
+            assert_eq!(engine.offloads().unwrap().len(), 1, "cut at {cut}");
+            end(&sessions, "next").await;
+            assert_eq!(engine.offloads().unwrap().len(), 2, "cut at {cut}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_line_of_another_kind_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memory.jsonl");
+        let (engine, sessions) = open(&path);
+        end(&sessions, "one").await;
+        let mut text = fs::read(&path).unwrap();
+        text.extend(b"{\"not\": \"ours\"}\n");
+        fs::write(&path, text).unwrap();
+        let error = engine.bootstrap("alice").await.unwrap_err().to_string();
+        assert!(error.contains("memory.jsonl, line 2"), "{error}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn writers_take_turns() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memory.jsonl");
+        let tasks: Vec<_> = (0..4)
+            .map(|_| {
+                let (_, sessions) = open(&path);
+                tokio::spawn(async move {
+                    for n in 0..5 {
+                        end(&sessions, &"long ".repeat(100 + n)).await;
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(open(&path).0.offloads().unwrap().len(), 20);
+    }
+}
