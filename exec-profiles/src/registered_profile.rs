@@ -119,6 +119,13 @@ fn both(agents: &EnvPolicy, asked: &EnvPolicy) -> EnvPolicy {
         (EnvPolicy::AllExcept(agents), EnvPolicy::AllExcept(asked)) => {
             EnvPolicy::AllExcept(agents.iter().chain(asked).cloned().collect())
         }
+        (EnvPolicy::Only(agents), EnvPolicy::AllExcept(_)) => EnvPolicy::Only(
+            agents
+                .iter()
+                .filter(|name| asked.passes(name))
+                .cloned()
+                .collect(),
+        ),
         (agents, EnvPolicy::All) => agents.clone(),
         (_, asked) => asked.clone(),
     }

@@ -226,6 +226,7 @@ impl ProfileRegistry {
             state.user.remove(&error.entry);
             state.bad.push(file.entry_error(error.entry, error.reason));
         }
+        // Once more, now that it is known which profiles must not be started.
         state.rebuild();
         for error in &state.bad {
             tracing::warn!(%error, "left out a profile");

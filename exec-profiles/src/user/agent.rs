@@ -171,16 +171,17 @@ impl UserPart {
         command: &CommandConfig,
         request: &LaunchRequest,
     ) -> Result<CommandConfig> {
-        let args = match (&self.agent, request.kind) {
-            (Some(agent), ExecutionKind::FollowUp) => agent
-                .argv(request)
-                .and_then(|argv| argv.follow_up.as_ref())
-                .ok_or(Error::NoFollowUp)?,
-            _ => &command.args,
+        let (field, args) = match (&self.agent, request.kind) {
+            (Some(agent), ExecutionKind::FollowUp) => {
+                let argv = agent.argv(request);
+                let args = argv.and_then(|argv| argv.follow_up.as_ref());
+                ("follow_up_args", args.ok_or(Error::NoFollowUp)?)
+            }
+            _ => ("args", &command.args),
         };
         Ok(CommandConfig {
             binary: expand("binary", &command.binary, request)?,
-            args: expand_args(args, request)?,
+            args: expand_args(field, args, request)?,
             env: command
                 .env
                 .iter()
@@ -209,30 +210,34 @@ impl UserPart {
 }
 
 /// Refuses a prompt that the agent, or the system, would not take as one argument.
-fn expand_args(args: &[String], request: &LaunchRequest) -> Result<Vec<String>> {
+fn expand_args(field: &str, args: &[String], request: &LaunchRequest) -> Result<Vec<String>> {
     let mut expanded: Vec<String> = Vec::with_capacity(args.len());
     for (index, arg) in args.iter().enumerate() {
-        let field = format!("args[{index}]");
+        let field = format!("{field}[{index}]");
         let template = parse(&field, arg)?;
+        let text = fill(&field, &template, request)?;
         if template.uses(Placeholder::Prompt) {
             let after_options = expanded.last().is_some_and(|last| last == "--");
-            let reason = if request.text.contains('\0') {
-                Some("it holds a zero byte")
-            } else if template.starts_with(Placeholder::Prompt)
+            let becomes_option = template.starts_with(Placeholder::Prompt)
                 && request.text.starts_with('-')
-                && !after_options
-            {
-                Some("it starts with '-': write `--option={prompt}` or put `--` in front of it")
-            } else if request.text.len() + arg.len() > ARGUMENT_LIMIT {
-                Some("it is longer than 128 KiB: take `{prompt}` out, so that it goes to stdin")
-            } else {
-                None
-            };
-            if let Some(reason) = reason {
-                return Err(Error::PromptAsArgument { reason });
+                && !after_options;
+            if becomes_option {
+                return Err(Error::PromptAsArgument {
+                    reason: "it starts with '-': write `--option={prompt}` or put `--` before it",
+                });
+            }
+            if text.contains('\0') {
+                return Err(Error::PromptAsArgument {
+                    reason: "it holds a zero byte",
+                });
+            }
+            if text.len() >= ARGUMENT_LIMIT {
+                return Err(Error::PromptAsArgument {
+                    reason: "it is longer than 128 KiB: without `{prompt}` it goes to stdin",
+                });
             }
         }
-        expanded.push(fill(&field, &template, request)?);
+        expanded.push(text);
     }
     Ok(expanded)
 }

@@ -75,6 +75,9 @@ impl UserFile {
             source,
         })?;
         let old = self.read()?;
+        if old.is_none() && profile.is_none() {
+            return self.load();
+        }
         let new = match self.format {
             Format::Toml => self.edit_toml(old.as_deref(), label, profile)?,
             Format::Json => self.edit_json(old.as_deref(), label, profile)?,
@@ -287,7 +290,7 @@ fn parse_entry(value: Value) -> Result<UserProfile, String> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         // The message would quote a value that may be a secret.
-        if path == "env" || path.starts_with("env.") || path.contains(".env") {
+        if path.split('.').any(|field| field == "env") {
             return format!("{path}: variables are texts");
         }
         match path.as_str() {

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use exec_core::{EnvPolicy, StopAction};
+use exec_core::{CommandConfig, EnvPolicy, ProcessParameters, StopAction};
 use exec_profiles::{Launcher, ProfileDefinition, ProfileRegistry, builtin, profile_definitions};
 
 use crate::request::{UUID, context, follow_up, launch, message, new_chat};
@@ -303,4 +303,20 @@ fn the_embedders_policy_adds_to_the_agents_own() {
     let listed = with(EnvPolicy::Only(vec!["HOME".into()]));
     assert!(listed.passes("HOME") && !listed.passes("PATH"));
     assert!(!with(EnvPolicy::All).passes("CLAUDECODE"));
+}
+
+#[test]
+fn leaving_variables_out_does_not_widen_a_list_of_the_agents_own() {
+    let registry = ProfileRegistry::empty();
+    let mut definition = ProfileDefinition::new("a", CommandConfig::new("agent", ["x"]))
+        .with_builder(|command, _| {
+            let mut parameters = ProcessParameters::new(command.args.clone());
+            parameters.env_policy = EnvPolicy::Only(vec!["HOME".into(), "KEY".into()]);
+            Ok(parameters)
+        });
+    definition.env_policy = Some(EnvPolicy::AllExcept(vec!["KEY".into()]));
+    registry.register(definition).unwrap();
+    let request = new_chat(context("a", None, Path::new("/w")), "x");
+    let policy = launch(&registry, &request).unwrap().parameters.env_policy;
+    assert!(policy.passes("HOME") && !policy.passes("KEY") && !policy.passes("PATH"));
 }

@@ -159,6 +159,8 @@ fn saved_profiles_are_there_for_the_next_one_who_loads() {
         assert!(matches!(error, Error::NoUserFile));
         // A first start: the file does not exist yet.
         assert!(registry.load_user_file(&path).unwrap().missing);
+        assert!(registry.remove_user_profile("a").unwrap().missing);
+        assert!(!path.exists(), "nothing to remove, nothing to write");
 
         let mut profile = agent("x");
         profile.args = Some(vec!["--id={session_id}".into(), "quote \" and 日本".into()]);

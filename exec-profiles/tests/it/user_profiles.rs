@@ -119,8 +119,19 @@ fn a_prompt_as_an_argument_leaves_stdin_empty() {
     assert_eq!(start(&registry, "b", None, "-x").argv[1], "--prompt=-x");
     assert_eq!(start(&registry, "c", None, "-x").argv[2], "-x");
     assert!(refused(&registry, "b", "a\0b").contains("zero byte"));
-    let long = "x".repeat(128 * 1024);
-    assert!(refused(&registry, "b", &long).contains("128 KiB"));
+    // The longest argument that Linux takes, and one byte more.
+    let longest = "x".repeat(128 * 1024 - 1 - "--prompt=".len());
+    let launched = start(&registry, "b", None, &longest).argv;
+    let started = std::process::Command::new("true")
+        .arg(&launched[1])
+        .status();
+    assert!(started.unwrap().success());
+    let too_long = format!("{longest}x");
+    let started = std::process::Command::new("true")
+        .arg(format!("--prompt={too_long}"))
+        .status();
+    assert!(started.is_err());
+    assert!(refused(&registry, "b", &too_long).contains("128 KiB"));
 }
 
 #[test]
@@ -397,6 +408,10 @@ fn a_bad_entry_is_reported_with_its_reason_and_the_good_ones_load() {
     check_bad(
         "binary = \"a\"\nevents = \"klaude\"",
         "events: unknown variant `klaude`",
+    );
+    check_bad(
+        "binary = \"a\"\nvariants.envy.args = [1]",
+        "variants.envy.args[0]: invalid type: integer",
     );
     check_bad("binary = \"a\"\nwrapper = [\"{prompt}\"]", "wrapper[0]");
     check_bad(
