@@ -7,13 +7,15 @@ mod event;
 mod file;
 mod history;
 mod memory;
+#[cfg(feature = "redis")]
+mod redis;
 mod reply;
 mod snapshot;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod status;
 mod storage;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "sqlite", feature = "redis"))]
 mod swap;
 
 pub mod backend;
@@ -28,6 +30,8 @@ pub use event::Event;
 pub use file::{FileStorage, FileStorageBuilder};
 pub use history::History;
 pub use memory::MemoryStorage;
+#[cfg(feature = "redis")]
+pub use redis::{RedisStorage, RedisStorageBuilder};
 pub use reply::{Reply, ToolIntent};
 pub use snapshot::{AgentSnapshot, Memory, SCHEMA_VERSION};
 #[cfg(feature = "sqlite")]

@@ -109,3 +109,57 @@ mod sqlite {
         .await;
     }
 }
+
+#[cfg(feature = "redis")]
+mod redis {
+    use agent_snapshot::RedisStorage;
+
+    use super::*;
+    use crate::redis_server::{RedisCluster, RedisServer};
+
+    struct Prefix {
+        url: String,
+        prefix: String,
+    }
+
+    impl Prefix {
+        fn new(url: String) -> Self {
+            let prefix = uuid::Uuid::new_v4().to_string();
+            Self { url, prefix }
+        }
+    }
+
+    #[async_trait]
+    impl Fixture for Prefix {
+        async fn open(&self) -> Result<Arc<dyn SnapshotStorage>, Error> {
+            let builder = RedisStorage::builder(&self.url).prefix(&self.prefix);
+            Ok(Arc::new(builder.connect().await?))
+        }
+
+        async fn damage(&self, agent: &AgentId) -> bool {
+            if !self.url.contains("unix") {
+                return false;
+            }
+            let client = ::redis::Client::open(self.url.as_str()).unwrap();
+            let key = format!("{}:{{{}}}:messages", self.prefix, agent.encoded());
+            let mut command = ::redis::cmd("LSET");
+            command.arg(key).arg(1).arg("{\"role\":\"user\"}");
+            command
+                .query::<()>(&mut client.get_connection().unwrap())
+                .unwrap();
+            true
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn redis_storage_conforms() {
+        let server = RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "everysec"]);
+        check(&conformance::run(async || Prefix::new(server.url())).await);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn redis_storage_conforms_on_a_cluster() {
+        let cluster = RedisCluster::start();
+        check(&conformance::run(async || Prefix::new(cluster.url())).await);
+    }
+}

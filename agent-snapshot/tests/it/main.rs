@@ -15,4 +15,8 @@ mod conversation_rules;
 mod conversation_sessions;
 mod conversation_summary;
 mod conversation_window;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(feature = "redis")]
+mod redis_server;
 mod snapshot;

@@ -1,0 +1,28 @@
+-- KEYS: record, messages
+-- ARGV: known stamp, known floor, known length, stamp, state, head, view, epoch, start, replace,
+--       ttl, messages...
+local stored = redis.call('HMGET', KEYS[1], 'stamp', 'floor')
+local stamp, floor = stored[1] or '', stored[2] or '0'
+if stamp ~= ARGV[1] or floor ~= ARGV[2] then
+  return {'changed', stamp, floor}
+end
+-- A list that is not as long as the record says was lost or cut: not to be built upon.
+if tostring(redis.call('LLEN', KEYS[2])) ~= ARGV[3] then
+  return {'damaged'}
+end
+if ARGV[10] == '1' then
+  redis.call('DEL', KEYS[2])
+end
+for i = 12, #ARGV do
+  redis.call('RPUSH', KEYS[2], ARGV[i])
+end
+redis.call('HSET', KEYS[1], 'stamp', ARGV[4], 'state', ARGV[5], 'view', ARGV[7],
+  'epoch', ARGV[8], 'start', ARGV[9])
+if ARGV[6] ~= '' then
+  redis.call('HSET', KEYS[1], 'head', ARGV[6])
+end
+if ARGV[11] ~= '0' then
+  redis.call('PEXPIRE', KEYS[1], ARGV[11])
+  redis.call('PEXPIRE', KEYS[2], ARGV[11])
+end
+return {'done'}

@@ -1,0 +1,226 @@
+//! RedisStorage against real servers.
+
+use agent_snapshot::{
+    AgentId, AgentSnapshot, Error, RedisStorage, SnapshotStorage, conversation::Message,
+};
+use std::time::Duration;
+
+use crate::redis_server::{RedisCluster, RedisServer};
+
+fn tick(snapshot: &mut AgentSnapshot) {
+    snapshot.tick_index += 1;
+    let text = format!("tick {}", snapshot.tick_index);
+    snapshot.memory.short_term_history.push(Message::user(text));
+}
+
+fn blank(name: &str) -> AgentSnapshot {
+    AgentSnapshot::new(AgentId::new(name).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_server_is_found_again() {
+    let mut server = RedisServer::start();
+    let storage = RedisStorage::connect(&server.url()).await.unwrap();
+    let mut snapshot = blank("a");
+    for round in 0..3 {
+        for _ in 0..5 {
+            tick(&mut snapshot);
+            storage.save(&snapshot).await.unwrap();
+        }
+        if round % 2 == 0 {
+            server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+            server.kill();
+        } else {
+            server.kill();
+        }
+        server.restart();
+        assert_eq!(
+            storage.load(&snapshot.agent_id).await.unwrap().as_ref(),
+            Some(&snapshot)
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_killed_in_the_middle_loses_no_acknowledged_save() {
+    let mut server = RedisServer::start();
+    let storage = RedisStorage::connect(&server.url()).await.unwrap();
+    let (acknowledged, mut seen) = tokio::sync::watch::channel(blank("a"));
+    let saving = tokio::spawn(async move {
+        let mut snapshot = blank("a");
+        while snapshot.tick_index < 400 {
+            tick(&mut snapshot);
+            // Whether a save that failed took place is unknown; the same one again is right.
+            while let Err(error) = storage.save(&snapshot).await {
+                assert!(matches!(error, Error::Storage { .. }), "{error}");
+            }
+            acknowledged.send(snapshot.clone()).unwrap();
+        }
+        storage
+    });
+    for limit in [30, 120, 250] {
+        seen.wait_for(|snapshot| snapshot.tick_index >= limit)
+            .await
+            .unwrap();
+        server.kill();
+        let before = seen.borrow().clone();
+        server.restart();
+        let fresh = RedisStorage::connect(&server.url()).await.unwrap();
+        let stored = fresh.load(&before.agent_id).await.unwrap().unwrap();
+        assert!(stored.tick_index >= before.tick_index);
+        assert_eq!(
+            stored.memory.short_term_history.next_seq(),
+            stored.tick_index
+        );
+    }
+    let storage = saving.await.unwrap();
+    let stream = storage
+        .history(&AgentId::new("a").unwrap(), 0..u64::MAX)
+        .await
+        .unwrap();
+    assert_eq!(stream.len(), 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_is_an_error_that_names_it() {
+    let mut server = RedisServer::start();
+    let storage = RedisStorage::connect(&server.url()).await.unwrap();
+    server.kill();
+    let error = storage.load(&AgentId::new("a").unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Storage { .. }));
+    assert!(error.to_string().contains("redis.sock"), "{error}");
+    let error = RedisStorage::connect(&server.url()).await.unwrap_err();
+    assert!(error.to_string().contains("connecting"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_spread_over_a_cluster() {
+    let cluster = RedisCluster::start();
+    let storage = RedisStorage::connect(&cluster.url()).await.unwrap();
+    let mut agents = Vec::new();
+    for n in 0..30 {
+        let mut snapshot = blank(&format!("agent {n}"));
+        for _ in 0..3 {
+            tick(&mut snapshot);
+            storage.save(&snapshot).await.unwrap();
+        }
+        agents.push(snapshot);
+    }
+    let other = RedisStorage::connect(&cluster.url()).await.unwrap();
+    for snapshot in &agents {
+        assert_eq!(
+            other.load(&snapshot.agent_id).await.unwrap().as_ref(),
+            Some(snapshot)
+        );
+        let stale = storage.save(&blank(snapshot.agent_id.as_str())).await;
+        assert!(stale.unwrap_err().is_conflict());
+    }
+    assert_eq!(other.list().await.unwrap().len(), 30);
+    assert!(
+        cluster.sizes().iter().all(|size| *size > 4),
+        "{:?}",
+        cluster.sizes()
+    );
+    for snapshot in &agents {
+        storage.delete(&snapshot.agent_id).await.unwrap();
+    }
+    assert_eq!(other.list().await.unwrap().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_may_forget_is_reported() {
+    let careless = RedisServer::start_with(&[
+        "--appendonly",
+        "no",
+        "--save",
+        "",
+        "--maxmemory",
+        "100mb",
+        "--maxmemory-policy",
+        "allkeys-lru",
+    ]);
+    let storage = RedisStorage::connect(&careless.url()).await.unwrap();
+    let warnings = storage.warnings().join("\n");
+    assert!(
+        warnings.contains("allkeys-lru") && warnings.contains("appendonly no"),
+        "{warnings}"
+    );
+
+    let careful = RedisServer::start();
+    let storage = RedisStorage::connect(&careful.url()).await.unwrap();
+    assert_eq!(storage.warnings(), [] as [&str; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_expires_when_asked_to() {
+    let server = RedisServer::start();
+    let builder = RedisStorage::builder(&server.url());
+    let storage = builder
+        .ttl(Duration::from_millis(500))
+        .connect()
+        .await
+        .unwrap();
+    let mut snapshot = blank("a");
+    tick(&mut snapshot);
+    storage.save(&snapshot).await.unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while storage.load(&snapshot.agent_id).await.unwrap().is_some() {
+        assert!(std::time::Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(storage.list().await.unwrap(), []);
+    // What the storage remembers of it does not stand in the way of a new start.
+    storage.save(&blank("a")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_damage_is_an_error_and_is_kept_aside() {
+    let server = RedisServer::start();
+    let key = "agent-snapshot:{a}";
+    let list = "agent-snapshot:{a}:messages";
+    for damage in [
+        &["SET", key, "text"][..],
+        &["HSET", key, "stamp", "1 2 3"],
+        &["HSET", key, "state", "{}"],
+        &["HDEL", key, "head"],
+        &["DEL", list],
+        &["LPOP", list],
+        &["LSET", list, "1", "{\"role\":\"user\"}"],
+        &["SET", list, "text"],
+    ] {
+        let storage = RedisStorage::connect(&server.url()).await.unwrap();
+        let mut snapshot = blank("a");
+        for _ in 0..3 {
+            tick(&mut snapshot);
+            storage.save(&snapshot).await.unwrap();
+        }
+        server.command(damage);
+        let storage = RedisStorage::connect(&server.url()).await.unwrap();
+        let error = storage.load(&snapshot.agent_id).await.unwrap_err();
+        assert!(error.is_damaged(), "{damage:?}: {error}");
+        tick(&mut snapshot);
+        let error = storage.save(&snapshot).await.unwrap_err();
+        assert!(error.is_damaged(), "{damage:?}: {error}");
+        storage.delete(&snapshot.agent_id).await.unwrap();
+        assert_eq!(
+            storage.load(&snapshot.agent_id).await.unwrap(),
+            None,
+            "{damage:?}"
+        );
+        let kept = format!("{:?}", server.command(&["KEYS", "*damaged*"]));
+        assert!(kept.contains("damaged"), "{damage:?}");
+        server.command(&["FLUSHALL"]);
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_is_not_understood_is_an_error_without_its_password() {
+    for url in ["http://user:secret@host", "redis://user:secret@host:port"] {
+        let error = RedisStorage::connect(url).await.unwrap_err();
+        assert!(matches!(error, Error::InvalidUrl { .. }), "{error}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+    let builder = RedisStorage::builder("redis://user:secret@host");
+    assert!(!format!("{builder:?}").contains("secret"));
+    assert!(builder.prefix("a{b}").connect().await.is_err());
+}

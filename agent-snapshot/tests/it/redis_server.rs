@@ -1,0 +1,184 @@
+//! A redis-server of its own for each test, ended with it.
+
+use std::{
+    net::TcpListener,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+pub(crate) struct RedisServer {
+    folder: tempfile::TempDir,
+    arguments: Vec<String>,
+    child: Child,
+}
+
+impl RedisServer {
+    /// A server on a private socket that logs every write, synced each time.
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "always",
+            "--save",
+            "",
+        ])
+    }
+
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("redis.sock");
+        let mut all = vec!["--port", "0", "--unixsocket", socket.to_str().unwrap()];
+        all.extend(arguments);
+        let all: Vec<String> = all.into_iter().map(str::to_owned).collect();
+        let child = spawn(folder.path(), &all);
+        let server = Self {
+            folder,
+            arguments: all,
+            child,
+        };
+        server.wait();
+        server
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("redis.sock")
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis+unix://{}", self.socket().display())
+    }
+
+    pub(crate) fn command(&self, words: &[&str]) -> redis::Value {
+        let client = redis::Client::open(self.url()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query(&mut connection).unwrap()
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn restart(&mut self) {
+        let _ = std::fs::remove_file(self.socket());
+        self.child = spawn(self.folder.path(), &self.arguments);
+        self.wait();
+    }
+
+    fn wait(&self) {
+        let client = redis::Client::open(self.url()).unwrap();
+        wait_for("redis-server to answer", || {
+            let mut connection = client.get_connection().ok()?;
+            redis::cmd("PING").query::<String>(&mut connection).ok()
+        });
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(folder: &std::path::Path, arguments: &[String]) -> Child {
+    Command::new("redis-server")
+        .current_dir(folder)
+        .args(arguments)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("redis-server must be installed to run these tests (apt install redis-server)")
+}
+
+/// Three masters on loopback that share the slots.
+pub(crate) struct RedisCluster {
+    nodes: Vec<(u16, RedisServer)>,
+}
+
+impl RedisCluster {
+    pub(crate) fn start() -> Self {
+        let nodes: Vec<(u16, RedisServer)> = (0..3).map(|_| node()).collect();
+        for (n, (_, server)) in nodes.iter().enumerate() {
+            let first = 16384 * n / 3;
+            let last = 16384 * (n + 1) / 3 - 1;
+            server.command(&[
+                "CLUSTER",
+                "ADDSLOTSRANGE",
+                &first.to_string(),
+                &last.to_string(),
+            ]);
+            // Else each would start with the same epoch and sort that out first.
+            server.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(n + 1).to_string()]);
+        }
+        for (port, _) in &nodes[1..] {
+            nodes[0]
+                .1
+                .command(&["CLUSTER", "MEET", "127.0.0.1", &port.to_string()]);
+        }
+        for (_, server) in &nodes {
+            wait_for("the cluster to form", || {
+                let info = format!("{:?}", server.command(&["CLUSTER", "INFO"]));
+                let formed = info.contains("cluster_state:ok") && info.contains("known_nodes:3");
+                formed.then_some(())
+            });
+        }
+        Self { nodes }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.nodes[0].0)
+    }
+
+    /// How many keys each node holds.
+    pub(crate) fn sizes(&self) -> Vec<i64> {
+        let size = |server: &RedisServer| match server.command(&["DBSIZE"]) {
+            redis::Value::Int(size) => size,
+            other => panic!("{other:?}"),
+        };
+        self.nodes.iter().map(|(_, server)| size(server)).collect()
+    }
+}
+
+fn node() -> (u16, RedisServer) {
+    // The bus listens 10,000 above, where nothing may be either.
+    let port = wait_for("two free ports", || {
+        let listener = TcpListener::bind("127.0.0.1:0").ok()?;
+        let port = listener.local_addr().ok()?.port();
+        let bus = port.checked_add(10_000)?;
+        TcpListener::bind(("127.0.0.1", bus)).ok().map(|_| port)
+    });
+    let port_text = port.to_string();
+    let server = RedisServer::start_with(&[
+        "--port",
+        &port_text,
+        "--bind",
+        "127.0.0.1",
+        "--cluster-enabled",
+        "yes",
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "no",
+        "--save",
+        "",
+    ]);
+    (port, server)
+}
+
+#[track_caller]
+fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited a minute for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
