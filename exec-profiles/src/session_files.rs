@@ -1,4 +1,5 @@
 use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ pub(crate) struct SessionFiles {
     patterns: Vec<String>,
     /// The JSON field that holds the id.
     field: String,
+    /// The variables that may name the agent's home folder; the first that is set does.
+    home_variables: &'static [&'static str],
     /// The child's home folder, under which `old` was collected.
     home: Option<PathBuf>,
     /// What was there before the launch.
@@ -41,16 +44,18 @@ impl SessionFiles {
         folders: Folders,
         patterns: &[&str],
         field: &str,
+        home_variables: &'static [&'static str],
         command: &CommandConfig,
     ) -> Self {
-        let home = match command.env.get("HOME") {
-            Some(home) => Some(PathBuf::from(home)),
-            None => std::env::var_os("HOME").map(PathBuf::from),
-        };
+        let home = first_set(home_variables, |name| match command.env.get(name) {
+            Some(home) => Some(home.into()),
+            None => std::env::var_os(name),
+        });
         let mut files = Self {
             folders,
             patterns: patterns.iter().map(|&pattern| pattern.to_owned()).collect(),
             field: field.to_owned(),
+            home_variables,
             home,
             old: HashSet::new(),
         };
@@ -77,8 +82,11 @@ impl SessionFiles {
     /// The id in the new file. With several new files, the newest that holds one.
     fn look(&self, context: &SessionResolutionContext) -> Option<String> {
         // A child with another home writes where no old files were noted: all would look new.
-        if context.env("HOME") != self.home.as_deref().map(Path::as_os_str) {
-            tracing::warn!("the agent runs with another HOME than its profile expected");
+        let home = first_set(self.home_variables, |name| {
+            context.env(name).map(OsStr::to_owned)
+        });
+        if home != self.home {
+            tracing::warn!("the agent has another home folder than its profile expected");
             return None;
         }
         let mut new: Vec<_> = self
@@ -108,6 +116,14 @@ impl SessionIdLookup for SessionFiles {
     fn last_look(&mut self, context: &SessionResolutionContext) -> Option<String> {
         self.look(context)
     }
+}
+
+fn first_set(names: &[&str], variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    names
+        .iter()
+        .filter_map(|name| variable(name))
+        .find(|value| !value.is_empty())
+        .map(PathBuf::from)
 }
 
 /// Whether `name` fits a pattern with at most one `*`.

@@ -56,6 +56,7 @@ pub fn gemini_without_session_id_option() -> ProfileDefinition {
                 chat_folders(&request.context),
                 &["session-*.json", "session-*.jsonl"],
                 "sessionId",
+                &["GEMINI_CLI_HOME", "HOME"],
                 command,
             )));
         }

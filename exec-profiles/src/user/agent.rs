@@ -152,6 +152,7 @@ impl UserAgent {
                     Box::new(move |home: Option<&Path>| folder(&dir, home)),
                     &[name],
                     field,
+                    &["HOME"],
                     command,
                 )));
             }

@@ -71,10 +71,17 @@ impl Fixture {
 
     /// What is there now is old.
     fn start(&self) -> (Box<dyn SessionIdLookup>, SessionResolutionContext) {
+        self.start_with("HOME")
+    }
+
+    fn start_with(&self, variable: &str) -> (Box<dyn SessionIdLookup>, SessionResolutionContext) {
         let registry = ProfileRegistry::new();
         let mut definition = builtin::gemini_without_session_id_option();
         let home = self.home.path().to_str().unwrap().to_owned();
-        definition.command.env.insert("HOME".into(), home.clone());
+        let env = &mut definition.command.env;
+        // As if it were not set, whatever the host has.
+        env.insert("GEMINI_CLI_HOME".into(), String::new());
+        env.insert(variable.into(), home.clone());
         registry.register(definition).unwrap();
         let request = new_chat(context("gemini", None, &self.workspace()), "x");
         let launched = launch(&registry, &request).unwrap();
@@ -86,7 +93,7 @@ impl Fixture {
             SystemTime::now(),
             1,
         );
-        resolution.env.insert("HOME".into(), home.into());
+        resolution.env.insert(variable.into(), home.into());
         (launched.parameters.session_id_lookup.unwrap(), resolution)
     }
 }
@@ -131,6 +138,14 @@ fn all_three_layouts_are_found() {
             "{name}"
         );
     }
+}
+
+#[test]
+fn geminis_own_variable_for_its_home_comes_first() {
+    let fixture = Fixture::new();
+    let (mut lookup, resolution) = fixture.start_with("GEMINI_CLI_HOME");
+    write_lines(&fixture.slug_folder(), "session-a.jsonl", UUID);
+    assert_eq!(lookup.last_look(&resolution).as_deref(), Some(UUID));
 }
 
 #[test]
