@@ -19,7 +19,7 @@ pub(crate) fn from_screen(screen: &str, before: &str, message: &str, marker: &Ma
 /// Cuts after the line that holds the marker, the literal form of the specification.
 pub(crate) fn until_marker(answer: &str, marker: &Marker) -> String {
     let folded = marker::fold(answer);
-    let Some(end) = (1..=folded.len()).find(|&end| marker.ends(&folded[..end])) else {
+    let Some((end, _)) = marker.places(&folded).find(|(_, whole)| *whole) else {
         return answer.to_owned();
     };
     let offset = offsets(answer)
@@ -40,8 +40,14 @@ enum Which {
 }
 
 fn has_marker(text: &str, marker: &Marker) -> bool {
+    marker.places(&marker::fold(text)).any(|(_, whole)| whole)
+}
+
+/// Whether what looked like the marker has meanwhile become the beginning of a longer word.
+pub(crate) fn became_a_word(text: &str, marker: &Marker) -> bool {
     let folded = marker::fold(text);
-    (1..=folded.len()).any(|end| marker.ends(&folded[..end]))
+    let (whole, longer): (Vec<_>, Vec<_>) = marker.places(&folded).partition(|(_, whole)| *whole);
+    whole.is_empty() && !longer.is_empty()
 }
 
 /// Where the line after the message's echo begins. White space and frames do not matter: a program

@@ -201,6 +201,11 @@ impl Control {
         }
     }
 
+    /// Whether the server is known to be gone, so that nothing sent now can reach it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.shared.requests_lock().gone
+    }
+
     pub(crate) fn panes(&self) -> &Panes {
         &self.shared.panes
     }

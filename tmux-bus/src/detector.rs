@@ -244,7 +244,7 @@ impl Echo {
 }
 
 /// The markers on a screen.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Sighting {
     marks: Vec<Hit>,
     last_echo: Option<u64>,

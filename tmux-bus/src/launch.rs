@@ -15,12 +15,15 @@ const REPORT: &str = "7770";
 /// `launch` is made for one start, so that no program prints another's report by chance. It is in
 /// the environment too, which tells the pane's processes from others when they are to be ended.
 pub(crate) fn wrapper(command: &str, launch: &str) -> String {
-    let command = shell_quote(command);
+    // The program gets its stderr back within its own shell: dash announces a killed program on the
+    // stderr that it last redirected.
+    let command = shell_quote(&format!("exec 2>&3 3>&-\n{command}"));
     // The wrapper outlives an interrupt that is meant for the program, whose own handling of
     // signals starts at the default again.
+    // Its own stderr goes nowhere: shells announce there that a program was killed.
     format!(
         "TMUX_BUS_LAUNCH={launch}; export TMUX_BUS_LAUNCH; trap : INT QUIT TSTP; \
-         sh -c {command}; status=$?; \
+         exec 3>&2 2>/dev/null; sh -c {command}; status=$?; \
          printf '\\033]{REPORT};exit;%s;%s\\007' {launch} \"$status\"; \
          sleep {LINGER}; exit \"$status\""
     )

@@ -63,6 +63,20 @@ impl Marker {
         self.folded[self.folded.len() - 1].c
     }
 
+    /// The places where this marker ends in `text`, each with whether it stands on its own there.
+    pub(crate) fn places(&self, text: &[Folded]) -> impl Iterator<Item = (usize, bool)> {
+        (1..=text.len())
+            .filter(|&end| text[end - 1].c == self.last() && self.ends(&text[..end]))
+            .map(|end| {
+                (
+                    end,
+                    !text
+                        .get(end)
+                        .is_some_and(|next| next.continues(self.last())),
+                )
+            })
+    }
+
     /// Whether `text` ends with this marker, standing on its own on the left.
     pub(crate) fn ends(&self, text: &[Folded]) -> bool {
         let Some(start) = text.len().checked_sub(self.len()) else {

@@ -247,6 +247,8 @@ struct Reading<'a> {
     /// A marker in the stream that was followed by a screenful of lines.
     scrolled: Option<u64>,
     older: Sighting,
+    /// The same before the last look.
+    before: Sighting,
     checked_hits: usize,
     unchecked: bool,
 }
@@ -274,6 +276,7 @@ impl<'a> Reading<'a> {
             limit,
             tokenizer: Tokenizer::default(),
             transcript: Transcript::new(submitted.width),
+            before: Sighting::default(),
             older: Sighting::of(&submitted.screen, &marker, &sent.message),
             detector: Detector::new(marker, &sent.message, submitted.echoed),
             draws: false,
@@ -285,12 +288,22 @@ impl<'a> Reading<'a> {
     }
 
     async fn run(mut self) -> Result<String> {
+        loop {
+            let found = self.wait().await?;
+            if let Some(answer) = self.finish(found).await? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Waits for the marker.
+    async fn wait(&mut self) -> Result<Found> {
         let tap = &self.sent.submitted.tap;
-        let found = loop {
+        loop {
             let taken = tap.take();
             self.feed(&taken.bytes);
             if let Some(found) = self.look().await? {
-                break found;
+                return Ok(found);
             }
             if taken.overflow || self.transcript.len() > self.limit {
                 return Err(self.too_long());
@@ -301,7 +314,7 @@ impl<'a> Reading<'a> {
                 self.feed(&rest.bytes);
                 self.detector.quiet();
                 match self.look_at_last().await {
-                    Some(found) => break found,
+                    Some(found) => return Ok(found),
                     None => return Err(self.ended(end)),
                 }
             }
@@ -319,13 +332,12 @@ impl<'a> Reading<'a> {
             };
             if now >= until {
                 if let Some(found) = self.on_quiet(now >= taken.last + DECIDED).await? {
-                    break found;
+                    return Ok(found);
                 }
                 continue;
             }
             tap.changed(until.min(self.deadline)).await;
-        };
-        self.finish(found).await
+        }
     }
 
     fn feed(&mut self, bytes: &[u8]) {
@@ -409,6 +421,7 @@ impl<'a> Reading<'a> {
             Err(error) => return Err(error),
         };
         let sighting = Sighting::of(&screen, self.detector.marker(), &self.sent.message);
+        self.before = self.older.clone();
         Ok(sighting
             .has_new(&mut self.older)
             .then_some(Found { line: None }))
@@ -426,8 +439,8 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Takes what belongs to the answer after the marker.
-    async fn finish(mut self, found: Found) -> Result<String> {
+    /// Takes what belongs to the answer after the marker. None if it turns out not to be one.
+    async fn finish(&mut self, found: Found) -> Result<Option<String>> {
         let tap = &self.sent.submitted.tap;
         match self.end {
             AnswerEnd::Quiet(quiet) => {
@@ -456,11 +469,18 @@ impl<'a> Reading<'a> {
             (None, _) | (_, true) if taken.end.is_none() => self.screen_answer().await,
             _ => None,
         };
+        let marker = self.detector.marker();
+        if let Some(answer) = &answer
+            && answer::became_a_word(answer, marker)
+        {
+            self.older = std::mem::take(&mut self.before);
+            return Ok(None);
+        }
         let answer = answer.unwrap_or_else(|| self.transcript_answer());
-        Ok(match self.end {
-            AnswerEnd::AtMarker => answer::until_marker(&answer, self.detector.marker()),
+        Ok(Some(match self.end {
+            AnswerEnd::AtMarker => answer::until_marker(&answer, marker),
             AnswerEnd::Quiet(_) => answer,
-        })
+        }))
     }
 
     /// What the pane shows of the answer, with what scrolled off since the submit.

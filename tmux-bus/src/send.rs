@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::{
     control::{Control, Request},
     detector::Echo,
-    error::{Error, Refusal, Result},
+    error::{Error, PartialAnswer, Refusal, Result},
     marker,
     octal::quote,
     pane::PaneId,
@@ -177,6 +177,9 @@ impl Sender {
     }
 
     async fn target(&self) -> Result<(Target, Terminal)> {
+        if self.control.is_gone() {
+            return Err(self.control.gone(PartialAnswer::default()));
+        }
         let known = self.control.panes().target(self.pane);
         let target = match known.filter(|t| t.exit.is_none() && !t.tty.is_empty()) {
             Some(target) => target,

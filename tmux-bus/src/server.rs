@@ -305,6 +305,7 @@ impl Server {
         let panes = control.list_panes().await?;
         if let [only] = panes.as_slice()
             && only.launch.is_empty()
+            && only.agent.is_empty()
         {
             return Ok(only.id);
         }

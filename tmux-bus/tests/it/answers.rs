@@ -89,6 +89,8 @@ async fn the_marker_inside_another_word_does_not_count() {
     no_answer(&server, pane, "say TEST OKAY").await;
     // cut in the middle of the word by the program
     no_answer(&server, pane, "pieces a TEST OK|AY then").await;
+    let pane = open(&server, Program::Screen).await;
+    no_answer(&server, pane, "pieces a TE|ST OK|AY then").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

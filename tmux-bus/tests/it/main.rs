@@ -12,5 +12,9 @@ mod programs;
 mod support;
 
 mod answers;
+mod cluster;
+mod config;
 mod deaths;
+mod faults;
+mod log;
 mod sends;

@@ -31,13 +31,17 @@ pub enum Program {
 /// What marks the answers of all programs.
 pub const MARKER: &str = "TEST OK";
 
-pub fn launch(program: Program) -> Launch {
+/// Starts the program that the variable `PANE_PROGRAM` names.
+pub fn command_line() -> String {
     let exe = std::env::current_exe().unwrap();
-    Launch::new(format!(
+    format!(
         "exec '{}' --quiet --exact --ignored --nocapture programs::run",
         exe.display()
-    ))
-    .env("PANE_PROGRAM", format!("{program:?}"))
+    )
+}
+
+pub fn launch(program: Program) -> Launch {
+    Launch::new(command_line()).env("PANE_PROGRAM", format!("{program:?}"))
 }
 
 /// As [`launch`], with a file that gets each message as it was received, between its length and a
@@ -203,6 +207,11 @@ fn act(message: &str, show: &mut dyn FnMut(&str)) {
         "slow" => {
             std::thread::sleep(Duration::from_millis(rest.parse().unwrap()));
             show(&format!("slow\r\n{MARKER}\r\n"));
+        }
+        // Does what a message with a marker of its own asks for.
+        "repeat" => {
+            let (_, marker) = rest.trim_end_matches(')').rsplit_once(": ").unwrap();
+            show(&format!("as you wish\r\n{marker}\r\n"));
         }
         // Never answers.
         "silent" => {}

@@ -1,0 +1,351 @@
+//! Clusters: start, talk, look, restart, stop, and find again.
+
+use std::{fs, time::Duration};
+
+use tempfile::TempDir;
+use tmux_bus::{
+    AskOptions, ClusterBuilder, ClusterConfig, ClusterManager, Error, LogFilter, MessageLog,
+    MessageType,
+};
+
+use crate::{
+    programs::{self, MARKER},
+    support::{LONG, eventually, kill_server, need_tmux, tmux},
+};
+
+/// A cluster of this test's programs, ended with it.
+struct TestCluster {
+    cluster: ClusterManager,
+    dir: TempDir,
+}
+
+impl Drop for TestCluster {
+    fn drop(&mut self) {
+        kill_server(self.cluster.socket());
+    }
+}
+
+impl std::ops::Deref for TestCluster {
+    type Target = ClusterManager;
+
+    fn deref(&self) -> &ClusterManager {
+        &self.cluster
+    }
+}
+
+/// Writes a configuration with one agent for each program.
+fn config(dir: &TempDir, programs: &[&str]) -> ClusterConfig {
+    fs::create_dir_all(dir.path().join("config")).unwrap();
+    let mut text = "cluster: { name: team, session_name: team, work_dir: . }\nagents:\n".to_owned();
+    for (i, program) in programs.iter().enumerate() {
+        fs::write(dir.path().join(format!("{i}.txt")), MARKER).unwrap();
+        // The programs mark all answers alike; each marker is given once, with a word of its own.
+        let marker = if i == 0 {
+            MARKER.to_owned()
+        } else {
+            format!("{MARKER} {i}")
+        };
+        text.push_str(&format!(
+            "  - {{ name: agent{i}, role: role{i}, personality_prompt_path: {i}.txt, marker: \"{marker}\", pane_index: {i}, timeout_s: 40, \
+             command: {}, env: {{ PANE_PROGRAM: {program} }} }}\n",
+            serde_json::to_string(&programs::command_line()).unwrap(),
+        ));
+    }
+    let path = dir.path().join("config/team.yaml");
+    fs::write(&path, text).unwrap();
+    ClusterConfig::load(path).unwrap()
+}
+
+fn builder(dir: &TempDir, config: ClusterConfig) -> ClusterBuilder {
+    need_tmux();
+    ClusterManager::builder(config).runtime_dir(dir.path().join("run"))
+}
+
+async fn start(programs: &[&str]) -> TestCluster {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = builder(&dir, config(&dir, programs)).start().await.unwrap();
+    TestCluster { cluster, dir }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_talk_and_all_of_it_is_logged() {
+    let team = start(&["Lines", "Raw", "Screen"]).await;
+    let agent = team.agent("agent1").unwrap();
+    assert_eq!(agent.name(), "agent1");
+    let answer = agent.send_to("agent0", "hello").await.unwrap();
+    assert_eq!(answer, "got 5 bytes\nTEST OK");
+    let boss = team.agent("agent0").unwrap();
+    boss.send_to("agent2", "say fine\\nTE\\e[0mST OK 2")
+        .await
+        .unwrap();
+    boss.post_to("agent1", "silent note").await.unwrap();
+    let short = AskOptions::default().timeout(Duration::from_millis(300));
+    boss.send_to_with("agent1", "silent question", &short)
+        .await
+        .unwrap_err();
+    // What was refused was not said.
+    boss.send_to("agent0", "two\nlines").await.unwrap_err();
+    boss.send_to("nobody", "hello").await.unwrap_err();
+
+    let log = MessageLog::read(team.logger().path(), &LogFilter::default()).unwrap();
+    assert!(team.logger().path().ends_with("logs/messages.jsonl"));
+    let kinds: Vec<_> = log
+        .entries
+        .iter()
+        .map(|e| {
+            (
+                e.from_agent.as_str(),
+                e.to_agent.as_str(),
+                e.message_type.clone(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            ("agent1", "agent0", MessageType::Task),
+            ("agent0", "agent1", MessageType::Result),
+            ("agent0", "agent2", MessageType::Task),
+            ("agent2", "agent0", MessageType::Result),
+            ("agent0", "agent1", MessageType::Info),
+            ("agent0", "agent1", MessageType::Task),
+            ("agent1", "agent0", MessageType::Error),
+        ]
+    );
+    assert_eq!(log.entries[1].reply_to.as_ref(), Some(&log.entries[0].id));
+    assert_eq!(log.entries[1].content, answer);
+    assert_eq!(log.entries[6].reply_to.as_ref(), Some(&log.entries[5].id));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unknown_agent_is_told_who_is_known() {
+    let team = start(&["Lines", "Lines"]).await;
+    for error in [
+        team.get_pane("nobody").unwrap_err(),
+        team.get_marker("nobody").unwrap_err(),
+        team.agent("nobody").unwrap_err(),
+        team.restart("nobody").await.unwrap_err(),
+    ] {
+        assert_eq!(
+            error.to_string(),
+            "there is no agent `nobody`; known agents: agent0, agent1"
+        );
+    }
+    assert_eq!(team.get_marker("agent1").unwrap(), "TEST OK 1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_process_finds_the_cluster_again() {
+    let team = start(&["Lines", "Raw"]).await;
+    let again = builder(&team.dir, config(&team.dir, &["Lines", "Raw"]))
+        .attach()
+        .await
+        .unwrap();
+    assert_eq!(again.socket(), team.socket());
+    assert_eq!(
+        again.get_pane("agent1").unwrap(),
+        team.get_pane("agent1").unwrap()
+    );
+    // It has not seen the output in which the program asked for bracketed paste.
+    let answer = again
+        .agent("agent0")
+        .unwrap()
+        .send_to("agent1", "say several\\nTE\\e[0mST OK 1\n\nlines")
+        .await
+        .unwrap();
+    assert!(answer.starts_with("several\nTEST OK 1"), "{answer}");
+    // An agent that the session does not have.
+    let error = builder(&team.dir, config(&team.dir, &["Lines", "Raw", "Lines"]))
+        .attach()
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::UnknownAgent { .. }), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn status_tells_who_lives_who_is_busy_and_where() {
+    let team = start(&["Lines", "Lines"]).await;
+    let status = team.status().await.unwrap();
+    assert_eq!(
+        (status.session.as_str(), status.socket.as_path()),
+        ("team", team.socket())
+    );
+    for agent in &status.agents {
+        assert!(
+            agent.alive && !agent.busy && agent.exit.is_none(),
+            "{agent:?}"
+        );
+        assert!(agent.last_activity.is_some());
+    }
+    let pane = team.get_pane("agent0").unwrap();
+    let sent = team.pane_io().send_message(pane, "silent").await.unwrap();
+    // Seen by another process too.
+    let again = builder(&team.dir, config(&team.dir, &["Lines", "Lines"]))
+        .attach()
+        .await
+        .unwrap();
+    for cluster in [&team.cluster, &again] {
+        let status = cluster.status().await.unwrap();
+        assert_eq!(
+            status.agents.iter().map(|a| a.busy).collect::<Vec<_>>(),
+            [true, false]
+        );
+    }
+    drop(sent);
+    drop(team.pane_io().send_message(pane, "exit 5").await.unwrap());
+    let deadline = tokio::time::Instant::now() + LONG;
+    loop {
+        let status = again.status().await.unwrap();
+        if !status.agents[0].alive {
+            assert_eq!(status.agents[0].exit.unwrap().to_string(), "exit status 5");
+            assert!(status.agents[1].alive);
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_is_restarted_in_its_pane() {
+    let team = start(&["Lines", "Lines"]).await;
+    let again = builder(&team.dir, config(&team.dir, &["Lines", "Lines"]))
+        .attach()
+        .await
+        .unwrap();
+    let pane = team.get_pane("agent0").unwrap();
+    let boss = team.agent("agent1").unwrap();
+    // Who waits is told.
+    let waiting = tokio::spawn({
+        let boss = boss.clone();
+        async move { boss.send_to("agent0", "say h\\e[0malf").await }
+    });
+    eventually("it was asked", || {
+        tmux(
+            team.socket(),
+            &["capture-pane", "-p", "-t", &pane.to_string()],
+        )
+        .contains("half")
+    });
+    team.restart("agent0").await.unwrap();
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::PaneDied { .. }), "{error:?}");
+    assert_eq!(error.partial(), Some("half"));
+    assert_eq!(team.get_pane("agent0").unwrap(), pane);
+    for cluster in [&team.cluster, &again] {
+        let answer = cluster
+            .agent("agent1")
+            .unwrap()
+            .send_to("agent0", "hello")
+            .await
+            .unwrap();
+        assert_eq!(answer, "got 5 bytes\nTEST OK");
+    }
+    // Also one that has ended by itself.
+    drop(team.pane_io().send_message(pane, "exit 1").await.unwrap());
+    team.restart("agent0").await.unwrap();
+    boss.send_to("agent0", "hello").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stop_ends_everything_and_may_be_repeated() {
+    let team = start(&["Lines", "Raw", "Screen"]).await;
+    let pids: Vec<i32> = tmux(team.socket(), &["list-panes", "-s", "-F", "#{pane_pid}"])
+        .lines()
+        .map(|pid| pid.parse().unwrap())
+        .collect();
+    assert_eq!(pids.len(), 3);
+    team.stop().await.unwrap();
+    for pid in pids {
+        let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z "), "{state}");
+    }
+    team.stop().await.unwrap();
+    let error = builder(&team.dir, config(&team.dir, &["Lines"]))
+        .attach()
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::NotRunning { .. }), "{error:?}");
+    // And it can be started again.
+    let again = builder(&team.dir, config(&team.dir, &["Lines"]))
+        .start()
+        .await
+        .unwrap();
+    again
+        .agent("agent0")
+        .unwrap()
+        .send_to("agent0", "hello")
+        .await
+        .unwrap();
+    again.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_may_have_to_answer_a_question_to_be_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = builder(&dir, config(&dir, &["Lines"]))
+        .startup_question("are you there?")
+        .start()
+        .await
+        .unwrap();
+    let team = TestCluster { cluster, dir };
+    let pane = team.get_pane("agent0").unwrap();
+    let screen = tmux(
+        team.socket(),
+        &["capture-pane", "-p", "-t", &pane.to_string()],
+    );
+    assert!(
+        screen.contains("are you there?") && screen.contains("got 14 bytes"),
+        "{screen}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_does_not_get_ready_fails_the_start_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    for (command, expected) in [
+        ("echo no such luck; exit 9", "exit status 9"),
+        ("exec sleep 1000", "no prompt"),
+    ] {
+        let mut config = config(&dir, &["Lines", "Lines"]);
+        config.agents[1].command = Some(command.to_owned());
+        config.agents[1].timeout = Duration::from_millis(600);
+        let error = builder(&dir, config.clone()).start().await.unwrap_err();
+        assert!(
+            matches!(&error, Error::NotReady { agent, .. } if agent == "agent1"),
+            "{error:?}"
+        );
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains(expected), "{cause}");
+        let error = builder(&dir, config).attach().await.unwrap_err();
+        assert!(matches!(error, Error::NotRunning { .. }), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_marker_for_one_request_is_asked_for_and_found() {
+    let team = start(&["Lines"]).await;
+    let agent = team.agent("agent0").unwrap();
+    // The program answers with the plain marker only, which is not the one that was asked for.
+    let options = AskOptions::default()
+        .nonce()
+        .timeout(Duration::from_millis(700));
+    let error = agent
+        .send_to_with("agent0", "hello", &options)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::ResponseTimeout { marker, .. } if marker.starts_with("TEST OK ")),
+        "{error:?}"
+    );
+    // This one repeats the end of the message.
+    let answer = agent
+        .send_to_with(
+            "agent0",
+            "repeat",
+            &AskOptions::default().nonce().timeout(LONG),
+        )
+        .await
+        .unwrap();
+    assert!(answer.contains("TEST OK "), "{answer}");
+}

@@ -1,0 +1,210 @@
+//! tmux itself: missing, failing, hanging, too old, or someone else's.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
+
+use tempfile::TempDir;
+use tmux_bus::{Error, Server};
+
+use crate::{
+    programs::{Program, launch},
+    support::{TestServer, builder, eventually, tmux},
+};
+
+fn script(dir: &TempDir, text: &str) -> PathBuf {
+    let path = dir.path().join("tmux");
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn missing_failing_and_hanging_are_three_errors_and_too_old_a_fourth() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = |program: PathBuf| {
+        builder(&dir)
+            .program(program)
+            .tmux_timeout(Duration::from_millis(300))
+            .start()
+    };
+
+    let error = start(dir.path().join("no-tmux")).await.unwrap_err();
+    assert!(matches!(error, Error::TmuxMissing { .. }), "{error:?}");
+    assert!(error.to_string().contains("install tmux 3.2"), "{error}");
+
+    let error = start(script(&dir, "echo broken >&2; exit 3"))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::TmuxFailed { message, .. } if message == "broken"),
+        "{error:?}"
+    );
+
+    let error = start(script(&dir, "exec sleep 60")).await.unwrap_err();
+    assert!(matches!(error, Error::TmuxTimeout { .. }), "{error:?}");
+    assert!(error.is_timeout());
+
+    let error = start(script(&dir, "echo tmux 1.6")).await.unwrap_err();
+    assert!(matches!(error, Error::TmuxTooOld { .. }), "{error:?}");
+    assert!(
+        error.to_string().contains("3.2"),
+        "the version needed: {error}"
+    );
+}
+
+#[tokio::test]
+async fn session_names_that_tmux_would_change_or_misread_are_refused() {
+    for name in [
+        "my team",
+        "a.b",
+        "a@b",
+        "a/b",
+        "a:b",
+        "",
+        "-a",
+        "=a",
+        "a\nb",
+        "$1",
+        "a*",
+        &"x".repeat(65),
+    ] {
+        let error = Server::builder(name).start().await.unwrap_err();
+        assert!(
+            matches!(error, Error::InvalidName { .. }),
+            "{name}: {error:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_whose_name_begins_with_ours_is_never_touched() {
+    let server = TestServer::start().await;
+    // Another session on the very same server, and ours ends.
+    server.tmux(&["new-session", "-d", "-s", "test-longer", "exec sleep 1000"]);
+    server.stop(Duration::from_millis(200)).await.unwrap();
+    assert_eq!(
+        server
+            .tmux(&["list-sessions", "-F", "#{session_name}"])
+            .trim(),
+        "test-longer"
+    );
+    let error = builder(server.dir()).attach().await.unwrap_err();
+    assert!(matches!(error, Error::NotRunning { .. }), "{error:?}");
+    server.stop(Duration::from_millis(200)).await.unwrap();
+    assert_eq!(
+        server
+            .tmux(&["list-sessions", "-F", "#{session_name}"])
+            .trim(),
+        "test-longer"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_start_is_refused_and_an_attach_without_a_start_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = builder(&dir).attach().await.unwrap_err();
+    assert!(matches!(error, Error::NotRunning { .. }), "{error:?}");
+    assert!(!dir.path().join("run").exists(), "looking changes nothing");
+    let server = TestServer::from(builder(&dir).start().await.unwrap(), dir);
+    let error = builder(server.dir()).start().await.unwrap_err();
+    assert!(matches!(error, Error::AlreadyRunning { .. }), "{error:?}");
+    // Another configuration's session of the same name is another server.
+    let other = builder(server.dir())
+        .key("/other/config.yaml")
+        .start()
+        .await
+        .unwrap();
+    assert_ne!(other.socket(), server.socket());
+    other.stop(Duration::from_millis(200)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_socket_is_private_and_the_users_configuration_is_not_read() {
+    let server = TestServer::start().await;
+    let folder = server.socket().parent().unwrap();
+    assert_eq!(
+        fs::metadata(folder).unwrap().permissions().mode() & 0o777,
+        0o700
+    );
+    assert!(server.socket().starts_with(server.dir().path()));
+    // `-f /dev/null` is what was read.
+    assert_eq!(
+        tmux(
+            server.socket(),
+            &["display-message", "-p", "#{config_files}"]
+        )
+        .trim(),
+        "/dev/null"
+    );
+    assert!(
+        std::env::var("TMUX").is_err()
+            || !std::env::var("TMUX")
+                .unwrap()
+                .contains(server.socket().to_str().unwrap())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_captured_line_that_looks_like_the_end_of_a_block_does_no_harm() {
+    let server = TestServer::start().await;
+    let pane = server.open_pane(&launch(Program::Screen)).await.unwrap();
+    server.shows(pane, "shortcuts");
+    // A full-screen program is captured for each answer.
+    for i in 0..20 {
+        let message = format!(
+            "say %end 1794795115 {i} 1\\n%error 1 2 1\\n%exit\\n%output %0 x\\nT\\e[0mEST OK {i}"
+        );
+        let answer = server.ask(pane, &message).await.unwrap();
+        assert!(
+            answer.ends_with(&format!("%exit\n%output %0 x\nTEST OK {i}")),
+            "{answer}"
+        );
+    }
+}
+
+/// Some commands crash or hang tmux 3.3a: this crate must not know them.
+#[test]
+fn commands_that_crash_tmux_are_not_used() {
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for entry in fs::read_dir(source).unwrap() {
+        let path = entry.unwrap().path();
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue;
+        };
+        for command in [
+            "refresh-client",
+            "display-popup",
+            "pause-after",
+            "wait-for",
+            "send-keys",
+        ] {
+            assert!(!text.contains(command), "{command} in {}", path.display());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn panes_keep_their_ids_when_others_go() {
+    let server = TestServer::start().await;
+    let mut panes = Vec::new();
+    for _ in 0..6 {
+        panes.push(server.open_pane(&launch(Program::Lines)).await.unwrap());
+    }
+    for &pane in &panes {
+        server.shows(pane, ">");
+    }
+    server.tmux(&["kill-pane", "-t", &panes[1].to_string()]);
+    eventually("it is gone", || {
+        !server
+            .tmux(&["list-panes", "-F", "#{pane_id}"])
+            .lines()
+            .any(|id| id == panes[1].to_string())
+    });
+    for (i, &pane) in panes.iter().enumerate().filter(|(i, _)| *i != 1) {
+        let answer = server
+            .ask(pane, &format!("say I am {i}\\nT\\e[0mEST OK"))
+            .await
+            .unwrap();
+        assert_eq!(answer, format!("I am {i}\nTEST OK"));
+    }
+    assert!(server.pane_io().send_message(panes[1], "x").await.is_err());
+}
