@@ -57,7 +57,12 @@ fn after_echo(text: &str, message: &str, which: Which) -> Option<usize> {
     if wanted.is_empty() {
         return None;
     }
-    let places: Vec<(usize, char)> = offsets(text).collect();
+    // The echo precedes all that the program prints, but for what it was still printing.
+    let window = match which {
+        First => 1024 + wanted.len(),
+        Last => usize::MAX,
+    };
+    let places: Vec<(usize, char)> = offsets(text).take(window).collect();
     let last = places.len().checked_sub(wanted.len())?;
     let is_here = |&at: &usize| {
         places[at..at + wanted.len()]
@@ -66,8 +71,7 @@ fn after_echo(text: &str, message: &str, which: Which) -> Option<usize> {
             .all(|((_, a), b)| a == b)
     };
     let at = match which {
-        // The echo precedes all that the program prints, but for what it was still printing.
-        First => (0..=last.min(1024)).find(is_here)?,
+        First => (0..=last).find(is_here)?,
         Last => (0..=last).rev().find(is_here)?,
     };
     let end = places[at + wanted.len() - 1].0;

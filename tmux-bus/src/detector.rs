@@ -18,6 +18,38 @@ pub(crate) struct Hit {
     pub(crate) before: Vec<char>,
 }
 
+/// A message and the marker that its answer will have.
+#[derive(Debug)]
+pub(crate) struct Question {
+    marker: Marker,
+    /// Where the message has the marker among other words.
+    quotes: Vec<Quote>,
+    /// The message has the marker and nothing else, by which its echo could be told.
+    bare: bool,
+    end: String,
+}
+
+impl Question {
+    pub(crate) fn new(marker: Marker, message: &str) -> Self {
+        let folded = fold(message);
+        let is_bare = |quote: &Quote| quote.before.is_empty() && quote.after.is_empty();
+        let (bare, quotes): (Vec<_>, _) = quotes(&folded, &marker).into_iter().partition(is_bare);
+        Self {
+            quotes,
+            bare: !bare.is_empty(),
+            end: folded[folded.len().saturating_sub(CONTEXT)..]
+                .iter()
+                .map(|f| f.c)
+                .collect(),
+            marker,
+        }
+    }
+
+    pub(crate) fn marker(&self) -> &Marker {
+        &self.marker
+    }
+}
+
 /// Searches a stream of characters in one pass.
 #[derive(Debug)]
 pub(crate) struct Detector {
@@ -47,21 +79,12 @@ struct Pending {
 
 impl Detector {
     /// `echoed` tells that the terminal will echo the message once before the program sees it.
-    pub(crate) fn new(marker: Marker, message: &str, echoed: bool) -> Self {
-        let folded = fold(message);
-        let quotes = quotes(&folded, &marker);
-        let bare = quotes
-            .iter()
-            .any(|q| q.before.is_empty() && q.after.is_empty());
+    pub(crate) fn new(question: &Question, echoed: bool) -> Self {
         Self {
-            echo: Echo::of(&folded),
-            echoes: u32::from(bare && echoed),
-            // A bare marker has nothing to tell its echo by.
-            quotes: quotes
-                .into_iter()
-                .filter(|q| !(q.before.is_empty() && q.after.is_empty()))
-                .collect(),
-            marker,
+            echo: Echo::of(&question.end),
+            echoes: u32::from(question.bare && echoed),
+            quotes: question.quotes.clone(),
+            marker: question.marker.clone(),
             tail: VecDeque::new(),
             gap: Gap::Break,
             count: 0,
@@ -69,10 +92,6 @@ impl Detector {
             hits: Vec::new(),
             last_echo: None,
         }
-    }
-
-    pub(crate) fn marker(&self) -> &Marker {
-        &self.marker
     }
 
     pub(crate) fn hits(&self) -> &[Hit] {
@@ -225,10 +244,12 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    pub(crate) fn of(message: &[Folded]) -> Self {
-        let end = &message[message.len().saturating_sub(CONTEXT)..];
+    pub(crate) fn of(message: &str) -> Self {
+        let counts = message.chars().rev().filter(|&c| kind(c).is_none());
+        let mut end: Vec<char> = counts.take(CONTEXT).collect();
+        end.reverse();
         Self {
-            end: end.iter().map(|f| f.c).collect(),
+            end,
             tail: VecDeque::new(),
         }
     }
@@ -251,8 +272,8 @@ pub(crate) struct Sighting {
 }
 
 impl Sighting {
-    pub(crate) fn of(screen: &str, marker: &Marker, message: &str) -> Self {
-        let mut detector = Detector::new(marker.clone(), message, false);
+    pub(crate) fn of(screen: &str, question: &Question) -> Self {
+        let mut detector = Detector::new(question, false);
         for (line, text) in screen.lines().enumerate() {
             text.chars()
                 .for_each(|c| detector.step(Step::Print(c), line));

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::{
     answer,
     control::{Control, Request},
-    detector::{Detector, Sighting},
+    detector::{Detector, Question, Sighting},
     error::{Error, PartialAnswer, Result},
     marker::Marker,
     pane::PaneId,
@@ -238,6 +238,7 @@ struct Reading<'a> {
     limit: usize,
     tokenizer: Tokenizer,
     transcript: Transcript,
+    question: Question,
     detector: Detector,
     /// The program draws on the screen: then the screen is the answer, and the stream tells when to
     /// look at it.
@@ -268,6 +269,7 @@ impl<'a> Reading<'a> {
         limit: usize,
     ) -> Self {
         let submitted = &sent.submitted;
+        let question = Question::new(marker, &sent.message);
         Self {
             control,
             sent,
@@ -277,8 +279,9 @@ impl<'a> Reading<'a> {
             tokenizer: Tokenizer::default(),
             transcript: Transcript::new(submitted.width),
             before: Sighting::default(),
-            older: Sighting::of(&submitted.screen, &marker, &sent.message),
-            detector: Detector::new(marker, &sent.message, submitted.echoed),
+            older: Sighting::of(&submitted.screen, &question),
+            detector: Detector::new(&question, submitted.echoed),
+            question,
             draws: false,
             linear: 0,
             scrolled: None,
@@ -420,7 +423,7 @@ impl<'a> Reading<'a> {
             Err(Error::ServerGone { .. } | Error::TmuxFailed { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let sighting = Sighting::of(&screen, self.detector.marker(), &self.sent.message);
+        let sighting = Sighting::of(&screen, &self.question);
         self.before = self.older.clone();
         Ok(sighting
             .has_new(&mut self.older)
@@ -469,7 +472,7 @@ impl<'a> Reading<'a> {
             (None, _) | (_, true) if taken.end.is_none() => self.screen_answer().await,
             _ => None,
         };
-        let marker = self.detector.marker();
+        let marker = self.question.marker();
         if let Some(answer) = &answer
             && answer::became_a_word(answer, marker)
         {
@@ -512,7 +515,7 @@ impl<'a> Reading<'a> {
             &screen,
             &submitted.screen,
             &self.sent.message,
-            self.detector.marker(),
+            self.question.marker(),
         ))
     }
 
@@ -537,7 +540,7 @@ impl<'a> Reading<'a> {
 
     fn timed_out(&self) -> Error {
         Error::ResponseTimeout {
-            marker: self.detector.marker().as_str().to_owned(),
+            marker: self.question.marker().as_str().to_owned(),
             pane: self.sent.pane,
             partial: self.partial(),
         }

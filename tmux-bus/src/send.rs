@@ -36,10 +36,8 @@ const INLINE: usize = 4096;
 
 /// How long the pane must be quiet after the echo, before the submit.
 const QUIET: Duration = Duration::from_millis(15);
-/// The same when the program shows something else than the text, such as `[pasted 20 lines]`.
-const QUIET_UNKNOWN: Duration = Duration::from_millis(50);
 /// How long a program that shows nothing at all is waited for.
-const NO_ECHO: Duration = Duration::from_millis(250);
+const NO_ECHO: Duration = Duration::from_millis(100);
 /// How long a pane that is never quiet (a spinner) is waited for once the echo was seen.
 const RESTLESS: Duration = Duration::from_millis(300);
 /// How long in all.
@@ -384,7 +382,7 @@ impl Drop for Buffer {
 async fn settle(tap: &Tap, tty: &str, message: &str) {
     let start = Instant::now();
     let limit = start + SETTLE_LIMIT;
-    let mut echo = Echo::of(&marker::fold(message));
+    let mut echo = Echo::of(message);
     let mut tokenizer = Tokenizer::default();
     let (mut shown, mut echoed_at) = (false, None);
     loop {
@@ -407,7 +405,8 @@ async fn settle(tap: &Tap, tty: &str, message: &str) {
         }
         let ready = match (shown, echoed_at) {
             (_, Some(at)) => (taken.last + QUIET).min(at + RESTLESS),
-            (true, None) => taken.last + QUIET_UNKNOWN,
+            // Something else than the text, such as `[pasted 20 lines]`.
+            (true, None) => taken.last + QUIET,
             (false, None) => start + NO_ECHO,
         };
         let next = if now < ready {

@@ -4,7 +4,10 @@ use super::*;
 use crate::vt::Tokenizer;
 
 fn detector(marker: &str, message: &str, echoed: bool) -> Detector {
-    Detector::new(Marker::new(marker).unwrap(), message, echoed)
+    Detector::new(
+        &Question::new(Marker::new(marker).unwrap(), message),
+        echoed,
+    )
 }
 
 fn hits(marker: &str, message: &str, pieces: &[&[u8]]) -> usize {
@@ -110,11 +113,11 @@ fn an_undecided_end_waits_for_quiet() {
 
 #[track_caller]
 fn check_screens(message: &str, before: &str, after: &[&str], expected: bool) {
-    let marker = Marker::new("CODING OK").unwrap();
-    let mut older = Sighting::of(before, &marker, message);
+    let question = Question::new(Marker::new("CODING OK").unwrap(), message);
+    let mut older = Sighting::of(before, &question);
     let mut found = false;
     for screen in after {
-        found = Sighting::of(screen, &marker, message).has_new(&mut older);
+        found = Sighting::of(screen, &question).has_new(&mut older);
     }
     assert_eq!(found, expected);
 }
@@ -160,9 +163,9 @@ proptest! {
     fn any_bytes_do_not_panic(bytes: Vec<u8>, marker in "[A-Z ]{0,4}X", message: String) {
         hits(&marker, &message, &[&bytes]);
         let screen = String::from_utf8_lossy(&bytes);
-        let marker = Marker::new(&marker).unwrap();
-        let mut older = Sighting::of(&message, &marker, &message);
-        Sighting::of(&screen, &marker, &message).has_new(&mut older);
+        let question = Question::new(Marker::new(&marker).unwrap(), &message);
+        let mut older = Sighting::of(&message, &question);
+        Sighting::of(&screen, &question).has_new(&mut older);
     }
 
     #[test]
