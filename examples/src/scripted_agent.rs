@@ -1,6 +1,6 @@
 //! A stand-in for a coding agent that behaves as the real command lines do, with no key and
 //! no network: it takes a prompt on standard input, prints claude-shaped `stream-json`, runs
-//! a real tool in a session of its own, remembers the conversation on disk, and takes time.
+//! a real tool in a process group of its own, remembers the conversation on disk, and takes time.
 //!
 //! Each example carries it as a hidden subcommand, `scripted-agent`, so that one `cargo run`
 //! is enough. What the prompt holds steers it:
@@ -14,21 +14,48 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use exec_core::CommandConfig;
+use exec_profiles::{ProfileDefinition, builtin};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+/// The label of its profile.
+pub const LABEL: &str = "scripted";
+
 /// The name of the hidden subcommand.
-pub const SUBCOMMAND: &str = "scripted-agent";
+const SUBCOMMAND: &str = "scripted-agent";
 
 /// Where conversations are kept; below the workspace if unset.
-pub const HOME: &str = "SCRIPTED_AGENT_HOME";
+const HOME: &str = "SCRIPTED_AGENT_HOME";
 
 /// How long it thinks before each step unless told otherwise.
 const THINKING: Duration = Duration::from_millis(120);
+
+/// Its profile: Claude Code's, with this very program in the place of `claude`. Conversations
+/// are kept in `home`.
+pub fn profile(home: &Path) -> io::Result<ProfileDefinition> {
+    let program = std::env::current_exe()?;
+    let program = program.to_str().ok_or_else(|| {
+        io::Error::other(format!(
+            "the path of this program is not UTF-8: {program:?}"
+        ))
+    })?;
+    let mut profile = builtin::claude_code();
+    profile.label = LABEL.to_owned();
+    profile.command = CommandConfig::new(
+        program,
+        [SUBCOMMAND, "-p", "--verbose", "--output-format=stream-json"],
+    );
+    let home = std::path::absolute(home)?.to_string_lossy().into_owned();
+    profile.command.env.insert(HOME.to_owned(), home);
+    profile.variants.clear();
+    profile.native_binary = None;
+    Ok(profile)
+}
 
 /// Runs the agent if the program was called as one: `PROGRAM scripted-agent …`. Call it first
 /// in `main`.

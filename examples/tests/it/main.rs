@@ -3,3 +3,4 @@
 
 mod operator_manager;
 mod program;
+mod run_agent;

@@ -1,0 +1,341 @@
+//! Runs a coding agent in a workspace and shows what it does as it happens.
+//!
+//! ```sh
+//! cargo run -p examples --example run_agent -- "Count the files here"
+//! cargo run -p examples --example run_agent -- --profile claude-code --variant plan "Plan a test"
+//! cargo run -p examples --example run_agent -- --follow-up SESSION_ID "And now the folders"
+//! cargo run -p examples --example run_agent -- --list
+//! ```
+//!
+//! Without `--profile` a scripted stand-in answers, so it works with no agent installed.
+//! Ctrl-C stops the agent with everything that it has started. What is written (the record of
+//! executions, the stand-in's conversations) goes to `--state`.
+//!
+//! Exit codes: 0 the agent succeeded, 1 it failed or could not be started, 2 wrong arguments,
+//! 130 it was stopped by Ctrl-C.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "printing is what a command is for"
+)]
+
+use std::error::Error;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use examples::scripted_agent;
+use exec_core::{
+    AgentEvent, EventKind, ExecutionContext, ExecutionService, ExitReport, FollowUpRequest,
+    LaunchRequest, NewChatRequest, OutputStream, SessionId, StopOutcome,
+};
+use exec_profiles::{ProfileRegistry, profile_definitions};
+use serde_json::{Value, json};
+
+/// Runs a coding agent in a workspace and shows what it does.
+#[derive(Parser)]
+#[command(name = "run_agent")]
+struct Arguments {
+    /// Which agent
+    #[arg(long, value_name = "LABEL", default_value = scripted_agent::LABEL)]
+    profile: String,
+    /// Which variant of it
+    #[arg(long, value_name = "LABEL")]
+    variant: Option<String>,
+    /// Where the agent works
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    workspace: PathBuf,
+    /// A TOML or JSON file with profiles of your own
+    #[arg(long, value_name = "FILE")]
+    profiles: Option<PathBuf>,
+    /// Where executions are written down [default: .run_agent in the workspace]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Continue this session instead of beginning one
+    #[arg(long, value_name = "SESSION_ID")]
+    follow_up: Option<SessionId>,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// Show the profiles, and whether each can run here
+    #[arg(long)]
+    list: bool,
+    /// What the agent should do
+    #[arg(required_unless_present = "list")]
+    prompt: Option<String>,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    if let Some(code) = scripted_agent::run_if_asked() {
+        return code;
+    }
+    match run(Arguments::parse()).await {
+        Ok(code) => code,
+        Err(error) => {
+            eprint!("error: {error}");
+            let mut cause = error.source();
+            while let Some(error) = cause {
+                eprint!(": {error}");
+                cause = error.source();
+            }
+            eprintln!();
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    let state = match &arguments.state {
+        Some(state) => state.clone(),
+        None => arguments.workspace.join(".run_agent"),
+    };
+    let registry = ProfileRegistry::new();
+    registry.register(scripted_agent::profile(&state.join("scripted-agent"))?)?;
+    if let Some(file) = &arguments.profiles {
+        // A mistake in one profile is told; the others can be used.
+        for error in registry.load_user_file(file)?.errors {
+            eprintln!("warning: {error}");
+        }
+    }
+    if arguments.list {
+        list(&registry);
+        return Ok(ExitCode::SUCCESS);
+    }
+
+    let mut context = ExecutionContext::for_workspace(&arguments.profile, &arguments.workspace)?;
+    context.variant_label = arguments.variant;
+    let text = arguments.prompt.unwrap_or_default();
+    let request = match arguments.follow_up {
+        None => LaunchRequest::try_from(NewChatRequest {
+            context,
+            prompt: text,
+        })?,
+        Some(session_id) => LaunchRequest::try_from(FollowUpRequest {
+            context,
+            session_id,
+            message: text,
+        })?,
+    };
+    // The default state folder is inside: a mistyped workspace must not come into being by it.
+    if !arguments.workspace.is_dir() {
+        let workspace = arguments.workspace.display();
+        return Err(format!("Workspace path does not exist: {workspace}").into());
+    }
+    let service = ExecutionService::builder(registry)
+        .state_dir(&state)
+        .build()?;
+    // Whatever an earlier run that was killed has left behind.
+    let reaped = service.reap_orphans().await?;
+    if !reaped.executions.is_empty() {
+        eprintln!("ended {} left by an earlier run", reaped.executions.len());
+    }
+
+    let execution = service.launch(request).await?;
+    let mut events = execution.events();
+    let mut show = Show::new(arguments.json);
+    let mut stopped = false;
+    loop {
+        tokio::select! {
+            event = events.next() => match event {
+                Some(event) => show.event(&event.kind),
+                None => break,
+            },
+            _ = tokio::signal::ctrl_c(), if !stopped => {
+                stopped = true;
+                eprintln!("stopping …");
+                // In the background: the events go on until everything is gone.
+                let execution = execution.clone();
+                tokio::spawn(async move {
+                    if let Ok(StopOutcome::Stopped(report)) = execution.stop().await {
+                        eprintln!("stopped {} processes in {:?}", report.processes, report.took);
+                    }
+                });
+            }
+        }
+    }
+    let report = execution.wait().await?;
+    show.finished(&report);
+    Ok(match stopped {
+        true => ExitCode::from(130),
+        false if report.is_success() && !show.failed => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Prints events, for people or for programs.
+struct Show {
+    json: bool,
+    colour: bool,
+    failed: bool,
+}
+
+impl Show {
+    fn new(json: bool) -> Self {
+        Self {
+            json,
+            colour: std::io::stdout().is_terminal(),
+            failed: false,
+        }
+    }
+
+    fn event(&mut self, kind: &EventKind) {
+        match kind {
+            EventKind::Started { process_id } => {
+                self.line(
+                    "started",
+                    "2",
+                    &format!("process {process_id}"),
+                    json!({"process_id": process_id}),
+                );
+            }
+            EventKind::SessionResolved { session_id } => {
+                self.line(
+                    "session",
+                    "2",
+                    session_id.as_str(),
+                    json!({"session_id": session_id}),
+                );
+            }
+            EventKind::SessionMismatch { asked, reported } => {
+                let text = format!("asked for {asked}, but the agent continues {reported}");
+                self.line(
+                    "mismatch",
+                    "31",
+                    &text,
+                    json!({"asked": asked, "reported": reported}),
+                );
+            }
+            EventKind::Output(output) => {
+                for event in &output.events {
+                    self.agent(event);
+                }
+                // A line that no parser knows is still a line.
+                if output.events.is_empty() {
+                    let name = match output.stream {
+                        OutputStream::Stdout => "raw",
+                        OutputStream::Stderr => "stderr",
+                    };
+                    let text = output.line.text();
+                    self.line(name, "2", &text, json!({"text": text}));
+                }
+            }
+            EventKind::Gap { missed } => {
+                self.line(
+                    "gap",
+                    "31",
+                    &format!("{missed} events"),
+                    json!({"missed": missed}),
+                );
+            }
+            // The end is shown by `finished`.
+            EventKind::Exited(_) => {}
+            other => self.line(
+                "notice",
+                "33",
+                &format!("{other:?}"),
+                json!({"text": format!("{other:?}")}),
+            ),
+        }
+    }
+
+    fn agent(&mut self, event: &AgentEvent) {
+        let mut whole = serde_json::to_value(event).unwrap_or_default();
+        // The agent's own `type` becomes our `event`.
+        let name = match whole
+            .as_object_mut()
+            .and_then(|fields| fields.remove("type"))
+        {
+            Some(Value::String(name)) => name,
+            _ => "event".to_owned(),
+        };
+        let (colour, text) = match event {
+            AgentEvent::Text { text, .. } => ("0", text.clone()),
+            AgentEvent::Thinking { text, .. } => ("2", text.clone()),
+            AgentEvent::ToolCall { name, input, .. } => ("36", format!("{name} {input}")),
+            AgentEvent::ToolResult {
+                output, is_error, ..
+            } => (
+                if *is_error { "31" } else { "36" },
+                output.trim_end().to_owned(),
+            ),
+            AgentEvent::Usage(usage) => {
+                let count = |tokens: Option<u64>| tokens.map_or("?".to_owned(), |n| n.to_string());
+                let (input, output) = (count(usage.input_tokens), count(usage.output_tokens));
+                ("2", format!("{input} tokens in, {output} out"))
+            }
+            AgentEvent::Error { message } => ("31", message.clone()),
+            AgentEvent::Finished { outcome, .. } => {
+                self.failed = *outcome == exec_core::Outcome::Failure;
+                ("2", format!("{outcome:?}").to_lowercase())
+            }
+            _ => ("2", whole.to_string()),
+        };
+        // `finished` is kept for the last line, which has the exit report.
+        let name = if name == "finished" { "outcome" } else { &name };
+        self.line(name, colour, &text, whole);
+    }
+
+    fn finished(&self, report: &ExitReport) {
+        let how = match (report.code, report.signal) {
+            (Some(code), _) => format!("exit code {code}"),
+            (None, Some(signal)) => format!("signal {signal}"),
+            (None, None) => "gone".to_owned(),
+        };
+        let text = format!(
+            "{how} after {:.1} s, {:.2} s of CPU, {} MB at most\n{}",
+            report.wall_time.as_secs_f64(),
+            report.cpu_time.as_secs_f64(),
+            report.peak_memory_bytes / 1_000_000,
+            report.session_id,
+        );
+        let fields = json!({"session_id": report.session_id, "exit": report});
+        self.line("finished", "1", &text, fields);
+    }
+
+    fn line(&self, name: &str, colour: &str, text: &str, mut fields: Value) {
+        if self.json {
+            fields["event"] = json!(name);
+            println!("{fields}");
+            return;
+        }
+        for (at, line) in text.lines().enumerate() {
+            let name = if at == 0 { name } else { "" };
+            match self.colour {
+                true => println!("{name:>15}  \x1b[{colour}m{line}\x1b[0m"),
+                false => println!("{name:>15}  {line}"),
+            }
+        }
+    }
+}
+
+/// Shows each profile with what would run, if anything.
+fn list(registry: &ProfileRegistry) {
+    let natives = profile_definitions();
+    for label in registry.labels() {
+        let native = natives.iter().find(|definition| definition.label == label);
+        let native = native.and_then(|definition| definition.native_binary.as_deref());
+        let command = registry.get_command(&label, None);
+        let binary = command.as_ref().map(|command| command.binary.as_str());
+        let can_run = match (native.filter(|name| on_path(name)), binary) {
+            (Some(native), _) => format!("can run: {native}"),
+            (None, Some(binary)) if on_path(binary) => format!("can run: {binary}"),
+            (None, Some(binary)) => format!("cannot run: {binary} is not on PATH"),
+            (None, None) => "cannot run: it has no command".to_owned(),
+        };
+        let variants = registry.get_profile(&label).map_or(Vec::new(), |profile| {
+            let labels = profile.variants.into_iter().map(|variant| variant.label);
+            labels.collect()
+        });
+        println!("{label:<14} {can_run:<40} {}", variants.join(", "));
+    }
+}
+
+fn on_path(binary: &str) -> bool {
+    if binary.contains('/') {
+        return Path::new(binary).exists();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(binary).is_file())
+}
