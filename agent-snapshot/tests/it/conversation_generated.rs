@@ -38,7 +38,7 @@ pub(crate) fn for_each(
         ..Config::default()
     };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
-    let length = if kind == Kind::Agentic { 20..80 } else { 1..30 };
+    let length = if kind == Kind::Agentic { 20..80 } else { 1..24 };
     TestRunner::new_with_rng(config, rng)
         .run(&vec(any::<u32>(), length), |numbers| {
             check(&build(kind, &numbers))
@@ -54,7 +54,7 @@ pub(crate) fn build(kind: Kind, numbers: &[u32]) -> Vec<Message> {
         calls: 0,
     };
     let first = numbers.first().copied().unwrap_or(0);
-    if first % 8 != 0 {
+    if !first.is_multiple_of(8) {
         builder.push(Message::system(text(kind, first >> 3, 24)));
     }
     builder.push(Message::user(text(kind, first >> 9, 30)));
@@ -114,7 +114,7 @@ impl Builder {
             ToolCallRequest::new(format!("c{id}"), "read_file", args)
         });
         let mut asked = Message::new(Role::Assistant);
-        if n % 5 == 0 {
+        if n.is_multiple_of(5) {
             asked.content = Some(text(self.kind, n >> 5, size / 4));
         }
         self.push(asked.with_tool_calls(requests.collect()));
@@ -131,10 +131,10 @@ impl Builder {
         if n % 4 == 1 {
             results.reverse();
         }
-        if self.kind == Kind::Interrupted && n % 3 == 0 {
+        if self.kind == Kind::Interrupted && n.is_multiple_of(3) {
             results.truncate(n as usize % (results.len() + 1));
         }
-        if n % 2 == 0 {
+        if n.is_multiple_of(2) {
             for result in results {
                 self.push(Message::tool(vec![result]));
             }

@@ -1,4 +1,4 @@
-//! Trimming, over 102,000 generated conversations.
+//! Trimming, over 101,000 generated conversations.
 
 use std::cell::Cell;
 
@@ -52,7 +52,7 @@ fn repaired_and_trimmed_interruptions_are_acceptable() {
 #[test]
 fn long_agentic_turns_use_the_room() {
     let (used, trims) = (Cell::new(0.0), Cell::new(0));
-    for_each(Kind::Agentic, 2_000, |list| {
+    for_each(Kind::Agentic, 1_000, |list| {
         for share in grow(list, 4_000)? {
             used.set(used.get() + share);
             trims.set(trims.get() + 1);

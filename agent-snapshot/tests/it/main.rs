@@ -11,9 +11,11 @@ mod conformance;
 mod conversation;
 mod conversation_generated;
 mod conversation_memory;
+mod conversation_provider;
 mod conversation_rules;
 mod conversation_sessions;
 mod conversation_summary;
+mod conversation_tokens;
 mod conversation_window;
 #[cfg(feature = "redis")]
 mod redis;

@@ -1,0 +1,274 @@
+//! Conversations: keeping token totals up, trimming, counting.
+
+use std::{
+    hint::black_box,
+    io::Write,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use agent_snapshot::{
+    History,
+    conversation::{
+        Conversation, Estimator, Message, OpenAiCounter, Role, StateManager, TokenCounter,
+        ToolCallRequest, ToolCallResult, anthropic_request, openai_request,
+    },
+};
+use benches::{Bench, Goal};
+use serde_json::json;
+
+/// As many appends as make a sample.
+const APPENDS: usize = 64;
+
+fn main() {
+    let mut bench = Bench::from_args("conversation");
+    append(&mut bench);
+    trim(&mut bench);
+    counting(&mut bench);
+    acceptance(&mut bench);
+}
+
+fn append(bench: &mut Bench) {
+    let state = StateManager::new(100_000_000);
+    let small = filled(&state, 10);
+    for (size, name) in [(1_000, "1,000"), (10_000, "10,000")] {
+        let list = filled(&state, size);
+        let all: Vec<Message> = list.iter().cloned().collect();
+        bench
+            .compare(&format!("append with token upkeep, {name} messages"))
+            .floor_timed("to 10 messages", || append_to(&state, &small))
+            .ours_timed("to the list", || append_to(&state, &list))
+            .peer_timed("counting the list anew", || {
+                let start = Instant::now();
+                let total: usize = all.iter().map(|m| Estimator.count_message(m)).sum();
+                black_box(total);
+                start.elapsed()
+            })
+            .goal(Goal::at_most_floor(1.3))
+            .run();
+    }
+}
+
+/// The time of one append, without that of making and freeing the copy.
+fn append_to(state: &StateManager, list: &Conversation) -> Duration {
+    let mut list = list.clone();
+    let messages: Vec<Message> = (0..APPENDS).map(|n| chat(1_000_000 + n)).collect();
+    let start = Instant::now();
+    for message in messages {
+        black_box(state.append(&mut list, message).unwrap());
+    }
+    start.elapsed() / APPENDS as u32
+}
+
+fn filled(state: &StateManager, size: usize) -> Conversation {
+    let history: History = (0..size).map(chat).collect();
+    state.open(history).unwrap()
+}
+
+fn chat(n: usize) -> Message {
+    let text = "The quick brown fox jumps over the lazy dog, again and again. ";
+    let mut message = match n % 2 {
+        0 => Message::user(text.repeat(3)),
+        _ => Message::assistant(text.repeat(6)),
+    };
+    message.id = Some(format!("m{n}"));
+    message.timestamp = Some("2026-01-01T00:00:00Z".into());
+    message
+}
+
+fn trim(bench: &mut Bench) {
+    let open = StateManager::new(100_000_000);
+    let list = filled(&open, 10_000);
+    // Just over, so that a quarter of the messages goes.
+    let state = StateManager::new(list.tokens() - 1).answer_room(0);
+    bench
+        .compare("trim, 10,000 messages")
+        .ours_timed("down to the low-water mark", || {
+            let mut list = list.clone();
+            let start = Instant::now();
+            black_box(state.trim(&mut list).unwrap());
+            start.elapsed()
+        })
+        .goal(Goal::median_at_most_ms(10.0))
+        .run();
+}
+
+fn counting(bench: &mut Bench) {
+    let counter = OpenAiCounter::o200k();
+    let other = bpe_openai::o200k_base();
+    let english = "In the beginning the agent reads the file, thinks and calls a tool. ".repeat(6);
+    let japanese =
+        "エージェントはファイルを読み、考えてから、必要な道具を呼び出します。".repeat(10);
+    let json = json!({"path": "/src/main.rs", "lines": [1, 250], "text": &english[..200]});
+    for (name, text) in [
+        ("English", english),
+        ("Japanese", japanese),
+        ("JSON", json.to_string()),
+    ] {
+        assert_eq!(counter.count_text(&text), other.count(text.as_str()));
+        bench
+            .compare(&format!("counting, {name}, {} bytes", text.len()))
+            .ours("tiktoken-rs", || {
+                black_box(counter.count_text(black_box(&text)));
+            })
+            .peer("bpe-openai", || {
+                black_box(other.count(black_box(text.as_str())));
+            })
+            .peer("Estimator", || {
+                black_box(Estimator.count_text(black_box(&text)));
+            })
+            .run();
+        let estimate = Estimator.count_text(&text) as f64 / counter.count_text(&text) as f64;
+        bench.figure(
+            &format!("estimate, {name}"),
+            estimate,
+            "of the true count",
+            None,
+        );
+    }
+}
+
+/// What providers would say to the same trimmed conversations.
+fn acceptance(bench: &mut Bench) {
+    let count = if bench.is_smoke() { 20 } else { 1_000 };
+    let conversations: Vec<Vec<Message>> = (0..count).map(agentic).collect();
+    let budget = 3_000;
+    // All to the same budget: a limit of which the low-water mark is that budget.
+    let state = StateManager::new(budget * 4 / 3 + 4).answer_room(0);
+    assert_eq!(state.low_water_mark(), budget);
+    let (mut refused, mut used, mut plain_refused) = (0, 0.0, 0);
+    for messages in &conversations {
+        let mut list = state.open(messages.iter().cloned().collect()).unwrap();
+        state.trim(&mut list).unwrap();
+        let kept: Vec<Message> = list.iter().cloned().collect();
+        refused += usize::from(!acceptable(&kept));
+        used += list.tokens() as f64 / budget as f64;
+        plain_refused += usize::from(!acceptable(&plain_window(messages, budget)));
+    }
+    let percent = |n: usize| 100.0 * n as f64 / count as f64;
+    let none = Some(Goal::at_most(0.0));
+    bench.figure(
+        "trimmed, refused by a provider",
+        percent(refused),
+        "%",
+        none,
+    );
+    let share = 100.0 * used / count as f64;
+    bench.figure(
+        "trimmed, budget used",
+        share,
+        "%",
+        Some(Goal::at_least(95.0)),
+    );
+    bench.figure(
+        "plain window, refused by a provider",
+        percent(plain_refused),
+        "%",
+        None,
+    );
+    langchain(bench, &conversations, budget);
+}
+
+fn acceptable(messages: &[Message]) -> bool {
+    let first = messages.iter().find(|m| m.role != Role::System);
+    first.is_some_and(|m| m.role == Role::User)
+        && anthropic_request(messages).is_ok()
+        && openai_request(messages).is_ok()
+}
+
+/// The oldest messages go, one by one, but for the prompt.
+fn plain_window(messages: &[Message], budget: usize) -> Vec<Message> {
+    let counts: Vec<usize> = messages
+        .iter()
+        .map(|m| Estimator.count_message(m))
+        .collect();
+    let mut total: usize = counts.iter().sum();
+    let mut first = 1;
+    while total > budget {
+        total -= counts[first];
+        first += 1;
+    }
+    let kept = messages[..1].iter().chain(&messages[first..]);
+    kept.cloned().collect()
+}
+
+/// One in three is a single turn of many tool rounds, the others have several turns.
+fn agentic(seed: usize) -> Vec<Message> {
+    let mut random = seed as u64 * 2_654_435_761 + 1;
+    let mut next = move |below: u64| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (random >> 33) % below
+    };
+    let words = |n: u64| "word ".repeat(n as usize + 1);
+    let mut list = vec![Message::system(words(30)), Message::user(words(20))];
+    let mut calls = 0;
+    while list.len() < 150 {
+        if !seed.is_multiple_of(3) && next(6) == 0 {
+            list.push(Message::assistant(words(next(40))));
+            list.push(Message::user(words(next(40))));
+        }
+        let first = calls;
+        calls += 1 + next(3);
+        let requests = (first..calls).map(|id| {
+            ToolCallRequest::new(
+                format!("c{id}"),
+                "read_file",
+                json!({"path": words(next(5))}),
+            )
+        });
+        list.push(Message::assistant("").with_tool_calls(requests.collect()));
+        for id in first..calls {
+            let result = ToolCallResult::new(format!("c{id}"), json!(words(next(60))));
+            list.push(Message::tool(vec![result]));
+        }
+    }
+    list
+}
+
+fn langchain(bench: &mut Bench, conversations: &[Vec<Message>], budget: usize) {
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
+    let installed = Command::new(&python)
+        .args(["-c", "import langchain_core"])
+        .stderr(Stdio::null())
+        .status();
+    if !installed.is_ok_and(|status| status.success()) {
+        println!(
+            "conversation: LangChain is not installed (`pip install langchain-core`): its figures are left out"
+        );
+        return;
+    }
+    let with_tokens = |message: &Message| {
+        let mut value = serde_json::to_value(message).unwrap();
+        value["tokens"] = json!(Estimator.count_message(message));
+        value
+    };
+    let conversations: Vec<Vec<_>> = conversations
+        .iter()
+        .map(|list| list.iter().map(with_tokens).collect())
+        .collect();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let data = json!({"budget": budget, "conversations": conversations});
+    file.write_all(data.to_string().as_bytes()).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/langchain_peer.py");
+    let output = Command::new(&python)
+        .arg(script)
+        .arg(file.path())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let mut parts = line.split('\t');
+        let name = parts.next().unwrap();
+        let value = parts.next().unwrap().parse().unwrap();
+        bench.figure(
+            &format!("LangChain, {name}"),
+            value,
+            parts.next().unwrap(),
+            None,
+        );
+    }
+}
