@@ -193,7 +193,9 @@ async fn the_folder_is_looked_at_until_the_file_comes() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(!found.is_finished());
     write_lines(&folder, "session-a.jsonl", UUID);
-    assert_eq!(found.await.unwrap().as_deref(), Some(UUID));
+    let found = tokio::time::timeout(Duration::from_secs(30), found).await;
+    let found = found.expect("it is found").unwrap();
+    assert_eq!(found.as_deref(), Some(UUID));
 }
 
 #[test]

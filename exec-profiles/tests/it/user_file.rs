@@ -1,8 +1,10 @@
 //! The user's file: what it may look like, and how it is changed.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use exec_core::CommandConfig;
 use exec_profiles::{Error, ProfileDefinition, ProfileRegistry, UserProfile};
@@ -300,13 +302,15 @@ fn many_savers_lose_nothing_and_readers_see_whole_files() {
         }
     };
     std::thread::scope(|scope| {
-        for saver in 0..SAVERS {
-            let path = &path;
-            scope.spawn(move || save(saver, path));
-        }
+        let savers: Vec<_> = (0..SAVERS)
+            .map(|saver| {
+                let path = &path;
+                scope.spawn(move || save(saver, path))
+            })
+            .collect();
         let reader = ProfileRegistry::empty();
         let mut seen = 0;
-        for _ in 0..200 {
+        while !savers.iter().all(|saver| saver.is_finished()) {
             let report = reader.load_user_file(&path).unwrap();
             assert!(report.errors.is_empty() && !report.missing, "{report:?}");
             assert!(report.labels.len() >= seen, "a profile went away");
@@ -331,4 +335,69 @@ fn a_profile_of_the_user_follows_its_base() {
     registry.register(own(&["2"])).unwrap();
     assert_eq!(registry.get_command("mine", None).unwrap().args, ["2"]);
     assert_eq!(registry.labels(), ["mine", "own"]);
+}
+
+const SAVE_INTO: &str = "EXEC_PROFILES_TEST_SAVE_INTO";
+
+/// Not a test of its own: the process that the next one kills. It says what it has saved, and ends
+/// by itself when nobody listens any more.
+#[test]
+fn saver_that_gets_killed() {
+    let Some(path) = std::env::var_os(SAVE_INTO) else {
+        return;
+    };
+    let registry = ProfileRegistry::empty();
+    let first = registry.load_user_file(path).unwrap().labels.len();
+    for number in first.. {
+        let label = format!("p-{number:05}");
+        registry.save_user_profile(&label, &agent("x")).unwrap();
+        println!("saved {number}");
+    }
+}
+
+#[test]
+fn a_saver_killed_at_any_moment_leaves_a_whole_file_and_no_lock() {
+    let fixture = Fixture::new();
+    let path = fixture.path("p.toml");
+    let mut saved = 0;
+    for round in 0..10 {
+        let mut saver = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "user_file::saver_that_gets_killed",
+                "--nocapture",
+            ])
+            .env(SAVE_INTO, &path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(saver.stdout.take().unwrap()).lines();
+        let mut said = 0;
+        while said <= round {
+            let line = lines
+                .next()
+                .expect("it goes on until it is killed")
+                .unwrap();
+            if let Some((_, number)) = line.split_once("saved ") {
+                saved = number.parse::<usize>().unwrap() + 1;
+                said += 1;
+            }
+        }
+        saver.kill().unwrap();
+        saver.wait().unwrap();
+        for number in lines.map_while(Result::ok) {
+            if let Some((_, number)) = number.split_once("saved ") {
+                saved = number.parse::<usize>().unwrap() + 1;
+            }
+        }
+        let report = ProfileRegistry::empty().load_user_file(&path).unwrap();
+        assert!(report.errors.is_empty() && !report.missing, "{report:?}");
+        // The last save may have been done and not yet said.
+        let labels = report.labels.len();
+        assert!(
+            labels == saved || labels == saved + 1,
+            "{labels} of {saved}"
+        );
+        saved = labels;
+    }
 }
