@@ -1,0 +1,95 @@
+//! A service with one agent: a shell script.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use exec_core::{
+    CommandConfig, Execution, ExecutionContext, ExecutionService, ExecutionServiceBuilder,
+    LaunchRequest, NewChatRequest, ProcessParameters, Profile, ProfileSource,
+};
+use tempfile::TempDir;
+
+pub struct Host {
+    pub service: ExecutionService,
+    pub dir: TempDir,
+}
+
+struct Agent {
+    command: CommandConfig,
+}
+
+impl Profile for Agent {
+    fn variant_labels(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn command(&self, _: Option<&str>) -> Option<CommandConfig> {
+        Some(self.command.clone())
+    }
+
+    fn build_process_parameters(
+        &self,
+        command: &CommandConfig,
+        _: &LaunchRequest,
+    ) -> Result<ProcessParameters, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(ProcessParameters::new(command.args.clone()))
+    }
+}
+
+struct OneAgent(Arc<Agent>);
+
+impl ProfileSource for OneAgent {
+    fn find_profile(&self, _: &str) -> Option<Arc<dyn Profile>> {
+        Some(Arc::clone(&self.0) as Arc<dyn Profile>)
+    }
+}
+
+impl Host {
+    /// A host whose agent is a shell script.
+    pub fn new(
+        script: &str,
+        settings: impl FnOnce(ExecutionServiceBuilder) -> ExecutionServiceBuilder,
+    ) -> Self {
+        Self::with_command(CommandConfig::new("/bin/sh", ["-c", script]), settings)
+    }
+
+    pub fn with_command(
+        command: CommandConfig,
+        settings: impl FnOnce(ExecutionServiceBuilder) -> ExecutionServiceBuilder,
+    ) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let agent = OneAgent(Arc::new(Agent { command }));
+        let builder = ExecutionService::builder(agent).state_dir(dir.path().join("state"));
+        let service = settings(builder).build().expect("a service");
+        Self { service, dir }
+    }
+
+    pub fn workspace(&self) -> PathBuf {
+        self.dir.path().to_owned()
+    }
+
+    pub fn request(&self) -> LaunchRequest {
+        let context = ExecutionContext::for_workspace("agent", self.workspace());
+        NewChatRequest {
+            context: context.expect("a context"),
+            prompt: "go".to_owned(),
+        }
+        .try_into()
+        .expect("a request")
+    }
+
+    pub async fn launch(&self) -> Execution {
+        self.service.launch(self.request()).await.expect("a launch")
+    }
+}
+
+/// A thousand executions need four thousand descriptors.
+pub fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    setrlimit(Resource::Nofile, raised).expect("a higher limit of open files");
+}

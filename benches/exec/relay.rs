@@ -1,0 +1,146 @@
+//! From an agent's output to its reader: Japanese JSON lines, as agents write them.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use benches::{Bench, Goal};
+use exec_core::{CommandConfig, EventKind, ExecutionServiceBuilder, MemoryPolicy, OutputStream};
+use tokio::runtime::Runtime;
+
+use super::host::Host;
+
+const BOUND: MemoryPolicy = MemoryPolicy::BlockChild { max_bytes: 4 << 20 };
+
+pub fn compare(bench: &mut Bench, runtime: &Runtime) {
+    let megabytes = if bench.is_smoke() { 1 } else { 128 };
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("output.jsonl");
+    let size = write_output(&file, megabytes << 20);
+    let cat = || CommandConfig::new("/bin/cat", [file.to_string_lossy()]);
+    let plain = Host::with_command(cat(), |builder| builder.memory_policy(BOUND));
+    let logging = Host::with_command(cat(), with_log);
+    let replaced = check_once(runtime, &logging, &file);
+
+    bench
+        .compare(&format!("relay of {} MB, one subscriber", size >> 20))
+        .floor_timed("read(2) of 64 KB until the end", || read_raw(&file))
+        .ours_timed("events and a log file", || {
+            let (took, log) = runtime.block_on(relay(&logging, size));
+            std::fs::remove_file(log.expect("a log file")).expect("the log file goes");
+            took
+        })
+        .peer_timed("events without a log file", || {
+            runtime.block_on(relay(&plain, size)).0
+        })
+        .peer_timed("tokio lines()", || runtime.block_on(read_lines(&file)))
+        // At least 0.80 of the floor's speed.
+        .goal(Goal::at_most_floor(1.25))
+        .run();
+    bench.figure(
+        "replacement characters in the relayed lines",
+        replaced as f64,
+        "",
+        Some(Goal::at_most(0.0)),
+    );
+}
+
+fn with_log(builder: ExecutionServiceBuilder) -> ExecutionServiceBuilder {
+    // On the file system of the target folder, like a log of one's own.
+    builder
+        .memory_policy(BOUND)
+        .log_dir(std::env::temp_dir().join(format!("exec-bench-{}", std::process::id())))
+}
+
+/// Lines of about 700 bytes with text of three bytes a character.
+fn write_output(path: &Path, bytes: usize) -> usize {
+    let text =
+        "日本語のテキストを含む長い行を読み取り、途中で切れた文字も壊さずに届けます。".repeat(6);
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path).expect("a file"));
+    let (mut written, mut number) = (0, 0);
+    while written < bytes {
+        let line = format!(
+            "{{\"type\":\"assistant\",\"n\":{number},\"message\":{{\"text\":\"{text}\"}}}}\n"
+        );
+        file.write_all(line.as_bytes()).expect("written");
+        written += line.len();
+        number += 1;
+    }
+    file.flush().expect("written");
+    written
+}
+
+fn read_raw(file: &Path) -> Duration {
+    let start = Instant::now();
+    let mut child = Command::new("/bin/cat")
+        .arg(file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a child");
+    let mut stdout = child.stdout.take().expect("its output");
+    let mut buffer = vec![0; 64 << 10];
+    while stdout.read(&mut buffer).expect("read") > 0 {
+        std::hint::black_box(&buffer);
+    }
+    child.wait().expect("an end");
+    start.elapsed()
+}
+
+async fn read_lines(file: &Path) -> Duration {
+    use tokio::io::AsyncBufReadExt;
+    let start = Instant::now();
+    let mut child = tokio::process::Command::new("/bin/cat")
+        .arg(file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a child");
+    let stdout = tokio::io::BufReader::with_capacity(64 << 10, child.stdout.take().expect("it"));
+    let mut lines = stdout.lines();
+    while let Some(line) = lines.next_line().await.expect("a line") {
+        std::hint::black_box(&line);
+    }
+    child.wait().await.expect("an end");
+    start.elapsed()
+}
+
+/// From the launch until the last event is read.
+async fn relay(host: &Host, size: usize) -> (Duration, Option<std::path::PathBuf>) {
+    let start = Instant::now();
+    let execution = host.launch().await;
+    let mut events = execution.events();
+    let mut bytes = 0;
+    while let Some(event) = events.next().await {
+        match &event.kind {
+            EventKind::Output(output) => bytes += output.line.as_bytes().len() + 1,
+            EventKind::Gap { missed } => panic!("{missed} events were lost"),
+            _ => {}
+        }
+    }
+    let took = start.elapsed();
+    assert_eq!(bytes, size);
+    let log = execution.log_path(OutputStream::Stdout).map(Path::to_owned);
+    (took, log)
+}
+
+/// Reads everything as text once, and compares the log file with the original, byte for byte.
+fn check_once(runtime: &Runtime, host: &Host, file: &Path) -> usize {
+    runtime.block_on(async {
+        let execution = host.launch().await;
+        let mut events = execution.events();
+        let mut replaced = 0;
+        while let Some(event) = events.next().await {
+            if let EventKind::Output(output) = &event.kind {
+                replaced += output.line.text().matches('\u{FFFD}').count();
+            }
+        }
+        let log = execution
+            .log_path(OutputStream::Stdout)
+            .expect("a log file");
+        let same = std::fs::read(log).expect("the log") == std::fs::read(file).expect("the file");
+        assert!(same, "the log file differs from the output");
+        replaced
+    })
+}

@@ -1,0 +1,65 @@
+//! From the call to a running process. Nothing but the call is timed.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use benches::{Bench, Goal};
+use exec_core::CommandConfig;
+use tokio::process::Command;
+use tokio::runtime::Runtime;
+
+use super::host::Host;
+
+const PROGRAM: &str = "/bin/true";
+
+pub fn compare(bench: &mut Bench, runtime: &Runtime) {
+    small_and_large(bench, runtime, "a small host");
+    let megabytes = if bench.is_smoke() { 10 } else { 1024 };
+    // Written to, so that the pages exist: a fork has to copy the tables of all of them.
+    let ballast: Vec<u8> = (0..megabytes << 20).map(|n| n as u8).collect();
+    small_and_large(bench, runtime, "a host of 1 GB");
+    std::hint::black_box(&ballast);
+}
+
+fn small_and_large(bench: &mut Bench, runtime: &Runtime, name: &str) {
+    let host = Host::with_command(CommandConfig::new(PROGRAM, [""; 0]), |builder| builder);
+    bench
+        .compare(&format!("spawn from {name}"))
+        .floor_timed("tokio::process", || runtime.block_on(raw(&host, |_| {})))
+        .ours_timed("launch", || runtime.block_on(ours(&host)))
+        .peer_timed("tokio::process with a pre_exec", || {
+            // SAFETY: the closure does nothing.
+            runtime.block_on(raw(&host, |command| unsafe {
+                command.pre_exec(|| Ok(()));
+            }))
+        })
+        .goal(Goal::at_most_floor(1.10))
+        .run();
+}
+
+async fn raw(host: &Host, more: impl FnOnce(&mut Command)) -> Duration {
+    let workspace = host.workspace();
+    let start = Instant::now();
+    let mut command = Command::new(PROGRAM);
+    command
+        .current_dir(&workspace)
+        .env("NORMALIZED_EXECUTION_KIND", "new")
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    more(&mut command);
+    let mut child = command.spawn().expect("a child");
+    let took = start.elapsed();
+    child.wait().await.expect("an end");
+    took
+}
+
+async fn ours(host: &Host) -> Duration {
+    let request = host.request();
+    let start = Instant::now();
+    let execution = host.service.launch(request).await.expect("a launch");
+    let took = start.elapsed();
+    execution.wait().await.expect("an end");
+    took
+}
