@@ -1,4 +1,6 @@
 //! exec-core beside raw child processes: what supervision costs, and how fast a stop is.
+//!
+//! The name of a part (`spawn`, `relay`, …) among the arguments runs that part alone.
 
 use std::time::{Duration, Instant};
 
@@ -44,12 +46,24 @@ fn main() {
     host::raise_file_limit();
     let mut bench = Bench::from_args("exec-core");
     let runtime = Runtime::new().expect("a runtime");
-    spawn::compare(&mut bench, &runtime);
-    relay::compare(&mut bench, &runtime);
-    idle::figures(&mut bench);
-    stop(&mut bench, &runtime);
-    stop_stubborn(&mut bench, &runtime);
-    stop_hundred(&mut bench, &runtime);
+    type Part<'a> = &'a dyn Fn(&mut Bench);
+    let parts: [(&str, Part<'_>); 6] = [
+        ("spawn", &|bench| spawn::compare(bench, &runtime)),
+        ("relay", &|bench| relay::compare(bench, &runtime)),
+        ("idle", &|bench| idle::figures(bench)),
+        ("stop", &|bench| stop(bench, &runtime)),
+        ("stubborn", &|bench| stop_stubborn(bench, &runtime)),
+        ("hundred", &|bench| stop_hundred(bench, &runtime)),
+    ];
+    let asked: Vec<String> = std::env::args().collect();
+    let all = !parts
+        .iter()
+        .any(|(name, _)| asked.iter().any(|arg| arg == name));
+    for (name, part) in parts {
+        if all || asked.iter().any(|arg| arg == name) {
+            part(&mut bench);
+        }
+    }
 }
 
 fn stop(bench: &mut Bench, runtime: &Runtime) {

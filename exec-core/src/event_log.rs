@@ -20,7 +20,8 @@ use crate::{Event, EventKind};
 #[non_exhaustive]
 pub enum MemoryPolicy {
     /// When it is full, the oldest events go. A subscriber that had not read them gets one
-    /// [`EventKind::Gap`] in their place. The process never waits.
+    /// [`EventKind::Gap`] in their place. The process never waits. On top of the bound comes what
+    /// each subscriber has taken to hand on: 256 KB or one event.
     DropOldest {
         /// The bound.
         max_bytes: usize,
@@ -30,8 +31,8 @@ pub enum MemoryPolicy {
     /// former ones have not read is kept. So no subscriber loses an event while it exists, nor
     /// does the first one, however late; one that joins after others may begin with a gap.
     ///
-    /// When the process ends, what its pipes still hold (at most some 64 KB each) is added
-    /// without waiting.
+    /// On top of the bound come what was read in one go (at most 256 KB) and, when the process
+    /// has ended, what its pipes still hold (as much again): that is added without waiting.
     BlockChild {
         /// The bound.
         max_bytes: usize,
@@ -68,7 +69,16 @@ pub(crate) struct EventLog {
 pub struct EventStream {
     shared: Arc<Shared>,
     reader: u64,
+    /// Taken from the log in one go: a lock for each event would be most of the cost of a line.
+    /// They stay in the log, too, until they are handed on.
+    batch: VecDeque<Arc<Event>>,
+    /// The sequence number of the event that is handed on next.
+    next: u64,
 }
+
+/// How much a stream takes at once: events, and bytes of events (but one at least).
+const BATCH: usize = 256;
+const BATCH_BYTES: usize = 256 << 10;
 
 struct Shared {
     state: Mutex<State>,
@@ -90,7 +100,7 @@ struct State {
 }
 
 struct Reader {
-    /// The sequence number of the event it gets next.
+    /// Events from here on have not been handed on. It lags behind by a batch at most.
     next: u64,
     waker: Option<Waker>,
 }
@@ -189,6 +199,8 @@ impl EventLog {
         EventStream {
             shared: Arc::clone(&self.shared),
             reader,
+            batch: VecDeque::new(),
+            next: 0,
         }
     }
 }
@@ -258,41 +270,67 @@ impl EventStream {
     }
 
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<Event>>> {
+        if self.batch.is_empty() {
+            std::task::ready!(self.poll_batch(cx));
+        }
+        let event = self.batch.pop_front();
+        match event.as_deref() {
+            Some(Event {
+                kind: EventKind::Gap { missed },
+                ..
+            }) => self.next += missed,
+            Some(_) => self.next += 1,
+            None => return Poll::Ready(None),
+        }
+        if self.batch.is_empty() {
+            self.all_handed_on();
+        }
+        Poll::Ready(event)
+    }
+
+    /// Lets go of the batch in the log.
+    fn all_handed_on(&self) {
+        {
+            let mut state = self.shared.lock();
+            state.read_by_some = state.read_by_some.max(self.next);
+            if let Some(reader) = state.readers.get_mut(&self.reader) {
+                reader.next = self.next;
+            }
+        }
+        self.shared.tell_room();
+    }
+
+    /// Fills the batch; ready with an empty one at the end.
+    fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut guard = self.shared.lock();
         let state = &mut *guard;
-        let end = state.next_sequence();
-        let Some(reader) = state.readers.get_mut(&self.reader) else {
-            return Poll::Ready(None);
-        };
-        if reader.next >= end {
-            if state.closed {
-                return Poll::Ready(None);
+        if self.next == state.next_sequence() && !state.closed {
+            if let Some(reader) = state.readers.get_mut(&self.reader) {
+                reader.waker = Some(cx.waker().clone());
             }
-            reader.waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        let event = if reader.next < state.first {
-            let gap = Arc::new(Event {
-                sequence: reader.next,
+        let mut from = self.next;
+        if from < state.first {
+            self.batch.push_back(Arc::new(Event {
+                sequence: from,
                 at: SystemTime::now(),
                 kind: EventKind::Gap {
-                    missed: state.first - reader.next,
+                    missed: state.first - from,
                 },
-            });
-            reader.next = state.first;
-            gap
-        } else {
-            let index = usize::try_from(reader.next - state.first).unwrap_or(usize::MAX);
-            let Some(event) = state.events.get(index) else {
-                return Poll::Ready(None);
-            };
-            reader.next += 1;
-            Arc::clone(event)
-        };
-        state.read_by_some = state.read_by_some.max(reader.next);
-        drop(guard);
-        self.shared.tell_room();
-        Poll::Ready(Some(event))
+            }));
+            from = state.first;
+        }
+        let skip = usize::try_from(from - state.first).unwrap_or(usize::MAX);
+        let mut bytes = 0;
+        for event in state.events.iter().skip(skip).take(BATCH) {
+            self.batch.push_back(Arc::clone(event));
+            bytes += event.kind.cost();
+            if bytes > BATCH_BYTES {
+                break;
+            }
+        }
+        Poll::Ready(())
     }
 }
 
@@ -314,7 +352,11 @@ impl Stream for EventStream {
 
 impl Drop for EventStream {
     fn drop(&mut self) {
-        self.shared.lock().readers.remove(&self.reader);
+        {
+            let mut state = self.shared.lock();
+            state.readers.remove(&self.reader);
+            state.read_by_some = state.read_by_some.max(self.next);
+        }
         self.shared.tell_room();
     }
 }

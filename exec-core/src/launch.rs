@@ -11,7 +11,6 @@ use crate::activity::Activity;
 use crate::child::{Child, ChildPlan, Pipes};
 use crate::event_log::EventLog;
 use crate::execution::{ExecutionState, Progress, Session};
-use crate::history::What;
 use crate::launch_plan;
 use crate::process_table::{ProcessKey, TreeRoot, process_key};
 use crate::pump::{LineHandler, Pump};
@@ -89,11 +88,6 @@ impl Inner {
             tracing::error!(%error, "cannot read the start time of the child");
             None
         });
-        if let Some(leader) = leader
-            && let Err(error) = self.owner.started(id, leader)
-        {
-            tracing::error!(%error, "cannot write down the process id");
-        }
         Ok(Spawned {
             id,
             child,
@@ -164,7 +158,12 @@ impl Inner {
             state: Arc::clone(&state),
         };
         self.registry.attach(&request.session_id, execution.clone());
-        state.announce(settled);
+        tracing::info!(id = %state.id, session_id = %request.session_id, "started");
+        state.log.push(EventKind::Started { process_id });
+        if settled {
+            let session_id = request.session_id.clone();
+            state.log.push(EventKind::SessionResolved { session_id });
+        }
 
         let activity = Arc::new(Activity::new());
         let handler = |stream| LineHandler::new(stream, Arc::clone(&state), Arc::clone(&activity));
@@ -224,32 +223,5 @@ impl Inner {
         };
         tokio::spawn(supervisor.run().instrument(span));
         execution
-    }
-}
-
-impl ExecutionState {
-    /// The first events and the first line of the history.
-    fn announce(&self, settled: bool) {
-        let session_id = self.session_id();
-        tracing::info!(id = %self.id, %session_id, kind = %self.kind, "started");
-        self.log.push(EventKind::Started {
-            process_id: self.process_id,
-        });
-        if settled {
-            self.log.push(EventKind::SessionResolved {
-                session_id: session_id.clone(),
-            });
-        }
-        self.history.write(
-            &self.id.to_string(),
-            What::Started {
-                session_id,
-                profile: self.context.profile_label.clone(),
-                variant: self.context.variant_label.clone(),
-                kind: self.kind,
-                workspace: self.context.workspace_path.clone(),
-                process_id: self.process_id,
-            },
-        );
     }
 }

@@ -1,7 +1,10 @@
+use std::sync::Arc;
+
 use tokio::task::JoinSet;
 
 use crate::history::What;
 use crate::process_table::{ProcessKey, TreeRoot, boot_id};
+use crate::scanner::ProcessScanner;
 use crate::state::{Estate, LiveRecord};
 use crate::stop::TreeEnder;
 use crate::{Error, ExecutionService, Result, SessionId};
@@ -47,13 +50,14 @@ impl ExecutionService {
         let inner = self.inner();
         let settings = &inner.settings;
         let boot_id = boot_id().map_err(|source| Error::ProcessTable { source })?;
+        let scanner = Arc::new(ProcessScanner::of_all());
         let mut report = ReapReport::default();
         for estate in Estate::find_all(&settings.state_dir, &settings.host_name)? {
             let same_boot = estate.header.boot_id == boot_id;
             let mut reaping = JoinSet::new();
             for record in estate.live.clone() {
-                let service = self.clone();
-                reaping.spawn(async move { service.reap(record, same_boot).await });
+                let (service, scanner) = (self.clone(), Arc::clone(&scanner));
+                reaping.spawn(async move { service.reap(&scanner, record, same_boot).await });
             }
             let reaped = reaping.join_all().await;
             let all_ended = reaped
@@ -70,7 +74,12 @@ impl ExecutionService {
         Ok(report)
     }
 
-    async fn reap(&self, record: LiveRecord, same_boot: bool) -> ReapedExecution {
+    async fn reap(
+        &self,
+        scanner: &ProcessScanner,
+        record: LiveRecord,
+        same_boot: bool,
+    ) -> ReapedExecution {
         let inner = self.inner();
         let root = TreeRoot {
             tag: record.execution_id,
@@ -79,7 +88,7 @@ impl ExecutionService {
                 .filter(|_| same_boot)
                 .map(|(pid, start_time)| ProcessKey { pid, start_time }),
         };
-        let tree = TreeEnder::new(&inner.scanner, &root)
+        let tree = TreeEnder::new(scanner, &root)
             .only_uid(rustix::process::geteuid().as_raw())
             .end(&inner.settings.stop_ladder, || {})
             .await;

@@ -17,6 +17,9 @@ pub(crate) const TAG_VARIABLE: &str = "NORMALIZED_EXECUTION_ID";
 const EXEC_LOOKS: u32 = 500;
 const EXEC_PAUSE: Duration = Duration::from_micros(200);
 
+/// More than `stat` ever holds and than most environments do.
+const PIECE: usize = 8 << 10;
+
 /// A process id with the time it was given out: the pair is never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ProcessKey {
@@ -57,15 +60,17 @@ pub(crate) struct ProcessTable {
 impl ProcessTable {
     /// Reads the table. A process that ends meanwhile is left out; any other failure is an error,
     /// because a table with holes would make a stop believe that nothing is left.
-    pub(crate) fn read() -> io::Result<Self> {
-        let mut buffer = Vec::with_capacity(8 << 10);
+    ///
+    /// Processes that started before `since` are not searched for a tag: theirs is none of ours.
+    pub(crate) fn read(since: u64) -> io::Result<Self> {
+        let mut buffer = Vec::new();
         let mut processes = HashMap::new();
         for entry in std::fs::read_dir("/proc")? {
             let name = entry?.file_name();
             let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
-            if let Some(process) = read_process(pid, &mut buffer)? {
+            if let Some(process) = read_process(pid, since, &mut buffer)? {
                 processes.insert(pid, process);
             }
         }
@@ -152,6 +157,14 @@ pub(crate) fn process_key(pid: u32) -> io::Result<Option<ProcessKey>> {
     }))
 }
 
+/// The start time that a process would get now, or a little less.
+pub(crate) fn start_time_now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let per_second = rustix::param::clock_ticks_per_second();
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_sub(1).saturating_mul(per_second)
+}
+
 /// Differs from boot to boot: start times of another boot mean nothing.
 pub(crate) fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?
@@ -159,7 +172,7 @@ pub(crate) fn boot_id() -> io::Result<String> {
         .to_owned())
 }
 
-fn read_process(pid: u32, buffer: &mut Vec<u8>) -> io::Result<Option<Process>> {
+fn read_process(pid: u32, since: u64, buffer: &mut Vec<u8>) -> io::Result<Option<Process>> {
     let mut looks = 0;
     loop {
         let Some(file) = open(pid, "stat")? else {
@@ -173,7 +186,7 @@ fn read_process(pid: u32, buffer: &mut Vec<u8>) -> io::Result<Option<Process>> {
             return Ok(None);
         };
         let mut tag = None;
-        if stat.is_alive() && !stat.is_kernel_thread() {
+        if stat.is_alive() && !stat.is_kernel_thread() && stat.start_time >= since {
             match read_tag(pid, &stat, buffer)? {
                 Tag::Is(found) => tag = found,
                 // It is in the middle of an exec: its old environment is gone or its new one not
@@ -244,13 +257,24 @@ fn open(pid: u32, file: &str) -> io::Result<Option<File>> {
     }
 }
 
+/// Reads a file of `/proc`. `read_to_end` would ask for its size first, which is always 0, and then
+/// begin with small pieces.
 fn read_all(mut file: File, buffer: &mut Vec<u8>) -> io::Result<bool> {
-    buffer.clear();
-    match file.read_to_end(buffer) {
-        Ok(_) => Ok(true),
-        Err(error) if is_out_of_sight(&error) => Ok(false),
-        Err(error) => Err(error),
+    let mut len = 0;
+    loop {
+        if buffer.len() < len + PIECE {
+            buffer.resize(len + PIECE, 0);
+        }
+        match file.read(&mut buffer[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if is_out_of_sight(&error) => return Ok(false),
+            Err(error) => return Err(error),
+        }
     }
+    buffer.truncate(len);
+    Ok(true)
 }
 
 fn is_out_of_sight(error: &io::Error) -> bool {
@@ -357,7 +381,7 @@ mod tests {
 
     #[test]
     fn this_process_is_in_the_table_but_never_in_a_tree() {
-        let table = ProcessTable::read().unwrap();
+        let table = ProcessTable::read(0).unwrap();
         let own = process_key(std::process::id()).unwrap().unwrap();
         assert!(table.has(own));
         let root = TreeRoot {
@@ -386,11 +410,23 @@ mod tests {
             .unwrap();
         let mut buffer = Vec::new();
         for _ in 0..2000 {
-            let process = read_process(child.id(), &mut buffer).unwrap().unwrap();
+            let process = read_process(child.id(), 0, &mut buffer).unwrap().unwrap();
             assert_eq!(process.tag, Some(tag));
         }
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_child_of_now_started_after_now() {
+        let now = start_time_now();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let key = process_key(child.id()).unwrap().unwrap();
+        child.wait().unwrap();
+        assert!(
+            now <= key.start_time && key.start_time < now + 100_000,
+            "{now} {key:?}"
+        );
     }
 
     #[test]
@@ -404,7 +440,7 @@ mod tests {
             start_time: key.start_time + 1,
             ..key
         };
-        let table = ProcessTable::read().unwrap();
+        let table = ProcessTable::read(0).unwrap();
         let tree = |leader| {
             let root = TreeRoot {
                 tag: Uuid::new_v4(),

@@ -14,22 +14,24 @@ use crate::framing::LineFramer;
 use crate::raw_log::RawLog;
 use crate::{AgentEvent, EventKind, EventParser, Line, Output, OutputStream, SessionIdResolver};
 
-/// As much as a pipe holds.
-const CHUNK: usize = 64 << 10;
-/// How much a pipe can hold at most, unless someone with privileges has enlarged it.
-const PIPE_CAPACITY: usize = 1 << 20;
+/// What a pipe holds at first.
+const SMALL_PIPE: usize = 64 << 10;
+/// What a pipe holds once it has been found full: an agent that writes faster than we are scheduled
+/// need not wait as often. Also the most that is read in one go.
+const LARGE_PIPE: usize = 256 << 10;
 const TAIL_LINES: usize = 20;
 const TAIL_LINE_BYTES: usize = 1 << 10;
 
 thread_local! {
     // One for each thread, not for each pipe: a thousand idle executions need no buffers.
-    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; LARGE_PIPE]);
 }
 
 /// Reads one pipe of the child.
 pub(crate) struct Pump {
     /// `None` after the end of the output.
     pipe: Option<pipe::Receiver>,
+    is_large: bool,
     framer: LineFramer,
     raw_log: Option<RawLog>,
     lines: LineHandler,
@@ -59,6 +61,7 @@ impl Pump {
     ) -> Self {
         Self {
             pipe: Some(pipe),
+            is_large: false,
             framer: LineFramer::new(max_line_bytes),
             raw_log,
             lines,
@@ -85,7 +88,7 @@ impl Pump {
     pub(crate) fn drain(&mut self) {
         let mut taken = 0;
         // A process that is out of our reach may go on writing for ever.
-        while self.pipe.is_some() && taken < PIPE_CAPACITY {
+        while self.pipe.is_some() && taken < LARGE_PIPE {
             match self.read_some() {
                 0 => break,
                 read => taken += read,
@@ -122,6 +125,11 @@ impl Pump {
                     0
                 }
                 Ok(read) => {
+                    if read >= SMALL_PIPE && !self.is_large {
+                        self.is_large = true;
+                        // Users have a limit of pipe memory; then it stays as it is.
+                        let _ = rustix::pipe::fcntl_setpipe_size(pipe, LARGE_PIPE);
+                    }
                     self.take(&buffer[..read]);
                     read
                 }

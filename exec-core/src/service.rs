@@ -60,7 +60,7 @@ impl ExecutionService {
             inner: Arc::new(Inner {
                 profiles,
                 registry: Arc::default(),
-                scanner: Arc::default(),
+                scanner: Arc::new(ProcessScanner::from_now()),
                 history: Arc::new(History::in_state_dir(&settings.state_dir)),
                 owner: Arc::new(owner),
                 turns: LookupTurns::default(),

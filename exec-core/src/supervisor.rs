@@ -55,6 +55,7 @@ type Ending<'a> = Pin<Box<dyn Future<Output = TreeEnd> + Send + 'a>>;
 impl Supervisor {
     pub(crate) async fn run(mut self) {
         let state = Arc::clone(&self.state);
+        self.write_down_start();
         let close_stdin = Notify::new();
         let ladder = self.ladder.clone();
         let end_tree = || -> Ending<'_> {
@@ -128,6 +129,28 @@ impl Supervisor {
                 }
             }
         }
+    }
+
+    /// Not part of the launch: a crash before this loses nothing, because the process carries its
+    /// tag and the tag is on record.
+    fn write_down_start(&self) {
+        let state = &self.state;
+        if let Some(leader) = state.root.leader
+            && let Err(error) = self.owner.started(state.id, leader)
+        {
+            tracing::error!(%error, "cannot write down the process id");
+        }
+        state.history.write(
+            &state.id.to_string(),
+            What::Started {
+                session_id: state.session_id(),
+                profile: state.context.profile_label.clone(),
+                variant: state.context.variant_label.clone(),
+                kind: state.kind,
+                workspace: state.context.workspace_path.clone(),
+                process_id: state.process_id,
+            },
+        );
     }
 
     fn finish(mut self, stopped_by: Option<StoppedBy>, tree: TreeEnd) {

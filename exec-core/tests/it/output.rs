@@ -210,14 +210,14 @@ async fn the_oldest_events_go_and_the_gap_says_how_many() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_log_blocks_the_child_until_someone_reads() {
     let lab = Lab::new();
-    let agent = "i=0; while [ $i -lt 40 ]; do head -c 5000 /dev/zero | tr '\\0' x; echo; i=$((i+1)); echo $i > count; done";
+    let agent = "i=0; while [ $i -lt 40 ]; do head -c 50000 /dev/zero | tr '\\0' x; echo; i=$((i+1)); echo $i > count; done";
     let service = lab
         .builder(script(agent))
-        .memory_policy(MemoryPolicy::BlockChild { max_bytes: 20_000 })
+        .memory_policy(MemoryPolicy::BlockChild { max_bytes: 200_000 })
         .build()
         .unwrap();
     let execution = lab.launch(&service).await;
-    // 20 kB in the log, 64 kB in the pipe, 64 kB being read: it cannot write all 200 kB.
+    // 200 kB in the log, 256 in the pipe, 256 being read: it cannot write all 2 MB.
     let mut quiet = (String::new(), 0);
     until("the child to stand still", || {
         let now = lab.written("count");
@@ -237,7 +237,7 @@ async fn a_full_log_blocks_the_child_until_someone_reads() {
     // The first reader has missed nothing.
     let seen = stdout_of(&execution).await;
     assert_eq!(seen.len(), 40);
-    assert!(seen.iter().all(|line| line.len() == 5000));
+    assert!(seen.iter().all(|line| line.len() == 50_000));
 }
 
 #[tokio::test]
