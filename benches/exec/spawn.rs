@@ -1,5 +1,6 @@
 //! From the call to a running process. Nothing but the call is timed.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -25,24 +26,39 @@ fn small_and_large(bench: &mut Bench, runtime: &Runtime, name: &str) {
     let host = Host::with_command(CommandConfig::new(PROGRAM, [""; 0]), |builder| builder);
     bench
         .compare(&format!("spawn from {name}"))
-        .floor_timed("tokio::process", || runtime.block_on(raw(&host, |_| {})))
-        .ours_timed("launch", || runtime.block_on(ours(&host)))
+        .floor_timed("tokio::process", || on_worker(runtime, raw(&host, |_| {})))
+        .ours_timed("launch", || on_worker(runtime, ours(&host)))
         .peer_timed("tokio::process with a pre_exec", || {
             // SAFETY: the closure does nothing.
-            runtime.block_on(raw(&host, |command| unsafe {
-                command.pre_exec(|| Ok(()));
-            }))
+            on_worker(
+                runtime,
+                raw(&host, |command| unsafe {
+                    command.pre_exec(|| Ok(()));
+                }),
+            )
         })
         .goal(Goal::at_most_floor(1.10))
         .run();
 }
 
-async fn raw(host: &Host, more: impl FnOnce(&mut Command)) -> Duration {
+/// In a task of the runtime, as in a server.
+fn on_worker(runtime: &Runtime, work: impl Future<Output = Duration> + Send + 'static) -> Duration {
+    runtime.block_on(runtime.spawn(work)).expect("no panic")
+}
+
+fn raw(
+    host: &Host,
+    more: impl FnOnce(&mut Command) + Send + 'static,
+) -> impl Future<Output = Duration> + Send + 'static {
     let workspace = host.workspace();
+    async move { spawn_raw(&workspace, more).await }
+}
+
+async fn spawn_raw(workspace: &Path, more: impl FnOnce(&mut Command)) -> Duration {
     let start = Instant::now();
     let mut command = Command::new(PROGRAM);
     command
-        .current_dir(&workspace)
+        .current_dir(workspace)
         .env("NORMALIZED_EXECUTION_KIND", "new")
         .process_group(0)
         .stdin(Stdio::null())
@@ -55,11 +71,13 @@ async fn raw(host: &Host, more: impl FnOnce(&mut Command)) -> Duration {
     took
 }
 
-async fn ours(host: &Host) -> Duration {
-    let request = host.request();
-    let start = Instant::now();
-    let execution = host.service.launch(request).await.expect("a launch");
-    let took = start.elapsed();
-    execution.wait().await.expect("an end");
-    took
+fn ours(host: &Host) -> impl Future<Output = Duration> + Send + 'static {
+    let (service, request) = (host.service.clone(), host.request());
+    async move {
+        let start = Instant::now();
+        let execution = service.launch(request).await.expect("a launch");
+        let took = start.elapsed();
+        execution.wait().await.expect("an end");
+        took
+    }
 }

@@ -20,9 +20,24 @@ pub(crate) struct ChildPlan {
     /// which takes a hundred times longer in a host of a gigabyte; so would a `pre_exec`.
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<OsString>,
-    pub(crate) env: BTreeMap<OsString, OsString>,
+    /// What differs from our own environment: a value, or `None` for a variable that goes.
+    pub(crate) env: BTreeMap<OsString, Option<OsString>>,
     pub(crate) working_directory: PathBuf,
     pub(crate) stdin: bool,
+}
+
+impl ChildPlan {
+    /// The whole environment of the child.
+    pub(crate) fn full_env(&self) -> BTreeMap<OsString, OsString> {
+        let mut env: BTreeMap<_, _> = std::env::vars_os().collect();
+        for (name, value) in &self.env {
+            match value {
+                Some(value) => env.insert(name.clone(), value.clone()),
+                None => env.remove(name),
+            };
+        }
+        env
+    }
 }
 
 /// A child that runs or waits to be reaped. It is neither stopped nor reaped on drop.
@@ -50,10 +65,15 @@ pub(crate) struct Remains {
 impl Child {
     /// Starts the program as the leader of a group of its own.
     pub(crate) fn spawn(plan: &ChildPlan) -> io::Result<(Self, Pipes)> {
-        let mut child = Command::new(&plan.program)
+        let mut command = Command::new(&plan.program);
+        for (name, value) in &plan.env {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let mut child = command
             .args(&plan.args)
-            .env_clear()
-            .envs(&plan.env)
             .current_dir(&plan.working_directory)
             .stdin(if plan.stdin {
                 Stdio::piped()
@@ -75,7 +95,7 @@ impl Child {
         let pid = child.id();
         let pidfd = Pidfd::open(pid)?;
         let stdin = match child.stdin.take() {
-            Some(stdin) => Some(pipe::Sender::from_owned_fd(OwnedFd::from(stdin))?),
+            Some(stdin) => Some(pipe::Sender::from_owned_fd_unchecked(nonblocking(stdin)?)?),
             None => None,
         };
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
@@ -83,8 +103,8 @@ impl Child {
         };
         let pipes = Pipes {
             stdin,
-            stdout: pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?,
-            stderr: pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?,
+            stdout: pipe::Receiver::from_owned_fd_unchecked(nonblocking(stdout)?)?,
+            stderr: pipe::Receiver::from_owned_fd_unchecked(nonblocking(stderr)?)?,
         };
         Ok((Self { pid, pidfd }, pipes))
     }
@@ -125,6 +145,13 @@ impl Child {
             peak_memory_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
         }
     }
+}
+
+/// Our end of a pipe that std has made: it needs no check that it is one.
+fn nonblocking(pipe: impl Into<OwnedFd>) -> io::Result<OwnedFd> {
+    let pipe = pipe.into();
+    rustix::io::ioctl_fionbio(&pipe, true)?;
+    Ok(pipe)
 }
 
 fn duration(time: libc::timeval) -> Duration {

@@ -12,7 +12,7 @@ use crate::child::{Child, ChildPlan, Pipes};
 use crate::event_log::EventLog;
 use crate::execution::{ExecutionState, Progress, Session};
 use crate::launch_plan;
-use crate::process_table::{ProcessKey, TreeRoot, process_key};
+use crate::process_table::TreeRoot;
 use crate::pump::{LineHandler, Pump};
 use crate::raw_log::RawLog;
 use crate::service::{Inner, Prepared};
@@ -29,7 +29,6 @@ struct Spawned {
     id: Uuid,
     child: Child,
     pipes: Pipes,
-    leader: Option<ProcessKey>,
     raw_logs: Option<[RawLog; 2]>,
     started_at: SystemTime,
     started: Instant,
@@ -83,16 +82,10 @@ impl Inner {
             binary: binary.to_owned(),
             source,
         })?;
-        // The process runs: nothing may fail any more.
-        let leader = process_key(child.pid()).unwrap_or_else(|error| {
-            tracing::error!(%error, "cannot read the start time of the child");
-            None
-        });
         Ok(Spawned {
             id,
             child,
             pipes,
-            leader,
             raw_logs,
             started_at,
             started,
@@ -136,10 +129,7 @@ impl Inner {
                 .log_dir
                 .as_ref()
                 .map(|folder| RawLog::paths(folder, spawned.id)),
-            root: TreeRoot {
-                tag: spawned.id,
-                leader: spawned.leader,
-            },
+            root: TreeRoot::new(spawned.id, process_id),
             registry: Arc::clone(&self.registry),
             scanner: Arc::clone(&self.scanner),
             history: Arc::clone(&self.history),
@@ -210,7 +200,7 @@ impl Inner {
                         state.started_at,
                         process_id,
                     );
-                    context.env = plan.env;
+                    context.env = plan.full_env();
                     Lookup {
                         lookup,
                         context,

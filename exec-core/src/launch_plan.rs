@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::child::ChildPlan;
 use crate::process_table::TAG_VARIABLE;
-use crate::{CommandConfig, Error, LaunchRequest, ProcessParameters, Result};
+use crate::{CommandConfig, EnvPolicy, Error, LaunchRequest, ProcessParameters, Result};
 
 /// The program that is started and the plan to start it.
 pub(crate) fn plan(
@@ -32,7 +32,7 @@ pub(crate) fn plan(
     };
     args.extend(parameters.args.iter().map(OsString::from));
     let plan = ChildPlan {
-        program: find_program(binary, workspace, env.get(OsStr::new("PATH")))?,
+        program: find_program(binary, workspace, &env)?,
         args,
         env,
         working_directory: workspace.clone(),
@@ -41,23 +41,27 @@ pub(crate) fn plan(
     Ok((binary.to_owned(), plan))
 }
 
+/// What the child's environment has beyond ours, or not.
 fn environment(
     id: Uuid,
     request: &LaunchRequest,
     command: &CommandConfig,
     parameters: &ProcessParameters,
-) -> Result<BTreeMap<OsString, OsString>> {
-    let mut env: BTreeMap<OsString, OsString> = std::env::vars_os()
-        .filter(|(name, _)| {
-            // Names that are not UTF-8 are on nobody's list.
-            parameters.env_policy.passes(&name.to_string_lossy())
-        })
-        .collect();
+) -> Result<BTreeMap<OsString, Option<OsString>>> {
+    let mut env = BTreeMap::new();
+    if parameters.env_policy != EnvPolicy::All {
+        for (name, _) in std::env::vars_os() {
+            // A name that is not UTF-8 is on nobody's list.
+            if !parameters.env_policy.passes(&name.to_string_lossy()) {
+                env.insert(name, None);
+            }
+        }
+    }
     for (name, value) in command.env.iter().chain(&parameters.env) {
         if name.is_empty() || name.contains(['=', '\0']) {
             return Err(Error::InvalidVariable { name: name.clone() });
         }
-        env.insert(name.into(), value.into());
+        env.insert(name.into(), Some(value.into()));
     }
     let context = &request.context;
     let id = id.to_string();
@@ -94,17 +98,18 @@ fn environment(
         ("PWD", Some(context.workspace_path.as_ref())),
     ];
     for (name, value) in own {
-        // Removed where it has no value: a host that is itself run by an agent has inherited one.
-        match value {
-            Some(value) => env.insert(name.into(), value.into()),
-            None => env.remove(OsStr::new(name)),
-        };
+        // One without a value goes: a host that is itself run by an agent has inherited it.
+        env.insert(name.into(), value.map(OsString::from));
     }
     Ok(env)
 }
 
 /// Finds a program as a shell in the workspace would, but for empty entries of `PATH`.
-fn find_program(binary: &str, workspace: &Path, path: Option<&OsString>) -> Result<PathBuf> {
+fn find_program(
+    binary: &str,
+    workspace: &Path,
+    env: &BTreeMap<OsString, Option<OsString>>,
+) -> Result<PathBuf> {
     let not_found = |hint: String| Error::BinaryNotFound {
         binary: binary.to_owned(),
         hint,
@@ -117,12 +122,16 @@ fn find_program(binary: &str, workspace: &Path, path: Option<&OsString>) -> Resu
             Err(not_found(format!("there is no file {}", program.display())))
         };
     }
+    let path = match env.get(OsStr::new("PATH")) {
+        Some(changed) => changed.clone(),
+        None => std::env::var_os("PATH"),
+    };
     let Some(path) = path else {
         return Err(not_found(
             "the agent's environment has no PATH: pass it on or give the full path".into(),
         ));
     };
-    std::env::split_paths(path)
+    std::env::split_paths(&path)
         .filter(|folder| !folder.as_os_str().is_empty())
         .map(|folder| workspace.join(folder).join(binary))
         .find(|program| program.is_file() && access(program, Access::EXEC_OK).is_ok())

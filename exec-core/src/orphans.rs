@@ -81,13 +81,11 @@ impl ExecutionService {
         same_boot: bool,
     ) -> ReapedExecution {
         let inner = self.inner();
-        let root = TreeRoot {
-            tag: record.execution_id,
-            leader: record
-                .process
-                .filter(|_| same_boot)
-                .map(|(pid, start_time)| ProcessKey { pid, start_time }),
-        };
+        let leader = record
+            .process
+            .filter(|_| same_boot)
+            .map(|(pid, start_time)| ProcessKey { pid, start_time });
+        let root = TreeRoot::of_stranger(record.execution_id, leader);
         let tree = TreeEnder::new(scanner, &root)
             .only_uid(rustix::process::geteuid().as_raw())
             .end(&inner.settings.stop_ladder, || {})

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use memchr::memmem;
@@ -42,13 +43,45 @@ pub(crate) struct Process {
 }
 
 /// What identifies the processes of one execution.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct TreeRoot {
     pub(crate) tag: Uuid,
     /// The process that was started, which leads the group. Only as long as it is known to be
     /// that process (alive with this start time, or a zombie that only we can reap) do its id and
     /// its group mean anything.
-    pub(crate) leader: Option<ProcessKey>,
+    leader: OnceLock<Option<ProcessKey>>,
+    child: Option<u32>,
+}
+
+impl TreeRoot {
+    /// Of a child of ours that has not been reaped.
+    pub(crate) fn new(tag: Uuid, child: u32) -> Self {
+        Self {
+            tag,
+            leader: OnceLock::new(),
+            child: Some(child),
+        }
+    }
+
+    /// Of a process that was started by another host, perhaps long ago.
+    pub(crate) fn of_stranger(tag: Uuid, leader: Option<ProcessKey>) -> Self {
+        Self {
+            tag,
+            leader: OnceLock::from(leader),
+            child: None,
+        }
+    }
+
+    /// Looked up when it is first needed, which is after the launch: the look costs a tenth of a
+    /// spawn, and the number is the child's own until it is reaped.
+    pub(crate) fn leader(&self) -> Option<ProcessKey> {
+        *self.leader.get_or_init(|| {
+            process_key(self.child?).unwrap_or_else(|error| {
+                tracing::error!(%error, "cannot read the start time of the child");
+                None
+            })
+        })
+    }
 }
 
 /// All processes at one moment.
@@ -82,7 +115,7 @@ impl ProcessTable {
     ///
     /// Never this process itself or one of its ancestors, whatever they carry.
     pub(crate) fn tree(&self, root: &TreeRoot, known: &HashSet<ProcessKey>) -> Vec<&Process> {
-        let leader = root.leader.filter(|leader| self.has(*leader));
+        let leader = root.leader().filter(|leader| self.has(*leader));
         let is_leader = |process: &Process| leader == Some(process.key);
         let is_seed = |process: &Process| {
             leader.is_some_and(|leader| process.group == leader.pid)
@@ -384,10 +417,7 @@ mod tests {
         let table = ProcessTable::read(0).unwrap();
         let own = process_key(std::process::id()).unwrap().unwrap();
         assert!(table.has(own));
-        let root = TreeRoot {
-            tag: Uuid::new_v4(),
-            leader: Some(own),
-        };
+        let root = TreeRoot::of_stranger(Uuid::new_v4(), Some(own));
         let known = HashSet::from([own]);
         assert!(
             table
@@ -442,10 +472,7 @@ mod tests {
         };
         let table = ProcessTable::read(0).unwrap();
         let tree = |leader| {
-            let root = TreeRoot {
-                tag: Uuid::new_v4(),
-                leader: Some(leader),
-            };
+            let root = TreeRoot::of_stranger(Uuid::new_v4(), Some(leader));
             table.tree(&root, &HashSet::new()).len()
         };
         assert_eq!((tree(key), tree(recycled)), (1, 0));

@@ -158,8 +158,9 @@ impl<'a> TreeEnder<'a> {
 
     fn signal_all(&mut self, signal: Signal) {
         // The leader first: it should not see its children die and start new ones.
+        let leader = self.root.leader();
         let mut keys: Vec<_> = self.targets.keys().copied().collect();
-        keys.sort_by_key(|key| (self.root.leader != Some(*key), key.start_time, key.pid));
+        keys.sort_by_key(|key| (leader != Some(*key), key.start_time, key.pid));
         for key in keys {
             let Some(target) = self.targets.get_mut(&key) else {
                 continue;

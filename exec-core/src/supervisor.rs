@@ -135,7 +135,7 @@ impl Supervisor {
     /// tag and the tag is on record.
     fn write_down_start(&self) {
         let state = &self.state;
-        if let Some(leader) = state.root.leader
+        if let Some(leader) = state.root.leader()
             && let Err(error) = self.owner.started(state.id, leader)
         {
             tracing::error!(%error, "cannot write down the process id");
