@@ -289,6 +289,10 @@ pub fn assemble<T: AsRef<str>>(
             snapshot.agent_id
         )));
     }
+    let order = (snapshot.tick_index, snapshot.revision, snapshot.epoch);
+    if order != (stamp.tick, stamp.revision, stamp.epoch) {
+        return Err(damaged("its state is that of another tick".to_owned()));
+    }
     let mut pinned: Vec<Message> = serde_json::from_str(head)
         .map_err(|error| damaged(format!("its pinned messages are not readable: {error}")))?;
     if pinned.len() as u64 != stamp.pinned.saturating_add(u64::from(stamp.summary)) {

@@ -107,7 +107,7 @@ pub enum Error {
     },
 
     /// An earlier commit failed or was cancelled, and it is not known whether it is stored:
-    /// retry it, or hydrate again.
+    /// call [`retry_commit`](crate::AgentState::retry_commit), or hydrate again.
     #[error("agent {agent}: the outcome of an earlier commit is unknown")]
     InDoubt {
         /// The agent.

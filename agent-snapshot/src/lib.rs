@@ -1,12 +1,14 @@
 #![doc = include_str!("../README.md")]
 
 mod agent_id;
+mod agent_state;
 mod error;
 mod event;
 #[cfg(feature = "file")]
 mod file;
 mod history;
 mod memory;
+mod open;
 #[cfg(feature = "redis")]
 mod redis;
 mod reply;
@@ -17,6 +19,7 @@ mod status;
 mod storage;
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 mod swap;
+mod tick;
 
 pub mod backend;
 #[cfg(feature = "conformance")]
@@ -24,12 +27,14 @@ pub mod conformance;
 pub mod conversation;
 
 pub use agent_id::AgentId;
+pub use agent_state::{AgentState, Recovery};
 pub use error::Error;
 pub use event::Event;
 #[cfg(feature = "file")]
 pub use file::{FileStorage, FileStorageBuilder};
 pub use history::History;
 pub use memory::MemoryStorage;
+pub use open::open_storage;
 #[cfg(feature = "redis")]
 pub use redis::{RedisStorage, RedisStorageBuilder};
 pub use reply::{Reply, ToolIntent};
@@ -38,3 +43,4 @@ pub use snapshot::{AgentSnapshot, Memory, SCHEMA_VERSION};
 pub use sqlite::SqliteStorage;
 pub use status::Status;
 pub use storage::SnapshotStorage;
+pub use tick::Tick;

@@ -79,13 +79,14 @@ pub async fn run<F: Fixture + 'static>(new_fixture: impl AsyncFn() -> F) -> Repo
     Report { outcomes }
 }
 
+#[derive(Clone, Copy)]
 struct Clause {
     rule: u8,
     name: &'static str,
     run: fn(Place) -> Pin<Box<dyn Future<Output = Check> + Send>>,
 }
 
-fn all_clauses() -> impl Iterator<Item = &'static Clause> {
+fn all_clauses() -> Vec<Clause> {
     [
         contents::CLAUSES,
         order::CLAUSES,
@@ -96,6 +97,8 @@ fn all_clauses() -> impl Iterator<Item = &'static Clause> {
     ]
     .into_iter()
     .flatten()
+    .copied()
+    .collect()
 }
 
 /// Lists the clauses of a file with the rule that each belongs to.

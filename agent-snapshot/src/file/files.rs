@@ -225,10 +225,7 @@ impl<F: Fs> Files<F> {
         // From here on nothing is stored; the rest is tidying up.
         let tidy = || {
             for name in self.own_files()? {
-                if !name.ends_with(".deleted")
-                    && !name.ends_with(".lock")
-                    && !name.contains(".damaged.")
-                {
+                if !name.ends_with(".deleted") && !name.ends_with(".lock") {
                     self.fs.remove(&name)?;
                 }
             }
@@ -649,17 +646,18 @@ impl<F: Fs> Files<F> {
     /// Renames what cannot be read, so that a delete loses nothing.
     fn keep_aside(&self, error: &Error) -> Result<(), Error> {
         tracing::warn!(agent = %self.agent, %error, "keeping damaged files aside");
-        let names = self.own_files();
         let aside = || {
-            let names = names?;
-            let mark = (1..).find(|n| {
-                let mark = format!(".damaged.{n}.");
-                !names.iter().any(|name| name.contains(&mark))
-            });
-            let mark = mark.unwrap_or_default();
-            for name in names {
-                let own = [".json", ".log", ".history"];
-                if own.iter().any(|end| name.ends_with(end)) && !name.contains(".damaged.") {
+            let all = self.fs.list()?;
+            let taken = |n: &u64| {
+                let mark = format!("{}.damaged.{n}.", self.stem);
+                all.iter().any(|name| name.starts_with(&mark))
+            };
+            let mark = (1..).find(|n| !taken(n)).unwrap_or_default();
+            for name in self.own_files()? {
+                if [".json", ".log", ".history"]
+                    .iter()
+                    .any(|end| name.ends_with(end))
+                {
                     let (_, kind) = name.split_once('.').unwrap_or_default();
                     let to = format!("{}.damaged.{mark}.{kind}", self.stem);
                     self.fs.rename(&name, &to)?;
@@ -680,10 +678,12 @@ impl<F: Fs> Files<F> {
             .ok_or_else(|| self.damaged("deleted", "it is not readable".to_owned()))
     }
 
+    /// The agent's files but for those that were kept aside.
     fn own_files(&self) -> io::Result<Vec<String>> {
-        let prefix = format!("{}.", self.stem);
+        let own = format!("{}.", self.stem);
+        let aside = format!("{own}damaged.");
         let mut names = self.fs.list()?;
-        names.retain(|name| name.starts_with(&prefix));
+        names.retain(|name| name.starts_with(&own) && !name.starts_with(&aside));
         Ok(names)
     }
 

@@ -13,6 +13,7 @@ use crate::{
     AgentId, AgentSnapshot, Error, SnapshotStorage,
     backend::{self, Stamp, Stream, Write},
     conversation::Message,
+    open::without_password,
     swap::{self, Cache, Known, Swap, Swapped},
 };
 
@@ -459,12 +460,5 @@ fn collect(value: &redis::Value, text: &mut String) {
         Value::Array(values) => values.iter().for_each(|value| collect(value, text)),
         Value::Map(pairs) => pairs.iter().for_each(|(_, value)| collect(value, text)),
         _ => {}
-    }
-}
-
-fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
     }
 }

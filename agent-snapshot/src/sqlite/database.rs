@@ -263,11 +263,10 @@ impl Database {
             return Ok(());
         };
         let known = row.known(agent, &self.place);
-        let damaged = known.is_err() || {
-            let stored = self.record(agent);
-            stored.is_ok_and(|stored| {
-                stored.is_some_and(|stored| stored.assemble(agent, &self.place).is_err())
-            })
+        let damaged = match self.record(agent) {
+            Ok(Some(stored)) => stored.assemble(agent, &self.place).is_err(),
+            Ok(None) => false,
+            Err(error) => error.is_damaged(),
         };
         if damaged {
             self.keep_aside(agent, row.number)

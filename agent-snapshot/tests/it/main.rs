@@ -8,6 +8,8 @@
 
 #[cfg(feature = "conformance")]
 mod conformance;
+#[cfg(feature = "conformance")]
+mod conformance_broken;
 mod conversation;
 mod conversation_generated;
 mod conversation_memory;
@@ -17,8 +19,15 @@ mod conversation_sessions;
 mod conversation_summary;
 mod conversation_tokens;
 mod conversation_window;
+mod crash;
+#[cfg(feature = "file")]
+mod file;
+mod open;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis")]
 mod redis_server;
+mod runtime;
 mod snapshot;
+#[cfg(feature = "sqlite")]
+mod sqlite;

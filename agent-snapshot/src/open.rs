@@ -1,0 +1,113 @@
+use std::sync::Arc;
+
+use crate::{Error, MemoryStorage, SnapshotStorage};
+
+/// Opens the storage that a configuration names.
+///
+/// | address | storage | feature |
+/// |---|---|---|
+/// | `memory:` | [`MemoryStorage`] | |
+/// | `file:DIR`, `file:` for `./data/snapshots` | `FileStorage` | `file` |
+/// | `sqlite:PATH` | `SqliteStorage` | `sqlite` |
+/// | `redis://HOST:PORT/DB`, `redis+unix:///SOCKET` | `RedisStorage` | `redis` |
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), agent_snapshot::Error> {
+/// let storage = agent_snapshot::open_storage("memory:").await?;
+/// assert!(storage.list().await?.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// [`Error::InvalidUrl`] when the address is not understood or its feature is off, and
+/// whatever opening the storage says.
+///
+/// # Cancel safety
+///
+/// Cancel safe.
+pub async fn open_storage(url: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
+    let Some((scheme, rest)) = url.split_once(':') else {
+        return Err(invalid(url, "it has no scheme such as \"file:\""));
+    };
+    match scheme {
+        "memory" if rest.is_empty() => Ok(Arc::new(MemoryStorage::new())),
+        "memory" => Err(invalid(url, "nothing may follow \"memory:\"")),
+        "file" => open_file(url, path(rest)).await,
+        "sqlite" if rest.is_empty() => Err(invalid(url, "the path of the database is missing")),
+        "sqlite" => open_sqlite(url, path(rest)).await,
+        "redis" | "rediss" | "redis+unix" => open_redis(url).await,
+        _ => Err(invalid(
+            url,
+            "the schemes are memory, file, sqlite, redis, rediss and redis+unix",
+        )),
+    }
+}
+
+/// `file:///a/b` is the path `/a/b`.
+fn path(rest: &str) -> &str {
+    match rest.strip_prefix("//") {
+        Some(path) if path.starts_with('/') => path,
+        _ => rest,
+    }
+}
+
+#[cfg(feature = "file")]
+async fn open_file(_: &str, folder: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
+    let folder = match folder {
+        "" => crate::FileStorage::DEFAULT_FOLDER,
+        folder => folder,
+    };
+    Ok(Arc::new(crate::FileStorage::open(folder).await?))
+}
+
+#[cfg(not(feature = "file"))]
+async fn open_file(url: &str, _: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
+    Err(invalid(
+        url,
+        "it needs the feature \"file\" of agent-snapshot",
+    ))
+}
+
+#[cfg(feature = "sqlite")]
+async fn open_sqlite(_: &str, path: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
+    Ok(Arc::new(crate::SqliteStorage::open(path).await?))
+}
+
+#[cfg(not(feature = "sqlite"))]
+async fn open_sqlite(url: &str, _: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
+    Err(invalid(
+        url,
+        "it needs the feature \"sqlite\" of agent-snapshot",
+    ))
+}
+
+#[cfg(feature = "redis")]
+async fn open_redis(url: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
+    Ok(Arc::new(crate::RedisStorage::connect(url).await?))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn open_redis(url: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
+    Err(invalid(
+        url,
+        "it needs the feature \"redis\" of agent-snapshot",
+    ))
+}
+
+fn invalid(url: &str, reason: &str) -> Error {
+    Error::InvalidUrl {
+        url: without_password(url),
+        reason: reason.to_owned(),
+    }
+}
+
+/// An address as it may be shown.
+pub(crate) fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => url.to_owned(),
+    }
+}

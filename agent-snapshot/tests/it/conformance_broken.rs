@@ -1,0 +1,504 @@
+//! The suite itself: each storage here is broken in one way, and at least one clause says so.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::{Arc, Mutex},
+};
+
+use agent_snapshot::{
+    AgentId, AgentSnapshot, Error, MemoryStorage, SnapshotStorage,
+    conformance::{self, Fixture},
+    conversation::Message,
+};
+use async_trait::async_trait;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Defect {
+    LosesTheLastByte,
+    CutsLongMessages,
+    ForgetsDelete,
+    ForgetsTheStreamWhenDeleting,
+    ForgetsTheEpochWhenDeleting,
+    AcceptsAStaleTick,
+    AcceptsTheSameTickTwice,
+    ComparesTicksAsText,
+    ComparesTicksAsDoubles,
+    IgnoresRevisions,
+    IgnoresEpochs,
+    RefusesARepeat,
+    RaisesTheEpochWhenLoading,
+    SwapsAgents,
+    FoldsCase,
+    DeletesByPrefix,
+    NothingWhenDamaged,
+    OverwritesDamage,
+    LosesUnknownFields,
+    ReversesEvents,
+    DropsTheOldestEvent,
+    MintsIds,
+    LosesThePinnedMessages,
+    LosesTheSummary,
+    ForgetsTrimmedMessages,
+    CountsFromOne,
+    AppendsToAnotherHistory,
+    ListsTwice,
+    ListsUnsorted,
+    ListsTheDeleted,
+    LosesTheLastSaveWhenReopened,
+    KeepsHandlesApart,
+    LosesEverythingOnClose,
+    ChecksAndThenWrites,
+    SavesInTwoSteps,
+    ReportsConflictsAsFailures,
+    NamesNobodyInAConflict,
+}
+
+use Defect::*;
+
+const ALL: &[Defect] = &[
+    LosesTheLastByte,
+    CutsLongMessages,
+    ForgetsDelete,
+    ForgetsTheStreamWhenDeleting,
+    ForgetsTheEpochWhenDeleting,
+    AcceptsAStaleTick,
+    AcceptsTheSameTickTwice,
+    ComparesTicksAsText,
+    ComparesTicksAsDoubles,
+    IgnoresRevisions,
+    IgnoresEpochs,
+    RefusesARepeat,
+    RaisesTheEpochWhenLoading,
+    SwapsAgents,
+    FoldsCase,
+    DeletesByPrefix,
+    NothingWhenDamaged,
+    OverwritesDamage,
+    LosesUnknownFields,
+    ReversesEvents,
+    DropsTheOldestEvent,
+    MintsIds,
+    LosesThePinnedMessages,
+    LosesTheSummary,
+    ForgetsTrimmedMessages,
+    CountsFromOne,
+    AppendsToAnotherHistory,
+    ListsTwice,
+    ListsUnsorted,
+    ListsTheDeleted,
+    LosesTheLastSaveWhenReopened,
+    KeepsHandlesApart,
+    LosesEverythingOnClose,
+    ChecksAndThenWrites,
+    SavesInTwoSteps,
+    ReportsConflictsAsFailures,
+    NamesNobodyInAConflict,
+];
+
+/// What a place keeps outside of the good storage.
+#[derive(Debug, Default)]
+struct Shared {
+    good: Mutex<MemoryStorage>,
+    damaged: Mutex<BTreeSet<AgentId>>,
+    deleted: Mutex<BTreeSet<AgentId>>,
+    streams: Mutex<BTreeMap<AgentId, Vec<Message>>>,
+    last: Mutex<BTreeMap<AgentId, AgentSnapshot>>,
+}
+
+#[derive(Debug)]
+struct Broken {
+    defect: Defect,
+    shared: Arc<Shared>,
+}
+
+struct Place {
+    defect: Defect,
+    shared: Arc<Shared>,
+    /// Without a defect the clauses about damage must pass, too.
+    sound: bool,
+}
+
+#[async_trait]
+impl Fixture for Place {
+    async fn open(&self) -> Result<Arc<dyn SnapshotStorage>, Error> {
+        if self.sound {
+            return Ok(Arc::new(self.shared.good()));
+        }
+        let shared = match self.defect {
+            KeepsHandlesApart => Arc::default(),
+            _ => self.shared.clone(),
+        };
+        if self.defect == LosesTheLastSaveWhenReopened {
+            let last = std::mem::take(&mut *shared.last.lock().unwrap());
+            for snapshot in last.values() {
+                let good = shared.good();
+                let stored = good.load(&snapshot.agent_id).await?;
+                if stored.is_some_and(|stored| stored.tick_index == snapshot.tick_index) {
+                    good.delete(&snapshot.agent_id).await?;
+                }
+            }
+        }
+        let defect = self.defect;
+        Ok(Arc::new(Broken { defect, shared }))
+    }
+
+    async fn damage(&self, agent: &AgentId) -> bool {
+        self.shared.damaged.lock().unwrap().insert(agent.clone());
+        !self.sound
+    }
+}
+
+impl Shared {
+    fn good(&self) -> MemoryStorage {
+        self.good.lock().unwrap().clone()
+    }
+
+    fn check(&self, agent: &AgentId) -> Result<(), Error> {
+        match self.damaged.lock().unwrap().contains(agent) {
+            false => Ok(()),
+            true => Err(Error::Damaged {
+                agent: agent.clone(),
+                place: "memory".into(),
+                reason: "made up".into(),
+            }),
+        }
+    }
+}
+
+impl Broken {
+    fn good(&self) -> MemoryStorage {
+        self.shared.good()
+    }
+
+    /// Saves whatever is stored.
+    async fn force(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        let fresh = MemoryStorage::new();
+        let good = self.good();
+        for agent in good.list().await? {
+            if agent != snapshot.agent_id
+                && let Some(other) = good.load(&agent).await?
+            {
+                fresh.save(&other).await?;
+            }
+        }
+        fresh.save(snapshot).await?;
+        *self.shared.good.lock().unwrap() = fresh;
+        Ok(())
+    }
+
+    async fn save_somehow(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        let good = self.good();
+        let stored = good.load(&snapshot.agent_id).await?;
+        let tick = stored.as_ref().map(|stored| stored.tick_index);
+        let same_life = stored
+            .as_ref()
+            .is_some_and(|stored| stored.epoch <= snapshot.epoch);
+        match self.defect {
+            AcceptsAStaleTick if same_life && tick > Some(snapshot.tick_index) => {
+                self.force(snapshot).await
+            }
+            AcceptsTheSameTickTwice if same_life && tick == Some(snapshot.tick_index) => {
+                self.force(snapshot).await
+            }
+            ComparesTicksAsText
+                if tick.is_some_and(|tick| tick.to_string() > snapshot.tick_index.to_string()) =>
+            {
+                good.save(&AgentSnapshot::new(snapshot.agent_id.clone()))
+                    .await
+            }
+            ComparesTicksAsDoubles
+                if tick.is_some_and(|tick| tick as f64 == snapshot.tick_index as f64) =>
+            {
+                good.save(&AgentSnapshot::new(snapshot.agent_id.clone()))
+                    .await
+            }
+            IgnoresRevisions if snapshot.revision > 0 && tick == Some(snapshot.tick_index) => {
+                Ok(())
+            }
+            IgnoresEpochs => match good.save(snapshot).await {
+                Err(error) if error.is_fenced() => self.force(snapshot).await,
+                result => result,
+            },
+            RefusesARepeat if stored.as_ref() == Some(snapshot) => {
+                let mut other = snapshot.clone();
+                other.timestamp ^= 1;
+                good.save(&other).await
+            }
+            ChecksAndThenWrites
+                if tick.is_none_or(|tick| tick < snapshot.tick_index) && same_life =>
+            {
+                for _ in 0..5 {
+                    tokio::task::yield_now().await;
+                }
+                self.force(snapshot).await
+            }
+            SavesInTwoSteps if stored.is_some() && good.save(snapshot).await.is_ok() => {
+                let mut half = snapshot.clone();
+                half.memory.working_variables.clear();
+                self.force(&half).await?;
+                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+                self.force(snapshot).await
+            }
+            _ => good.save(snapshot).await,
+        }
+    }
+
+    fn spoil(&self, snapshot: &mut AgentSnapshot) {
+        let history = &mut snapshot.memory.short_term_history;
+        let change = |history: &mut agent_snapshot::History, change: &dyn Fn(&mut Message)| {
+            let mut messages: Vec<Message> =
+                history.tail().map(|(_, message)| message.clone()).collect();
+            if history.first_seq() == 0 && history.pinned().is_empty() {
+                messages.iter_mut().for_each(change);
+                *history = messages.into_iter().collect();
+            }
+        };
+        match self.defect {
+            LosesTheLastByte => change(history, &|message| {
+                message.content.as_mut().map(String::pop);
+            }),
+            CutsLongMessages => change(history, &|message| {
+                if let Some(text) = &mut message.content
+                    && text.len() > 65_535
+                {
+                    *text = text.chars().take(65_535).collect();
+                }
+            }),
+            MintsIds => change(history, &|message| message.id = Some("minted".into())),
+            LosesThePinnedMessages => history.pin(Vec::new()),
+            LosesTheSummary => history.set_summary(None),
+            LosesUnknownFields => snapshot.extra.clear(),
+            ReversesEvents => snapshot.event_queue_backup.reverse(),
+            DropsTheOldestEvent if !snapshot.event_queue_backup.is_empty() => {
+                snapshot.event_queue_backup.remove(0);
+            }
+            RaisesTheEpochWhenLoading => snapshot.epoch += 1,
+            _ => {}
+        }
+    }
+
+    fn folded(&self, agent: &AgentId) -> AgentId {
+        match self.defect {
+            FoldsCase => AgentId::new(agent.as_str().to_lowercase()).unwrap(),
+            _ => agent.clone(),
+        }
+    }
+}
+
+#[async_trait]
+impl SnapshotStorage for Broken {
+    async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        if self.defect == OverwritesDamage {
+            self.shared
+                .damaged
+                .lock()
+                .unwrap()
+                .remove(&snapshot.agent_id);
+        }
+        self.shared.check(&snapshot.agent_id)?;
+        if self.defect == FoldsCase {
+            let mut folded = snapshot.clone();
+            folded.agent_id = self.folded(&snapshot.agent_id);
+            return self.good().save(&folded).await;
+        }
+        match self.save_somehow(snapshot).await {
+            Err(Error::Conflict { .. }) if self.defect == ReportsConflictsAsFailures => {
+                Err(Error::Storage {
+                    operation: "saving",
+                    place: "memory".into(),
+                    source: "conflict".into(),
+                })
+            }
+            Err(Error::Conflict {
+                stored_tick,
+                stored_revision,
+                stored_epoch,
+                tick,
+                revision,
+                epoch,
+                ..
+            }) if self.defect == NamesNobodyInAConflict => {
+                let agent = AgentId::new("somebody").unwrap();
+                Err(Error::Conflict {
+                    agent,
+                    tick,
+                    revision,
+                    epoch,
+                    stored_tick,
+                    stored_revision,
+                    stored_epoch,
+                })
+            }
+            Err(error) => Err(error),
+            Ok(()) => {
+                let mut last = self.shared.last.lock().unwrap();
+                last.insert(snapshot.agent_id.clone(), snapshot.clone());
+                let mut streams = self.shared.streams.lock().unwrap();
+                let stream = streams.entry(snapshot.agent_id.clone()).or_default();
+                let tail = snapshot.memory.short_term_history.tail();
+                for (_, message) in tail {
+                    if !stream.contains(message) {
+                        stream.push(message.clone());
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
+        if let Err(error) = self.shared.check(agent) {
+            return if self.defect == NothingWhenDamaged {
+                Ok(None)
+            } else {
+                Err(error)
+            };
+        }
+        let good = self.good();
+        let agent = match self.defect {
+            SwapsAgents => good.list().await?.first().unwrap_or(agent).clone(),
+            _ => self.folded(agent),
+        };
+        let mut snapshot = good.load(&agent).await?;
+        if let Some(snapshot) = &mut snapshot {
+            self.spoil(snapshot);
+        }
+        Ok(snapshot)
+    }
+
+    async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
+        self.shared.damaged.lock().unwrap().remove(agent);
+        let good = self.good();
+        if good.load(agent).await?.is_some() {
+            self.shared.deleted.lock().unwrap().insert(agent.clone());
+        }
+        match self.defect {
+            ForgetsDelete => Ok(()),
+            ForgetsTheEpochWhenDeleting => {
+                let fresh = MemoryStorage::new();
+                for other in good.list().await? {
+                    if other != *agent
+                        && let Some(snapshot) = good.load(&other).await?
+                    {
+                        fresh.save(&snapshot).await?;
+                    }
+                }
+                *self.shared.good.lock().unwrap() = fresh;
+                Ok(())
+            }
+            DeletesByPrefix => {
+                for other in good.list().await? {
+                    if other.as_str().starts_with(agent.as_str()) {
+                        good.delete(&other).await?;
+                    }
+                }
+                Ok(())
+            }
+            _ => good.delete(&self.folded(agent)).await,
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<AgentId>, Error> {
+        let mut agents = self.good().list().await?;
+        match self.defect {
+            ListsTwice => agents.extend(agents.clone()),
+            ListsUnsorted => agents.reverse(),
+            ListsTheDeleted => {
+                let deleted = self.shared.deleted.lock().unwrap();
+                agents.extend(deleted.iter().cloned());
+                agents.sort();
+                agents.dedup();
+            }
+            _ => {}
+        }
+        Ok(agents)
+    }
+
+    async fn history(
+        &self,
+        agent: &AgentId,
+        range: Range<u64>,
+    ) -> Result<Vec<(u64, Message)>, Error> {
+        self.shared.check(agent)?;
+        let good = self.good();
+        let mut stream = good.history(&self.folded(agent), range).await?;
+        let kept = self
+            .shared
+            .streams
+            .lock()
+            .unwrap()
+            .get(agent)
+            .cloned()
+            .unwrap_or_default();
+        match self.defect {
+            ForgetsTheStreamWhenDeleting if stream.is_empty() => {
+                stream = (0..).zip(kept).collect();
+            }
+            AppendsToAnotherHistory if !stream.is_empty() && kept.len() > stream.len() => {
+                stream = (0..).zip(kept).collect();
+            }
+            ForgetsTrimmedMessages => {
+                let loaded = good.load(agent).await?;
+                let first = loaded.map_or(0, |loaded| loaded.memory.short_term_history.first_seq());
+                stream.retain(|(seq, _)| *seq >= first);
+            }
+            CountsFromOne => stream.iter_mut().for_each(|(seq, _)| *seq += 1),
+            _ => {}
+        }
+        Ok(stream)
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        if self.defect == LosesEverythingOnClose {
+            *self.shared.good.lock().unwrap() = MemoryStorage::new();
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_defect_is_caught() {
+    assert!(ALL.len() >= 20);
+    let mut tasks = Vec::new();
+    for &defect in ALL {
+        let run = move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .unwrap();
+            let place = async || Place {
+                defect,
+                shared: Arc::default(),
+                sound: false,
+            };
+            runtime.block_on(conformance::run(place))
+        };
+        tasks.push((defect, tokio::task::spawn_blocking(run)));
+    }
+    let mut missed = Vec::new();
+    for (defect, task) in tasks {
+        let report = task.await.unwrap();
+        match report.failures().next() {
+            Some(outcome) => {
+                let count = report.failures().count();
+                eprintln!("{defect:?}: {count} clauses, first: {}", outcome.clause);
+            }
+            None => missed.push(defect),
+        }
+    }
+    assert_eq!(missed, [], "not caught");
+}
+
+/// The wrapper alone breaks nothing: what is caught is the defect.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_storage_under_the_defects_is_sound() {
+    let place = async || Place {
+        defect: ForgetsDelete,
+        shared: Arc::default(),
+        sound: true,
+    };
+    let report = conformance::run(place).await;
+    assert!(report.passed(), "{report}");
+}

@@ -1,0 +1,164 @@
+//! A process that saves in a loop, killed at random moments with SIGKILL.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use agent_snapshot::{
+    AgentId, AgentSnapshot, SnapshotStorage, conversation::Message, open_storage,
+};
+
+/// Set for the child: the address of its storage.
+const CHILD: &str = "AGENT_SNAPSHOT_CRASH_CHILD";
+
+/// How many times to kill; 1,000 unless this says otherwise.
+const KILLS: &str = "AGENT_SNAPSHOT_KILLS";
+
+/// The window of the child: most messages are out of view.
+const WINDOW: usize = 20;
+
+fn agent() -> AgentId {
+    AgentId::new("victim").unwrap()
+}
+
+/// Does nothing unless it is the child of a test below.
+#[test]
+fn child() {
+    let Ok(url) = std::env::var(CHILD) else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let storage = open_storage(&url).await.unwrap();
+        let loaded = storage.load(&agent()).await.unwrap();
+        let mut snapshot = loaded.unwrap_or_else(|| AgentSnapshot::new(agent()));
+        check(&snapshot);
+        let mut out = std::io::stdout();
+        loop {
+            snapshot.tick_index += 1;
+            let text = format!("{} {}", snapshot.tick_index, "x".repeat(300));
+            let history = &mut snapshot.memory.short_term_history;
+            history.push(Message::user(text));
+            history.drop_front(history.tail_len().saturating_sub(WINDOW));
+            let variables = &mut snapshot.memory.working_variables;
+            variables.insert("tick".into(), snapshot.tick_index.into());
+            storage.save(&snapshot).await.unwrap();
+            snapshot.memory.short_term_history.release_hidden();
+            writeln!(out, "ack {}", snapshot.tick_index).unwrap();
+            out.flush().unwrap();
+        }
+    });
+}
+
+/// Nothing half: every part is from the same tick.
+fn check(snapshot: &AgentSnapshot) {
+    let tick = snapshot.tick_index;
+    let history = &snapshot.memory.short_term_history;
+    assert_eq!(history.next_seq(), tick);
+    assert_eq!(history.tail_len() as u64, tick.min(WINDOW as u64));
+    if tick > 0 {
+        assert_eq!(snapshot.memory.working_variables["tick"], tick);
+        let (_, last) = history.tail().last().unwrap();
+        assert!(
+            last.content
+                .as_ref()
+                .unwrap()
+                .starts_with(&format!("{tick} "))
+        );
+    }
+}
+
+/// Runs the child until it has acknowledged some saves and a little longer; gives the last
+/// tick that it acknowledged.
+fn kill_one(url: &str, acks: u64, longer: Duration) -> Option<u64> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "crash::child", "--nocapture", "--test-threads=1"])
+        .env(CHILD, url)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut last = None;
+    let mut seen = 0;
+    let tick = |line: &str| line.split("ack ").nth(1)?.trim().parse().ok();
+    while seen < acks {
+        let Some(line) = lines.next() else { break };
+        if let Some(tick) = tick(&line.unwrap()) {
+            last = Some(tick);
+            seen += 1;
+        }
+    }
+    // Not to wait for anything: to hit another moment each time.
+    std::thread::sleep(longer);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // What it acknowledged in the meantime. The last line may be cut.
+    for line in lines.map_while(Result::ok) {
+        last = tick(&line).or(last);
+    }
+    last
+}
+
+async fn survives(url: &str) {
+    let kills: u64 = std::env::var(KILLS).map_or(1000, |kills| kills.parse().unwrap());
+    let mut random = std::process::id() | 1;
+    let seed = random;
+    let storage = open_storage(url).await.unwrap();
+    let mut acknowledged = 0;
+    for kill in 0..kills {
+        random ^= random << 13;
+        random ^= random >> 17;
+        random ^= random << 5;
+        // One in four is killed while it opens and loads.
+        let acks = u64::from(random % 4);
+        let longer = Duration::from_micros(u64::from(random / 4 % 3000));
+        let last = {
+            let url = url.to_owned();
+            tokio::task::spawn_blocking(move || kill_one(&url, acks, longer))
+                .await
+                .unwrap()
+        };
+        acknowledged = last.unwrap_or(acknowledged);
+        let stored = storage.load(&agent()).await.unwrap();
+        let tick = stored.as_ref().map_or(0, |stored| stored.tick_index);
+        let fine = tick == acknowledged || tick == acknowledged + 1;
+        assert!(
+            fine,
+            "kill {kill}, seed {seed}: tick {tick} is stored, {acknowledged} acknowledged"
+        );
+        if let Some(stored) = stored {
+            check(&stored);
+        }
+        acknowledged = tick;
+    }
+    let stream = storage.history(&agent(), 0..u64::MAX).await.unwrap();
+    assert_eq!(stream.len() as u64, acknowledged);
+    for (seq, message) in stream {
+        assert!(
+            message
+                .content
+                .unwrap()
+                .starts_with(&format!("{} ", seq + 1))
+        );
+    }
+    assert!(acknowledged > kills);
+}
+
+#[cfg(feature = "file")]
+#[tokio::test]
+async fn file_storage_survives_sigkill() {
+    let folder = tempfile::tempdir().unwrap();
+    survives(&format!("file:{}", folder.path().display())).await;
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn sqlite_storage_survives_sigkill() {
+    let folder = tempfile::tempdir().unwrap();
+    survives(&format!("sqlite:{}/agents.db", folder.path().display())).await;
+}

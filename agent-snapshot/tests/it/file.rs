@@ -1,0 +1,334 @@
+//! FileStorage beyond the contract: what is in the folder.
+
+use std::path::Path;
+
+use agent_snapshot::{
+    AgentId, AgentSnapshot, Error, FileStorage, SnapshotStorage, conversation::Message,
+};
+use serde_json::Value;
+
+fn tick(snapshot: &mut AgentSnapshot) {
+    snapshot.tick_index += 1;
+    let text = format!("tick {}", snapshot.tick_index);
+    snapshot.memory.short_term_history.push(Message::user(text));
+}
+
+fn ticked(name: &str, ticks: u64) -> AgentSnapshot {
+    let mut snapshot = AgentSnapshot::new(AgentId::new(name).unwrap());
+    for _ in 0..ticks {
+        tick(&mut snapshot);
+    }
+    snapshot
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn the_first_save_and_close_leave_plain_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    let path = folder.path().join("worker_007.json");
+    let mut snapshot = ticked("worker_007", 1);
+    storage.save(&snapshot).await.unwrap();
+    let tick_in_file = || {
+        let json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        json["tick_index"].as_u64().unwrap()
+    };
+    assert_eq!(tick_in_file(), 1);
+    tick(&mut snapshot);
+    storage.save(&snapshot).await.unwrap();
+    assert_eq!(tick_in_file(), 1);
+    storage.compact(&snapshot.agent_id).await.unwrap();
+    assert_eq!(tick_in_file(), 2);
+    tick(&mut snapshot);
+    storage.save(&snapshot).await.unwrap();
+    storage.close().await.unwrap();
+    assert_eq!(tick_in_file(), 3);
+
+    // Any tool sees the specified keys; the storage's own come on top.
+    let mut json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    json.as_object_mut().unwrap().remove("file_storage");
+    let plain: Value = serde_json::from_str(&snapshot.to_json().unwrap()).unwrap();
+    assert_eq!(json, plain);
+}
+
+#[tokio::test]
+async fn with_the_option_the_json_is_always_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = FileStorage::builder(folder.path()).rewrite_every_save();
+    let storage = builder.open().await.unwrap();
+    let mut snapshot = ticked("a", 0);
+    for _ in 0..5 {
+        tick(&mut snapshot);
+        storage.save(&snapshot).await.unwrap();
+        let text = std::fs::read_to_string(folder.path().join("a.json")).unwrap();
+        let read = AgentSnapshot::from_json(&text).unwrap();
+        assert_eq!(read.tick_index, snapshot.tick_index);
+        assert_eq!(read.memory, snapshot.memory);
+    }
+    assert_eq!(names(folder.path()), ["a.json", "a.lock"]);
+}
+
+#[tokio::test]
+async fn the_log_is_folded_now_and_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = FileStorage::builder(folder.path())
+        .rewrite_every(10)
+        .without_sync();
+    let storage = builder.open().await.unwrap();
+    let mut snapshot = ticked("a", 0);
+    let mut rewritten = 0;
+    let mut last = String::new();
+    for _ in 0..1000 {
+        tick(&mut snapshot);
+        storage.save(&snapshot).await.unwrap();
+        let log = names(folder.path())
+            .into_iter()
+            .find(|name| name.ends_with(".log"));
+        if log.as_ref() != Some(&last) {
+            rewritten += 1;
+            last = log.unwrap();
+        }
+    }
+    // Each time the log has become four times as long as the JSON.
+    assert!((3..20).contains(&rewritten), "{rewritten}");
+    assert_eq!(names(folder.path()).len(), 3);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn files_and_folder_are_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("data/snapshots");
+    let storage = FileStorage::open(&folder).await.unwrap();
+    storage.save(&ticked("a", 1)).await.unwrap();
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&folder), 0o700);
+    for name in names(&folder) {
+        assert_eq!(mode(&folder.join(&name)), 0o600, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_from_elsewhere_is_read_and_built_upon() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = include_str!("golden/sample.json");
+    std::fs::write(folder.path().join("worker_007.json"), text).unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    let agent = AgentId::new("worker_007").unwrap();
+    let mut snapshot = storage.load(&agent).await.unwrap().unwrap();
+    assert_eq!(snapshot, AgentSnapshot::from_json(text).unwrap());
+    assert_eq!(storage.list().await.unwrap(), [agent.clone()]);
+    tick(&mut snapshot);
+    storage.save(&snapshot).await.unwrap();
+    tick(&mut snapshot);
+    storage.save(&snapshot).await.unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    assert_eq!(storage.load(&agent).await.unwrap(), Some(snapshot));
+    assert_eq!(storage.history(&agent, 0..9).await.unwrap().len(), 4);
+}
+
+/// A folder as version 0.1.0 wrote it: JSON, log and archive.
+#[tokio::test]
+async fn a_folder_of_the_first_version_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [
+        ("golden.json", include_str!("golden/golden.json")),
+        ("golden.2.log", include_str!("golden/golden.2.log")),
+        ("golden.1.history", include_str!("golden/golden.1.history")),
+    ] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    let agent = AgentId::new("golden").unwrap();
+    let snapshot = storage.load(&agent).await.unwrap().unwrap();
+    assert_eq!(snapshot, golden(5));
+    let stream = storage.history(&agent, 0..u64::MAX).await.unwrap();
+    assert_eq!(stream.len(), 5);
+    assert_eq!(stream[0].1.content.as_deref(), Some("tick 1"));
+    storage.save(&golden(6)).await.unwrap();
+}
+
+fn golden(ticks: u64) -> AgentSnapshot {
+    let mut snapshot = ticked("golden", 0);
+    snapshot
+        .memory
+        .short_term_history
+        .pin(vec![Message::system("be brief")]);
+    for _ in 0..ticks {
+        tick(&mut snapshot);
+        if snapshot.tick_index == 3 {
+            snapshot.memory.short_term_history.drop_front(2);
+        }
+    }
+    snapshot
+}
+
+/// Writes the golden folder anew, when the format changes on purpose.
+#[tokio::test]
+async fn golden_folder_is_what_is_written_today() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    for ticks in 1..=3 {
+        storage.save(&golden(ticks)).await.unwrap();
+    }
+    storage.compact(&golden(3).agent_id).await.unwrap();
+    for ticks in 4..=5 {
+        storage.save(&golden(ticks)).await.unwrap();
+    }
+    for name in ["golden.json", "golden.2.log", "golden.1.history"] {
+        let written = std::fs::read_to_string(folder.path().join(name)).unwrap();
+        let kept = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/it/golden")
+            .join(name);
+        if std::env::var_os("AGENT_SNAPSHOT_BLESS").is_some() {
+            std::fs::write(&kept, &written).unwrap();
+        }
+        assert_eq!(written, std::fs::read_to_string(kept).unwrap(), "{name}");
+    }
+}
+
+async fn damaged(change: impl Fn(&Path)) -> Error {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    for ticks in 1..=3 {
+        storage.save(&ticked("a", ticks)).await.unwrap();
+    }
+    change(folder.path());
+    let error = storage.load(&AgentId::new("a").unwrap()).await.unwrap_err();
+    assert!(error.is_damaged(), "{error}");
+    let saved = storage.save(&ticked("a", 4)).await;
+    let reread = FileStorage::open(folder.path()).await.unwrap();
+    assert!(reread.save(&ticked("a", 9)).await.is_err(), "{saved:?}");
+    let before: Vec<String> = names(folder.path());
+    storage.delete(&AgentId::new("a").unwrap()).await.unwrap();
+    assert!(
+        names(folder.path())
+            .iter()
+            .any(|name| name.contains("damaged")),
+        "{before:?}"
+    );
+    assert!(storage.list().await.unwrap().is_empty());
+    storage.save(&ticked("a", 1)).await.unwrap();
+    error
+}
+
+#[tokio::test]
+async fn every_kind_of_damage_is_an_error_and_is_kept_aside() {
+    fn edit(folder: &Path, name: &str, change: impl Fn(String) -> String) {
+        let path = folder.join(name);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let changed = change(text.clone());
+        assert_ne!(text, changed);
+        std::fs::write(path, changed).unwrap();
+    }
+    damaged(|folder| edit(folder, "a.json", |text| text.replace("tick 1", "tick 7"))).await;
+    damaged(|folder| edit(folder, "a.json", |text| text[..text.len() - 9].to_owned())).await;
+    damaged(|folder| edit(folder, "a.json", |_| String::new())).await;
+    damaged(|folder| edit(folder, "a.1.log", |text| text.replace("tick 2", "tick 7"))).await;
+    damaged(|folder| edit(folder, "a.1.log", |text| text.replace("tick 3", "tick 7"))).await;
+    damaged(|folder| edit(folder, "a.1.log", |text| text[9..].to_owned())).await;
+    damaged(|folder| std::fs::remove_file(folder.join("a.json")).unwrap()).await;
+    damaged(|folder| std::fs::remove_file(folder.join("a.1.log")).unwrap()).await;
+    let by_hand = damaged(|folder| edit(folder, "a.json", |text| format!("{text} "))).await;
+    assert!(
+        by_hand
+            .to_string()
+            .contains("remove its \"file_storage\" key"),
+        "{by_hand}"
+    );
+}
+
+#[tokio::test]
+async fn a_damaged_archive_is_an_error_of_the_stream_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    let mut snapshot = ticked("a", 5);
+    snapshot.memory.short_term_history.drop_front(4);
+    storage.save(&snapshot).await.unwrap();
+    let path = folder.path().join("a.1.history");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("tick 2", "tick 7")).unwrap();
+    assert_eq!(
+        storage.load(&snapshot.agent_id).await.unwrap().as_ref(),
+        Some(&snapshot)
+    );
+    let error = storage.history(&snapshot.agent_id, 0..9).await.unwrap_err();
+    assert!(error.is_damaged(), "{error}");
+    assert_eq!(
+        storage
+            .history(&snapshot.agent_id, 4..9)
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_not_taken_for_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    // A folder where the file should be fails for every user, root included.
+    std::fs::create_dir(folder.path().join("a.json")).unwrap();
+    let error = storage.load(&AgentId::new("a").unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Storage { .. }), "{error}");
+    assert!(error.to_string().contains("a.json"), "{error}");
+    assert!(storage.save(&ticked("a", 1)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_deleted_agent_without_an_epoch_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    storage.save(&ticked("a", 3)).await.unwrap();
+    storage.delete(&AgentId::new("a").unwrap()).await.unwrap();
+    assert_eq!(names(folder.path()), [] as [&str; 0]);
+}
+
+#[tokio::test]
+async fn the_storage_key_of_a_file_does_not_get_into_a_snapshot() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    storage.save(&ticked("a", 1)).await.unwrap();
+    let text = std::fs::read_to_string(folder.path().join("a.json")).unwrap();
+    let mut read = AgentSnapshot::from_json(&text).unwrap();
+    assert!(read.extra.contains_key("file_storage"));
+    tick(&mut read);
+    storage.save(&read).await.unwrap();
+    storage.close().await.unwrap();
+    let loaded = FileStorage::open(folder.path()).await.unwrap();
+    assert_eq!(
+        loaded.load(&read.agent_id).await.unwrap(),
+        Some(ticked("a", 2))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_agents_than_open_files_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = FileStorage::builder(folder.path()).without_sync();
+    let storage = builder.open().await.unwrap();
+    for round in 1..=2 {
+        for n in 0..300 {
+            storage
+                .save(&ticked(&format!("agent_{n}"), round))
+                .await
+                .unwrap();
+        }
+    }
+    assert_eq!(storage.list().await.unwrap().len(), 300);
+    let last = storage
+        .load(&AgentId::new("agent_7").unwrap())
+        .await
+        .unwrap();
+    assert_eq!(last, Some(ticked("agent_7", 2)));
+}

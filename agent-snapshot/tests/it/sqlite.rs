@@ -1,0 +1,177 @@
+//! SqliteStorage beyond the contract.
+
+use std::path::Path;
+
+use agent_snapshot::{
+    AgentId, AgentSnapshot, Error, SnapshotStorage, SqliteStorage, conversation::Message,
+};
+
+fn ticked(ticks: u64) -> AgentSnapshot {
+    let mut snapshot = AgentSnapshot::new(AgentId::new("a").unwrap());
+    for n in 0..ticks {
+        snapshot.tick_index += 1;
+        snapshot
+            .memory
+            .short_term_history
+            .push(Message::user(n.to_string()));
+    }
+    snapshot
+}
+
+fn sql(path: &Path, sql: &str) {
+    let database = rusqlite::Connection::open(path).unwrap();
+    database
+        .busy_timeout(std::time::Duration::from_secs(30))
+        .unwrap();
+    database.execute_batch(sql).unwrap();
+}
+
+fn count(path: &Path, table: &str) -> i64 {
+    let database = rusqlite::Connection::open(path).unwrap();
+    database
+        .query_row(&format!("SELECT count(*) FROM {table}"), [], |row| {
+            row.get(0)
+        })
+        .unwrap()
+}
+
+#[tokio::test]
+async fn every_kind_of_damage_is_an_error_and_is_kept_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agents.db");
+    for damage in [
+        "UPDATE agents SET stamp = 'x'",
+        "UPDATE agents SET stamp = replace(stamp, '1 3 ', '1 4 ')",
+        "UPDATE agents SET state = NULL",
+        "UPDATE agents SET state = substr(state, 2)",
+        "UPDATE agents SET state = replace(state, 'WAITING', 'RUNNING')",
+        "DELETE FROM heads",
+        "DELETE FROM messages WHERE key = (SELECT min(key) FROM messages)",
+        "DELETE FROM messages WHERE key = (SELECT max(key) FROM messages)",
+        "UPDATE messages SET json = replace(json, '1', '2')",
+        "UPDATE messages SET json = CAST(x'ff' AS TEXT)",
+    ] {
+        let storage = SqliteStorage::open(&path).await.unwrap();
+        storage.save(&ticked(3)).await.unwrap();
+        sql(&path, damage);
+        let storage = SqliteStorage::open(&path).await.unwrap();
+        let loaded = storage.load(&ticked(3).agent_id).await;
+        if damage.contains("1 4 ") {
+            // The tick in the stamp is one thing, the state another.
+            assert!(loaded.is_err(), "{damage}");
+        }
+        let error = loaded.unwrap_err();
+        assert!(error.is_damaged(), "{damage}: {error}");
+        assert!(
+            storage.save(&ticked(9)).await.unwrap_err().is_damaged(),
+            "{damage}"
+        );
+        storage.delete(&ticked(3).agent_id).await.unwrap();
+        assert!(count(&path, "damaged") > 0, "{damage}");
+        sql(&path, "DELETE FROM damaged");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agents.db");
+    std::fs::write(
+        &path,
+        "not a database, but long enough to look like one".repeat(100),
+    )
+    .unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let error = SqliteStorage::open(&path).await.unwrap_err();
+    assert!(matches!(error, Error::Storage { .. }), "{error}");
+    assert!(error.to_string().contains("agents.db"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[tokio::test]
+async fn a_newer_database_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agents.db");
+    SqliteStorage::open(&path)
+        .await
+        .unwrap()
+        .close()
+        .await
+        .unwrap();
+    sql(&path, "PRAGMA user_version = 2");
+    let error = SqliteStorage::open(&path).await.unwrap_err();
+    assert!(
+        matches!(error, Error::UnsupportedVersion { found: 2, .. }),
+        "{error}"
+    );
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn the_database_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new/agents.db");
+    let storage = SqliteStorage::open(&path).await.unwrap();
+    storage.save(&ticked(1)).await.unwrap();
+    for name in ["agents.db", "agents.db-wal", "agents.db-shm"] {
+        let mode = path
+            .with_file_name(name)
+            .metadata()
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_closed_storage_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = SqliteStorage::open(folder.path().join("agents.db"))
+        .await
+        .unwrap();
+    storage.save(&ticked(1)).await.unwrap();
+    storage.close().await.unwrap();
+    assert!(matches!(
+        storage.save(&ticked(2)).await,
+        Err(Error::Closed { .. })
+    ));
+    assert!(matches!(storage.list().await, Err(Error::Closed { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_another_process_holds_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agents.db");
+    let storage = SqliteStorage::open(&path).await.unwrap();
+    let blocker = rusqlite::Connection::open(&path).unwrap();
+    blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let saving = tokio::spawn(async move { storage.save(&ticked(1)).await });
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert!(!saving.is_finished());
+    blocker.execute_batch("ROLLBACK").unwrap();
+    saving.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn one_bad_job_does_not_take_its_batch_down() {
+    // A sequence number that no key can hold fails inside of the transaction.
+    let folder = tempfile::tempdir().unwrap();
+    let storage = SqliteStorage::open(folder.path().join("agents.db"))
+        .await
+        .unwrap();
+    let json = r#"{"agent_id":"bad","tick_index":1,"timestamp":0,"status":"","memory":{
+        "short_term_history":[{"role":"user"}],"history_window":{"first":1099511627776}}}"#;
+    let bad = AgentSnapshot::from_json(json).unwrap();
+    let good = ticked(3);
+    let (first, second, third) = tokio::join!(storage.save(&good), storage.save(&bad), async {
+        let mut other = AgentSnapshot::new(AgentId::new("b").unwrap());
+        other.tick_index = 1;
+        storage.save(&other).await
+    });
+    first.unwrap();
+    third.unwrap();
+    assert!(matches!(second.unwrap_err(), Error::Storage { .. }));
+    assert_eq!(storage.list().await.unwrap().len(), 2);
+}
