@@ -135,7 +135,8 @@ impl Typed {
     }
 }
 
-fn print(text: &str) -> io::Result<()> {
+/// Prints text at once.
+pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()

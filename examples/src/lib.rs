@@ -8,4 +8,23 @@
 )]
 
 pub mod console;
+pub mod pane_agent;
 pub mod scripted_agent;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+/// Says what failed, with all its causes.
+pub fn report(result: Result<(), Box<dyn Error>>) -> ExitCode {
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    let mut text = format!("error: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    eprintln!("{text}");
+    ExitCode::FAILURE
+}

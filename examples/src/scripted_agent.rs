@@ -8,9 +8,13 @@
 //! | in the prompt | what it does |
 //! |---|---|
 //! | `[[tool CMD]]` | runs `sh -c CMD` as its tool (else it counts the files of the workspace) |
-//! | `[[slow SECONDS]]` | thinks for that long |
+//! | `[[slow SECONDS]]` | thinks for that long before it uses its tool |
+//! | `[[ponder SECONDS]]` | thinks for that long after it |
 //! | `[[crash]]` | dies in the middle, without a final event |
 //! | `[[say TEXT]]` | answers exactly that |
+//! | `[[continue]]` | takes up its last turn, and does not use a tool that it has used |
+//!
+//! With `--marker=TEXT` it lives in a tmux pane instead: [`pane_agent`](crate::pane_agent).
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -23,14 +27,19 @@ use exec_profiles::{ProfileDefinition, builtin};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::pane_agent;
+
 /// The label of its profile.
 pub const LABEL: &str = "scripted";
 
 /// The name of the hidden subcommand.
-const SUBCOMMAND: &str = "scripted-agent";
+pub(crate) const SUBCOMMAND: &str = "scripted-agent";
 
 /// Where conversations are kept; below the workspace if unset.
 const HOME: &str = "SCRIPTED_AGENT_HOME";
+
+/// Asks for the last turn to be taken up again.
+const CONTINUE: &str = "[[continue]]";
 
 /// How long it thinks before each step unless told otherwise.
 const THINKING: Duration = Duration::from_millis(120);
@@ -38,16 +47,10 @@ const THINKING: Duration = Duration::from_millis(120);
 /// Its profile: Claude Code's, with this very program in the place of `claude`. Conversations
 /// are kept in `home`.
 pub fn profile(home: &Path) -> io::Result<ProfileDefinition> {
-    let program = std::env::current_exe()?;
-    let program = program.to_str().ok_or_else(|| {
-        io::Error::other(format!(
-            "the path of this program is not UTF-8: {program:?}"
-        ))
-    })?;
     let mut profile = builtin::claude_code();
     profile.label = LABEL.to_owned();
     profile.command = CommandConfig::new(
-        program,
+        this_program()?,
         [SUBCOMMAND, "-p", "--verbose", "--output-format=stream-json"],
     );
     let home = std::path::absolute(home)?.to_string_lossy().into_owned();
@@ -57,6 +60,15 @@ pub fn profile(home: &Path) -> io::Result<ProfileDefinition> {
     Ok(profile)
 }
 
+/// The path of the running program, for a command line that starts it again.
+pub fn this_program() -> io::Result<String> {
+    let program = std::env::current_exe()?.into_os_string();
+    program.into_string().map_err(|program| {
+        let reason = format!("the path of this program is not UTF-8: {program:?}");
+        io::Error::other(reason)
+    })
+}
+
 /// Runs the agent if the program was called as one: `PROGRAM scripted-agent …`. Call it first
 /// in `main`.
 pub fn run_if_asked() -> Option<ExitCode> {
@@ -64,7 +76,10 @@ pub fn run_if_asked() -> Option<ExitCode> {
     if args.next()? != SUBCOMMAND {
         return None;
     }
-    Some(match Turn::from_args(args).and_then(Turn::run) {
+    let args: Vec<String> = args.collect();
+    let done = pane_agent::live_if_asked(&args)
+        .unwrap_or_else(|| Turn::from_args(args.into_iter()).and_then(Turn::run));
+    Some(match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("scripted-agent: {error}");
@@ -78,6 +93,8 @@ struct Turn {
     session: String,
     file: PathBuf,
     earlier: Vec<String>,
+    /// What the tool of the last turn said, if it was used.
+    used_tool: Option<String>,
     prompt: String,
     began: Instant,
 }
@@ -100,7 +117,7 @@ impl Turn {
             std::env::var_os(HOME).map_or_else(|| PathBuf::from(".scripted-agent"), PathBuf::from);
         std::fs::create_dir_all(&home)?;
         let file = home.join(format!("{session}.jsonl"));
-        let earlier: Vec<String> = match std::fs::read_to_string(&file) {
+        let lines: Vec<Value> = match std::fs::read_to_string(&file) {
             Ok(_) if !resume => {
                 return Err(io::Error::other(format!("session id in use: {session}")));
             }
@@ -116,6 +133,17 @@ impl Turn {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error),
         };
+        let (mut earlier, mut used_tool) = (Vec::new(), None);
+        for line in lines {
+            match line {
+                Value::String(prompt) if prompt.contains(CONTINUE) => {}
+                Value::String(prompt) => {
+                    earlier.push(prompt);
+                    used_tool = None;
+                }
+                other => used_tool = other["tool"].as_str().map(str::to_owned),
+            }
+        }
         let mut prompt = String::new();
         io::stdin().read_to_string(&mut prompt)?;
         if prompt.trim().is_empty() {
@@ -126,6 +154,7 @@ impl Turn {
             session,
             file,
             earlier,
+            used_tool,
             prompt,
             began,
         })
@@ -133,33 +162,29 @@ impl Turn {
 
     fn run(self) -> io::Result<()> {
         // The conversation is written first: a follow-up after a crash still knows the prompt.
-        self.remember()?;
+        self.remember(&json!(self.prompt))?;
         let cwd = std::env::current_dir()?;
         self.emit(json!({
             "type": "system", "subtype": "init", "cwd": cwd, "model": "scripted",
             "tools": ["Bash"], "permissionMode": "bypassPermissions",
         }))?;
-        let seconds = directive(&self.prompt, "slow").and_then(|text| text.parse().ok());
-        std::thread::sleep(seconds.map_or(THINKING, Duration::from_secs_f64));
+        let taken_up = self.earlier.split_last();
+        let taken_up = taken_up.filter(|_| self.prompt.contains(CONTINUE));
+        let (prompt, earlier, used_tool) = match taken_up {
+            Some((prompt, earlier)) => (prompt, earlier, self.used_tool.clone()),
+            None => (&self.prompt, &*self.earlier, None),
+        };
+        think(prompt, "slow");
         self.say("Let me look at the workspace.")?;
-
-        let command = directive(&self.prompt, "tool").unwrap_or("ls | wc -l");
-        let call = format!("toolu_{}", Uuid::new_v4().simple());
-        self.emit(assistant(json!({
-            "type": "tool_use", "id": call, "name": "Bash", "input": {"command": command},
-        })))?;
-        let (output, failed) = run_tool(command)?;
-        self.emit(json!({
-            "type": "user", "parent_tool_use_id": null,
-            "message": {"role": "user", "content": [{
-                "type": "tool_result", "tool_use_id": call, "content": output, "is_error": failed,
-            }]},
-        }))?;
-        if self.prompt.contains("[[crash]]") {
+        let output = match used_tool {
+            Some(output) => output,
+            None => self.use_tool(directive(prompt, "tool").unwrap_or("ls | wc -l"))?,
+        };
+        if prompt.contains("[[crash]]") {
             std::process::abort();
         }
-        std::thread::sleep(THINKING);
-        let answer = self.answer(&output);
+        think(prompt, "ponder");
+        let answer = answer(prompt, earlier, &output);
         self.say(&answer)?;
         let took = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.emit(json!({
@@ -169,20 +194,21 @@ impl Turn {
         }))
     }
 
-    fn answer(&self, tool_output: &str) -> String {
-        if let Some(text) = directive(&self.prompt, "say") {
-            return text.to_owned();
-        }
-        let asked = self.prompt.lines().next().unwrap_or_default().trim();
-        let mut answer = format!("Done: {asked}\nThe tool said: {}", tool_output.trim());
-        if let Some(first) = self.earlier.first() {
-            let first = first.lines().next().unwrap_or_default();
-            let count = self.earlier.len();
-            answer.push_str(&format!(
-                "\nI remember {count} earlier; the first was: {first}"
-            ));
-        }
-        answer
+    fn use_tool(&self, command: &str) -> io::Result<String> {
+        let call = format!("toolu_{}", Uuid::new_v4().simple());
+        self.emit(assistant(json!({
+            "type": "tool_use", "id": call, "name": "Bash", "input": {"command": command},
+        })))?;
+        let (output, failed) = run_tool(command)?;
+        // Before anybody can see that the tool was used.
+        self.remember(&json!({"tool": output}))?;
+        self.emit(json!({
+            "type": "user", "parent_tool_use_id": null,
+            "message": {"role": "user", "content": [{
+                "type": "tool_result", "tool_use_id": call, "content": output, "is_error": failed,
+            }]},
+        }))?;
+        Ok(output)
     }
 
     /// Rough, but honest in kind: what went in and what came out.
@@ -192,12 +218,12 @@ impl Turn {
         json!({"input_tokens": input, "output_tokens": answer.chars().count() / 3 + 1})
     }
 
-    fn remember(&self) -> io::Result<()> {
+    fn remember(&self, line: &Value) -> io::Result<()> {
         let mut file = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(&self.file)?;
-        writeln!(file, "{}", json!(self.prompt))
+        writeln!(file, "{line}")
     }
 
     fn say(&self, text: &str) -> io::Result<()> {
@@ -220,9 +246,33 @@ fn assistant(content: Value) -> Value {
     })
 }
 
+/// Takes its time.
+pub(crate) fn think(prompt: &str, name: &str) {
+    let seconds = directive(prompt, name).and_then(|text| text.parse().ok());
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    std::thread::sleep(time.unwrap_or(THINKING));
+}
+
+/// What it says in the end.
+pub(crate) fn answer(prompt: &str, earlier: &[String], tool_output: &str) -> String {
+    if let Some(text) = directive(prompt, "say") {
+        return text.to_owned();
+    }
+    let asked = prompt.lines().next().unwrap_or_default().trim();
+    let mut answer = format!("Done: {asked}\nThe tool said: {}", tool_output.trim());
+    if let Some(first) = earlier.first() {
+        let first = first.lines().next().unwrap_or_default();
+        let count = earlier.len();
+        answer.push_str(&format!(
+            "\nI remember {count} earlier; the first was: {first}"
+        ));
+    }
+    answer
+}
+
 /// Runs the tool in a process group of its own, as the real agents do: stopping the agent's
 /// group alone would leave it behind.
-fn run_tool(command: &str) -> io::Result<(String, bool)> {
+pub(crate) fn run_tool(command: &str) -> io::Result<(String, bool)> {
     let done = Command::new("sh")
         .args(["-c", command])
         .process_group(0)
@@ -234,7 +284,7 @@ fn run_tool(command: &str) -> io::Result<(String, bool)> {
 }
 
 /// The text of `[[name TEXT]]` in the prompt.
-fn directive<'a>(prompt: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn directive<'a>(prompt: &'a str, name: &str) -> Option<&'a str> {
     let begin = format!("[[{name} ");
     let (_, rest) = prompt.split_once(&begin)?;
     rest.split_once("]]").map(|(text, _)| text)

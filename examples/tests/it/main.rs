@@ -1,6 +1,8 @@
 //! The examples, run as a user would run them.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod cluster;
 mod operator_manager;
+mod outpost;
 mod program;
 mod run_agent;

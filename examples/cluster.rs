@@ -1,0 +1,301 @@
+//! The orchestrator of the specification: five agents in tmux panes that talk to each other,
+//! and are understood by the markers in their answers.
+//!
+//! ```sh
+//! cargo run -p examples --example cluster -- --config examples/config/cc-cluster.yaml start
+//! cargo run -p examples --example cluster -- --config examples/config/cc-cluster.yaml \
+//!     ask grand_boss "Who are you?"
+//! cargo run -p examples --example cluster -- --config examples/config/cc-cluster.yaml stop
+//! ```
+//!
+//! No command needs the process that started the cluster: where it runs follows from the
+//! configuration file, what was said is in `logs/messages.jsonl` of its `work_dir`. An agent for
+//! which the file has no `command` is Claude Code, or where that is not installed the bundled
+//! scripted agent; `--agents` chooses.
+//!
+//! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong arguments.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "printing is what a command is for"
+)]
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::{Parser, Subcommand};
+use examples::{pane_agent, report, scripted_agent};
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+use tmux_bus::{
+    AgentStatus, ClusterBuilder, ClusterConfig, ClusterManager, LogFilter, Message, MessageLog,
+    MessageLogger, MessageType, ProcessConfig,
+};
+
+/// Runs agents in tmux panes and lets them talk to each other.
+#[derive(Parser)]
+#[command(name = "cluster")]
+struct Arguments {
+    /// The cluster's configuration
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// What the agents without a `command` are: `scripted` or the label of a profile, such as
+    /// `claude-code` [default: claude-code where claude is on PATH, else scripted]
+    #[arg(long, global = true, value_name = "LABEL")]
+    agents: Option<String>,
+    /// Print the result as one JSON object
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start all agents
+    Start,
+    /// Show the agents
+    Status,
+    /// Ask an agent as the user, and print its answer
+    Ask { to: String, text: String },
+    /// Send a message from one agent to another, without waiting for the answer
+    Send {
+        from: String,
+        to: String,
+        text: String,
+    },
+    /// Show what was said
+    Logs,
+    /// End all agents and everything that they have started
+    Stop,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match scripted_agent::run_if_asked() {
+        Some(code) => code,
+        None => report(run(Arguments::parse()).await),
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+    let config = ClusterConfig::load(&arguments.config)?;
+    let print = |result: Value, text: String| match arguments.json {
+        true => println!("{result}"),
+        false => print!("{text}"),
+    };
+    match arguments.command {
+        Command::Start => {
+            let config = with_commands(config, arguments.agents.as_deref())?;
+            let wait = spinner(format!("starting {} agents", config.agents.len()));
+            let cluster = builder(config).start().await?;
+            wait.finish_and_clear();
+            let (result, text) = status(&cluster).await?;
+            print(result, text);
+        }
+        Command::Status => {
+            let (result, text) = status(&attach(config).await?).await?;
+            print(result, text);
+        }
+        Command::Ask { to, text } => {
+            let cluster = attach(config).await?;
+            let wait = spinner(format!("waiting for {to}"));
+            let began = Instant::now();
+            let answer = ask(&cluster, &to, &text).await?;
+            wait.finish_and_clear();
+            let took = began.elapsed().as_millis();
+            let result = json!({"from": "user", "to": to, "answer": answer, "took_ms": took});
+            print(result, format!("{answer}\n"));
+        }
+        Command::Send { from, to, text } => {
+            let cluster = attach(config).await?;
+            cluster.agent(&from)?.post_to(&to, &text).await?;
+            let result = json!({"from": from, "to": to, "sent": true});
+            print(result, format!("sent to {to}\n"));
+        }
+        Command::Logs => {
+            let path = log_file(&config);
+            let log = match path.exists() {
+                true => MessageLog::read(&path, &LogFilter::default())?,
+                false => MessageLog::default(),
+            };
+            for line in &log.skipped {
+                eprintln!("note: line {} is no message: {}", line.line, line.reason);
+            }
+            let lines = log.entries.iter().map(|entry| {
+                let (from, to, kind) = (&entry.from_agent, &entry.to_agent, &entry.message_type);
+                let (time, text) = (&entry.timestamp, entry.content.trim_end());
+                format!("[{time}] {from} → {to} ({kind}): {text}\n")
+            });
+            let text = lines.collect();
+            print(json!({"log": path, "entries": log.entries}), text);
+        }
+        Command::Stop => {
+            let stopped = match builder(config).attach().await {
+                Ok(cluster) => {
+                    let wait = spinner("stopping".to_owned());
+                    cluster.stop().await?;
+                    wait.finish_and_clear();
+                    true
+                }
+                Err(tmux_bus::Error::NotRunning { .. }) => false,
+                Err(error) => return Err(error.into()),
+            };
+            let text = if stopped {
+                "stopped\n"
+            } else {
+                "not running\n"
+            };
+            print(json!({"stopped": stopped}), text.to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn builder(config: ClusterConfig) -> ClusterBuilder {
+    let log = log_file(&config);
+    ClusterManager::builder(config).log_file(log)
+}
+
+fn log_file(config: &ClusterConfig) -> PathBuf {
+    config.work_dir.join(MessageLogger::DEFAULT_PATH)
+}
+
+async fn attach(config: ClusterConfig) -> Result<ClusterManager, Box<dyn Error>> {
+    let path = config.path.clone();
+    builder(config).attach().await.map_err(|error| match error {
+        tmux_bus::Error::NotRunning { .. } => format!(
+            "the cluster does not run; start it with: cluster --config {} start",
+            path.display()
+        )
+        .into(),
+        error => error.into(),
+    })
+}
+
+/// Asks as the user, who is no agent of the cluster: so the messages are logged by hand.
+async fn ask(cluster: &ClusterManager, to: &str, text: &str) -> tmux_bus::Result<String> {
+    let (io, pane) = (cluster.pane_io(), cluster.get_pane(to)?);
+    let sent = io.send_message(pane, text).await?;
+    let question = Message::new("user", to, text);
+    let id = cluster.logger().log(&question, MessageType::Task)?;
+    let agents = &cluster.config().agents;
+    let agent = agents.iter().find(|agent| agent.name == to);
+    let timeout = agent.map_or(Duration::from_secs(30), |agent| agent.timeout);
+    let marker = cluster.get_marker(to)?;
+    let answer = io.get_response(sent, marker, timeout).await;
+    let (kind, content) = match &answer {
+        Ok(answer) => (MessageType::Result, answer.clone()),
+        Err(error) => (MessageType::Error, error.to_string()),
+    };
+    let reply = Message::new(to, "user", content);
+    cluster.logger().log_reply(&reply, kind, &id)?;
+    answer
+}
+
+/// Says what runs in the panes of those agents for which the file does not.
+fn with_commands(
+    mut config: ClusterConfig,
+    chosen: Option<&str>,
+) -> Result<ClusterConfig, Box<dyn Error>> {
+    for warning in &config.warnings {
+        eprintln!("note: {warning}");
+    }
+    let open = config.agents.iter_mut().filter(|a| a.command.is_none());
+    let open: Vec<&mut ProcessConfig> = open.collect();
+    let label = match chosen {
+        Some(label) => label,
+        None if open.is_empty() || on_path("claude") => "claude-code",
+        None => {
+            eprintln!(
+                "note: claude is not on PATH, so the agents are the bundled scripted one (--agents chooses)"
+            );
+            "scripted"
+        }
+    };
+    for agent in open {
+        let personality = agent.personality_prompt_path.to_string_lossy();
+        let prompt = format!("\"$(cat {})\"", pane_agent::quoted(&personality));
+        // Only claude takes a system prompt; the others get their personality as the first message.
+        agent.command = match label {
+            "scripted" => Some(pane_agent::command(&agent.marker)?),
+            // What tmux-bus starts if it is told nothing else.
+            "claude-code" => None,
+            "codex" => Some(format!("exec codex {prompt}")),
+            "gemini" => Some(format!("exec gemini --prompt-interactive {prompt}")),
+            "opencode" => Some(format!("exec opencode --prompt {prompt}")),
+            "cursor" => Some(format!("exec cursor-agent {prompt}")),
+            other => {
+                let known = "scripted, claude-code, codex, gemini, opencode, cursor";
+                return Err(format!("there is no agent `{other}`; known are {known}").into());
+            }
+        };
+    }
+    Ok(config)
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// The agents, as JSON and as a table.
+async fn status(cluster: &ClusterManager) -> tmux_bus::Result<(Value, String)> {
+    let status = cluster.status().await?;
+    let attach = format!("tmux -S {} attach", status.socket.display());
+    let rows = status.agents.iter().map(|agent| {
+        let (name, role, pane) = (&agent.name, agent.role.as_str(), agent.pane.to_string());
+        let (state, active) = (state(agent), idle_seconds(agent));
+        format!("{name:<29} {role:<29} {pane:<5} {state:<22} {active}\n")
+    });
+    let head = ("agent", "role", "pane", "state", "last output");
+    let head = format!(
+        "{:<29} {:<29} {:<5} {:<22} {}\n",
+        head.0, head.1, head.2, head.3, head.4
+    );
+    let text = format!("{head}{}\nwatch: {attach}\n", rows.collect::<String>());
+    let agents: Vec<Value> = status
+        .agents
+        .iter()
+        .map(|agent| {
+            json!({
+                "name": agent.name, "role": agent.role.as_str(), "pane": agent.pane.to_string(),
+                "alive": agent.alive, "busy": agent.busy,
+                "exit": agent.exit.map(|exit| exit.to_string()),
+                "last_activity_ms": agent.last_activity.and_then(milliseconds),
+            })
+        })
+        .collect();
+    let result = json!({
+        "session": status.session, "socket": status.socket, "attach": attach,
+        "log": cluster.logger().path(), "agents": agents,
+    });
+    Ok((result, text))
+}
+
+fn state(agent: &AgentStatus) -> String {
+    match (agent.exit, agent.busy) {
+        (Some(exit), _) => format!("ended, {exit}"),
+        (None, true) => "busy".to_owned(),
+        (None, false) => "idle".to_owned(),
+    }
+}
+
+fn idle_seconds(agent: &AgentStatus) -> String {
+    let since = agent.last_activity.and_then(|at| at.elapsed().ok());
+    since.map_or("-".to_owned(), |since| format!("{} s ago", since.as_secs()))
+}
+
+fn milliseconds(at: SystemTime) -> Option<u64> {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_millis()).ok()
+}
+
+/// Shown on a terminal only.
+fn spinner(message: String) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(message);
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}

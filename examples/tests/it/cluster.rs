@@ -1,0 +1,234 @@
+//! The orchestrator: each command is a process of its own, as from another terminal.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::outpost::{Outpost, eventually};
+use crate::program::{stderr, stdout};
+
+const AGENTS: [&str; 5] = [
+    "grand_boss",
+    "middle_manager",
+    "coding_writing_specialist",
+    "research_analysis_specialist",
+    "testing_specialist",
+];
+
+/// The bundled configuration in a folder of its own; stopped at the end.
+struct Cluster {
+    outpost: Outpost,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let outpost = Outpost::new();
+        let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+        let config = outpost.home().join("config");
+        std::fs::create_dir_all(config.join("personalities")).unwrap();
+        for file in ["cc-cluster.yaml".to_owned()].into_iter().chain(prompts()) {
+            std::fs::copy(bundled.join(&file), config.join(&file)).unwrap();
+        }
+        Self { outpost }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.outpost.example("cluster");
+        let config = self.outpost.home().join("config/cc-cluster.yaml");
+        command.arg("--config").arg(config).args(arguments);
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    #[track_caller]
+    fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}{}",
+            stdout(&output),
+            stderr(&output)
+        );
+        stdout(&output)
+    }
+
+    #[track_caller]
+    fn json(&self, arguments: &[&str]) -> Value {
+        let text = self.ok(&[&["--json"], arguments].concat());
+        assert_eq!(text.lines().count(), 1, "{text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[track_caller]
+    fn refuses(&self, arguments: &[&str], expected: &[&str]) {
+        let output = self.run(arguments);
+        assert_eq!((output.status.code(), &*stdout(&output)), (Some(1), ""));
+        for text in expected {
+            let stderr = stderr(&output);
+            assert!(stderr.contains(text), "`{text}` is missing: {stderr}");
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let _ = self.run(&["stop"]);
+    }
+}
+
+fn prompts() -> impl Iterator<Item = String> {
+    AGENTS
+        .iter()
+        .map(|name| format!("personalities/{name}.txt"))
+}
+
+#[test]
+fn a_cluster_is_used_from_any_terminal_and_leaves_nothing() {
+    let cluster = Cluster::new();
+    let started = cluster.run(&["start"]);
+    assert!(started.status.success(), "{}", stderr(&started));
+    let notice = "claude is not on PATH, so the agents are the bundled scripted one";
+    assert!(stderr(&started).contains(notice), "{}", stderr(&started));
+    cluster.refuses(&["start"], &["runs already"]);
+
+    let status = cluster.ok(&["status"]);
+    for name in AGENTS {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(line.contains("idle"), "{status}");
+    }
+    assert!(status.contains("watch: tmux -S "), "{status}");
+
+    let question = "Who are you?\n[[say The boss.]]";
+    let answer = cluster.ok(&["ask", "grand_boss", question]);
+    assert_eq!(answer, "The boss.\nGRAND BOSS OK\n");
+
+    let said = "[[tool touch heard]] Break this down";
+    let sent = cluster.ok(&["send", "grand_boss", "middle_manager", said]);
+    assert_eq!(sent, "sent to middle_manager\n");
+    eventually("the message is acted on", || {
+        cluster.outpost.home().join("heard").exists()
+    });
+
+    let logs = cluster.ok(&["logs"]);
+    assert!(
+        logs.contains("user → grand_boss (task): Who are you?"),
+        "{logs}"
+    );
+    assert!(
+        logs.contains("grand_boss → user (result): The boss."),
+        "{logs}"
+    );
+    let passed_on = format!("grand_boss → middle_manager (info): {said}");
+    assert!(logs.contains(&passed_on), "{logs}");
+    assert!(cluster.outpost.home().join("logs/messages.jsonl").exists());
+
+    cluster.refuses(&["ask", "nobody", "hi"], &["nobody", "testing_specialist"]);
+    cluster.refuses(&["send", "nobody", "grand_boss", "hi"], &["nobody"]);
+    assert_eq!(cluster.ok(&["stop"]), "stopped\n");
+    cluster.outpost.nothing_runs();
+    cluster.outpost.holds(&["config", "heard", "logs"]);
+
+    assert_eq!(cluster.ok(&["stop"]), "not running\n");
+    cluster.refuses(&["ask", "grand_boss", "hi"], &["does not run", "start"]);
+    cluster.refuses(&["status"], &["does not run"]);
+}
+
+#[test]
+fn each_result_is_one_json_object() {
+    let cluster = Cluster::new();
+    let started = cluster.json(&["--agents", "scripted", "start"]);
+    assert_eq!(started["session"], "orchestrator-cc");
+    assert_eq!(started["agents"].as_array().unwrap().len(), 5);
+    let status = cluster.json(&["status"]);
+    assert_eq!(status["agents"][2]["name"], AGENTS[2]);
+    assert_eq!(status["agents"][2]["role"], "specialist_coding_writing");
+    assert_eq!(status["agents"][2]["alive"], true);
+
+    let question = "[[say Fine.]] How are you?";
+    let answer = cluster.json(&["ask", "testing_specialist", question]);
+    assert_eq!(answer["answer"], "Fine.\nTESTING OK");
+    let logs = cluster.json(&["logs"]);
+    let entries = logs["entries"].as_array().unwrap();
+    assert_eq!(entries.len(), 2);
+    assert_eq!(entries[0]["from"], "user");
+    assert_eq!(entries[0]["content"], question);
+    assert_eq!(entries[1]["reply_to"], entries[0]["id"]);
+
+    // An agent that dies while it is asked is an error, for the asker and in the log.
+    let died = cluster.run(&["ask", AGENTS[2], "[[crash]]"]);
+    assert_eq!(died.status.code(), Some(1));
+    assert!(stderr(&died).contains("signal 6"), "{}", stderr(&died));
+    eventually("its end is in the status", || {
+        let status = cluster.json(&["status"]);
+        assert_eq!(status["agents"][3]["alive"], true);
+        status["agents"][2]["alive"] == false
+    });
+    let logs = cluster.json(&["logs"]);
+    assert_eq!(logs["entries"][3]["type"], "error");
+
+    assert_eq!(cluster.json(&["stop"])["stopped"], true);
+    cluster.outpost.nothing_runs();
+}
+
+#[test]
+fn claude_on_the_path_is_what_runs() {
+    let cluster = Cluster::new();
+    // A stand-in that finds its marker in the personality, as the real one would.
+    let program = cluster.outpost.example("cluster");
+    let program = program.get_program().to_str().unwrap();
+    cluster.outpost.install(
+        "claude",
+        &format!(
+            "test \"$1\" = --append-system-prompt || exit 9\n\
+             marker=$(printf '%s' \"$2\" | sed -n 's/.*contain \"\\(.*\\)\".*/\\1/p')\n\
+             exec '{program}' scripted-agent \"--marker=$marker\""
+        ),
+    );
+    let started = cluster.run(&["start"]);
+    assert!(started.status.success(), "{}", stderr(&started));
+    assert!(
+        !stderr(&started).contains("claude is not"),
+        "{}",
+        stderr(&started)
+    );
+    let answer = cluster.ok(&["ask", "coding_writing_specialist", "[[say Hello.]]"]);
+    assert_eq!(answer, "Hello.\nCODING OK\n");
+    cluster.ok(&["stop"]);
+    cluster.outpost.nothing_runs();
+}
+
+#[test]
+fn wrong_input_changes_nothing() {
+    let cluster = Cluster::new();
+    cluster.refuses(&["--agents", "nobody", "start"], &["nobody", "claude-code"]);
+    let config = cluster.outpost.home().join("config/cc-cluster.yaml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("CODING OK", "TESTING OK")).unwrap();
+    cluster.refuses(
+        &["start"],
+        &["cc-cluster.yaml", "line", "TESTING OK", "twice"],
+    );
+    cluster.outpost.nothing_runs();
+    cluster.outpost.holds(&["config"]);
+}
+
+#[test]
+fn the_bundled_configuration_is_the_specifications() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/cc-cluster.yaml");
+    let config = tmux_bus::ClusterConfig::load(path).unwrap();
+    let agents = config.agents.iter().map(|a| (&*a.name, &*a.marker));
+    let expected = [
+        (AGENTS[0], "GRAND BOSS OK"),
+        (AGENTS[1], "MIDDLE MANAGER OK"),
+        (AGENTS[2], "CODING OK"),
+        (AGENTS[3], "RESEARCH OK"),
+        (AGENTS[4], "TESTING OK"),
+    ];
+    assert!(agents.eq(expected));
+    // The specification's own slip of the pen, and no prompt file without its marker.
+    assert_eq!(config.warnings, ["work_dir: `.>` is read as `.`"]);
+}
