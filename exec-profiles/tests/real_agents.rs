@@ -1,5 +1,6 @@
 //! The real agents, each through a new chat, a follow-up, and a stop while a tool runs, against a
-//! fake model server on loopback.
+//! fake model server on loopback: the four built-in ones that npm has, and one that only the user's
+//! file describes.
 //!
 //! Not part of a normal run: it installs about 1 GB by npm. Asked for by a variable:
 //!
@@ -28,7 +29,7 @@ use exec_core::{
     AgentEvent, EventKind, Execution, ExecutionContext, ExecutionService, FollowUpRequest,
     LaunchRequest, NewChatRequest, Outcome, SessionId, StopOutcome,
 };
-use exec_profiles::{Launcher, ProfileRegistry, UserProfile};
+use exec_profiles::{EventFormat, Launcher, ProfileRegistry, UserProfile};
 
 const ASKED_FOR_BY: &str = "EXEC_PROFILES_REAL_AGENTS";
 
@@ -41,28 +42,39 @@ struct Agent {
     label: &'static str,
     package: &'static str,
     binary: &'static str,
+    variant: Option<&'static str>,
 }
 
-const AGENTS: [Agent; 4] = [
+const AGENTS: [Agent; 5] = [
     Agent {
         label: "claude-code",
         package: "@anthropic-ai/claude-code",
         binary: "claude",
+        variant: Some("plan"),
     },
     Agent {
         label: "codex",
         package: "@openai/codex",
         binary: "codex",
+        variant: None,
     },
     Agent {
         label: "gemini",
         package: "@google/gemini-cli",
         binary: "gemini",
+        variant: Some("flash"),
     },
     Agent {
         label: "opencode",
         package: "opencode-ai",
         binary: "opencode",
+        variant: None,
+    },
+    Agent {
+        label: "qwen",
+        package: "@qwen-code/qwen-code",
+        binary: "qwen",
+        variant: None,
     },
 ];
 
@@ -103,6 +115,7 @@ struct Lab {
 /// One agent with a home, a workspace and a service of its own.
 struct Bench {
     label: &'static str,
+    variant: Option<&'static str>,
     workspace: PathBuf,
     requests: PathBuf,
     service: ExecutionService,
@@ -165,9 +178,19 @@ impl Lab {
 
         // What a careful user would write: nothing of the host but what is listed.
         let mut profile = UserProfile::default();
+        if agent.label == "qwen" {
+            let args = |session: &str| {
+                ["--yolo", "--output-format=stream-json", session].map(str::to_owned)
+            };
+            profile.binary = Some(agent.binary.to_owned());
+            profile.args = Some(args("--session-id={session_id}").to_vec());
+            profile.follow_up_args = Some(args("--resume={session_id}").to_vec());
+            profile.events = Some(EventFormat::Claude);
+        }
         profile.pass_env = Some(vec!["LANG".into(), "LC_*".into(), "TMPDIR".into()]);
         profile.launcher = Some(launcher);
         let server = self.model.url();
+        let openai = format!("{server}/v1");
         let cache = self.prefix.join("cache");
         for (name, value) in [
             ("PATH", self.path().as_str()),
@@ -184,6 +207,9 @@ impl Lab {
             ("GEMINI_API_KEY", "dummy"),
             ("GEMINI_TELEMETRY_ENABLED", "false"),
             ("FAKE_API_KEY", "dummy"),
+            ("OPENAI_API_KEY", "dummy"),
+            ("OPENAI_BASE_URL", &openai),
+            ("OPENAI_MODEL", "fake-model"),
             ("OPENCODE_DISABLE_AUTOUPDATE", "1"),
             ("OPENCODE_DISABLE_MODELS_FETCH", "1"),
             ("OPENCODE_DISABLE_SHARE", "1"),
@@ -204,6 +230,7 @@ impl Lab {
             .unwrap();
         Bench {
             label: agent.label,
+            variant: agent.variant,
             workspace,
             requests: self.folder.path().join("requests"),
             service,
@@ -252,6 +279,16 @@ impl Bench {
         self.expect_answer(&execution, "are you still there", "after the stop")
             .await;
         println!("{label}: after stop ok in {:.1?}", began.elapsed());
+
+        if let Some(variant) = self.variant {
+            let began = Instant::now();
+            let mut request = self.new_chat("hello variant");
+            request.context.variant_label = Some(variant.to_owned());
+            let execution = self.launch(request).await;
+            self.expect_answer(&execution, "hello variant", variant)
+                .await;
+            println!("{label}: {variant:<10} ok in {:.1?}", began.elapsed());
+        }
     }
 
     /// Makes the model ask for a tool that tells when it runs, and then does not end.
