@@ -272,8 +272,9 @@ impl SessionManager {
         let mut expired = Expired::default();
         for id in self.ids().await? {
             match self.expire(&id, cutoff).await {
-                Ok(true) => expired.ended.push(id.clone()),
-                Ok(false) | Err(Error::UnknownSession { .. }) => {}
+                Ok(ended) => expired.ended.extend(ended.then(|| id.clone())),
+                // Somebody else ended it just now.
+                Err(Error::UnknownSession { .. }) => continue,
                 Err(error) => {
                     expired.failed.push((id, error));
                     continue;
@@ -290,10 +291,10 @@ impl SessionManager {
     /// Whether the session was idle and is ended now.
     async fn expire(&self, id: &SessionId, cutoff: u64) -> Result<bool, Error> {
         match self.load_any(id).await? {
-            Some(stored) if stored.record.ended.is_none() => {
-                self.end(id, EndReason::Idle, Some(cutoff)).await
-            }
-            _ => Ok(false),
+            Some(stored) if stored.record.ended.is_some() => Ok(false),
+            Some(stored) if stored.snapshot.timestamp > cutoff => Ok(false),
+            Some(_) => self.end(id, EndReason::Idle, Some(cutoff)).await,
+            None => Ok(false),
         }
     }
 

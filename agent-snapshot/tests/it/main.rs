@@ -11,6 +11,8 @@ mod conformance;
 #[cfg(feature = "conformance")]
 mod conformance_broken;
 mod conversation;
+#[cfg(feature = "file")]
+mod conversation_crash;
 mod conversation_generated;
 mod conversation_memory;
 mod conversation_provider;

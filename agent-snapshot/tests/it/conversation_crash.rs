@@ -1,0 +1,148 @@
+//! Sessions whose process is killed: every turn that was acknowledged is there, once.
+
+use std::{
+    collections::HashMap,
+    env,
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+};
+
+use agent_snapshot::{
+    FileStorage,
+    conversation::{
+        JsonLinesEngine, Message, Role, SessionId, SessionManager, StateManager, ToolCallRequest,
+        ToolCallResult,
+    },
+};
+use serde_json::json;
+
+use crate::conversation_rules::acceptable;
+
+async fn open(folder: &Path) -> (SessionManager, JsonLinesEngine) {
+    let engine = JsonLinesEngine::new(folder.join("memory.jsonl"));
+    let storage = FileStorage::open(folder.join("snapshots")).await.unwrap();
+    let state = StateManager::new(800).answer_room(100);
+    let sessions = SessionManager::new(Arc::new(storage), state).memory(engine.clone());
+    (sessions, engine)
+}
+
+/// Not a test of its own: what the killed process runs. Takes turn after turn, says which are
+/// committed, and resets the session now and then.
+#[tokio::test]
+#[ignore = "the test below starts it"]
+async fn child() {
+    let Ok(folder) = env::var("CONVERSATION_CRASH_FOLDER") else {
+        return;
+    };
+    let number = |name: &str| env::var(name).unwrap();
+    let (sessions, _) = open(Path::new(&folder)).await;
+    let id = SessionId::new(number("CONVERSATION_CRASH_SESSION")).unwrap();
+    let mut session = sessions.get(&id).await.unwrap();
+    session.abort_open_calls();
+    let first: usize = number("CONVERSATION_CRASH_FIRST").parse().unwrap();
+    for n in first.. {
+        session.append(Message::user(format!("turn {n}"))).unwrap();
+        let call = ToolCallRequest::new(format!("c{n}"), "step", json!({"n": n}));
+        let asked = Message::assistant("").with_tool_calls(vec![call]);
+        session.append(asked).unwrap();
+        session.commit().await.unwrap();
+        let result = ToolCallResult::new(format!("c{n}"), json!("done"));
+        session.append(Message::tool(vec![result])).unwrap();
+        session.append(Message::assistant("answer")).unwrap();
+        session.commit().await.unwrap();
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "\ncommitted {n}").unwrap();
+        out.flush().unwrap();
+        if n % 7 == 6 {
+            session = sessions.reset(&id).await.unwrap();
+        }
+    }
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs the child until it has committed `turns`, kills it, and returns what it committed.
+fn run_and_kill(folder: &Path, session: &str, first: usize, turns: usize) -> Vec<usize> {
+    let child = Command::new(env::current_exe().unwrap())
+        .args([
+            "conversation_crash::child",
+            "--exact",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env("CONVERSATION_CRASH_FOLDER", folder)
+        .env("CONVERSATION_CRASH_SESSION", session)
+        .env("CONVERSATION_CRASH_FIRST", first.to_string())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut child = Killed(child.unwrap());
+    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+    let mut committed = Vec::new();
+    while committed.len() < turns {
+        let line = lines.next().expect("the child ended by itself").unwrap();
+        committed.extend(
+            line.strip_prefix("committed ")
+                .map(|n| n.parse::<usize>().unwrap()),
+        );
+    }
+    drop(child);
+    // What it said before it died counts too.
+    for line in lines.map_while(Result::ok) {
+        let number = line.strip_prefix("committed ");
+        committed.extend(number.and_then(|n| n.parse::<usize>().ok()));
+    }
+    committed
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn committed_turns_survive_sigkill() {
+    let rounds = env::var("CONVERSATION_CRASHES").map_or(20, |n| n.parse().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let (sessions, _) = open(folder.path()).await;
+    let id = sessions
+        .create("alice", Some("prompt"))
+        .await
+        .unwrap()
+        .id()
+        .clone();
+    drop(sessions);
+    let mut committed = Vec::new();
+    for round in 0..rounds {
+        let turns = 1 + (round * 5) % 11;
+        committed.extend(run_and_kill(
+            folder.path(),
+            id.as_str(),
+            round * 1_000,
+            turns,
+        ));
+        let (sessions, engine) = open(folder.path()).await;
+        let mut session = sessions.get(&id).await.unwrap();
+        session.abort_open_calls();
+        let view: Vec<Message> = session.messages().cloned().collect();
+        acceptable(&view).unwrap();
+        if round + 1 < rounds {
+            continue;
+        }
+        sessions.destroy(&id).await.unwrap();
+        assert!(sessions.offload_pending().await.unwrap().is_empty());
+        let mut found: HashMap<String, usize> = HashMap::new();
+        for offload in engine.offloads().unwrap() {
+            for message in offload.messages.iter().filter(|m| m.role == Role::User) {
+                *found.entry(message.content.clone().unwrap()).or_default() += 1;
+            }
+        }
+        assert!(found.values().all(|times| *times == 1));
+        for n in &committed {
+            assert!(found.contains_key(&format!("turn {n}")), "turn {n} is lost");
+        }
+    }
+}
