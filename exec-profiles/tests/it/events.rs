@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use exec_core::{AgentEvent, Outcome};
 use exec_profiles::EventFormat;
+use serde_json::{Value, json};
 
 fn data(below: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -153,8 +154,57 @@ fn what_is_no_event_of_the_agent_stays_raw() {
     }
 }
 
+/// Tomorrow's agent may print anything where a text stands today.
+#[test]
+fn no_field_of_another_type_upsets_a_parser() {
+    let mut tried = 0;
+    for name in transcripts() {
+        let text = fs::read_to_string(data("transcripts").join(&name)).unwrap();
+        for line in text.lines() {
+            let original: Value = serde_json::from_str(line).unwrap();
+            let mut paths = Vec::new();
+            collect_paths(&original, String::new(), &mut paths);
+            for path in &paths {
+                for other in [
+                    json!(null),
+                    json!(-1),
+                    json!("x"),
+                    json!([3]),
+                    json!({"a": {}}),
+                ] {
+                    let mut changed = original.clone();
+                    *changed.pointer_mut(path).unwrap() = other;
+                    let mut parser = format_of(&name).parser();
+                    parser.parse_line(&changed.to_string());
+                    tried += 1;
+                }
+            }
+        }
+    }
+    assert!(tried > 5_000, "{tried}");
+}
+
+fn collect_paths(value: &Value, path: String, paths: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let name = name.replace('~', "~0").replace('/', "~1");
+                collect_paths(value, format!("{path}/{name}"), paths);
+            }
+        }
+        Value::Array(values) => {
+            // The others are of the same kind.
+            if let Some(first) = values.first() {
+                collect_paths(first, format!("{path}/0"), paths);
+            }
+        }
+        _ => {}
+    }
+    paths.push(path);
+}
+
 #[track_caller]
-fn check(format: EventFormat, lines: &[&str], expected: serde_json::Value) {
+fn check(format: EventFormat, lines: &[&str], expected: Value) {
     let mut parser = format.parser();
     let events: Vec<_> = lines
         .iter()
@@ -172,7 +222,7 @@ fn claude_thoughts_and_failed_tools() {
             r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","is_error":true,"content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}}"#,
             r#"{"type":"result","subtype":"error_max_turns","is_error":false}"#,
         ],
-        serde_json::json!([
+        json!([
             {"type": "thinking", "text": "hm", "delta": false},
             {"type": "text", "text": "ok", "delta": false},
             {"type": "tool_result", "id": "t", "output": "a\nb", "is_error": true},
@@ -189,7 +239,7 @@ fn claude_counts_cached_tokens_apart_and_qwen_does_not() {
             r#"{"type":"result","subtype":"success","is_error":false,"result":"r","usage":{"input_tokens":1,"cache_creation_input_tokens":20,"cache_read_input_tokens":300,"output_tokens":4}}"#,
             r#"{"type":"result","subtype":"success","is_error":false,"result":"r","usage":{"input_tokens":301,"cache_read_input_tokens":300,"output_tokens":4,"total_tokens":305}}"#,
         ],
-        serde_json::json!([
+        json!([
             {"type": "usage", "input_tokens": 321, "cache_read_tokens": 300, "cache_write_tokens": 20, "output_tokens": 4},
             {"type": "finished", "outcome": "success", "text": "r"},
             {"type": "usage", "input_tokens": 301, "cache_read_tokens": 300, "output_tokens": 4},
@@ -212,7 +262,7 @@ fn codex_tools_are_one_call_and_one_result() {
             r#"{"type":"item.completed","item":{"id":"i3","type":"mcp_tool_call","server":"s","tool":"t","arguments":{"q":1},"result":{"content":[{"type":"text","text":"found"}]},"error":null,"status":"completed"}}"#,
             r#"{"type":"item.completed","item":{"id":"i4","type":"mcp_tool_call","server":"s","tool":"t","arguments":{},"error":{"message":"no"},"status":"failed"}}"#,
         ],
-        serde_json::json!([
+        json!([
             {"type": "thinking", "text": "hm", "delta": false},
             {"type": "tool_call", "id": "i1", "name": "command_execution", "input": {"command": "false"}},
             {"type": "tool_result", "id": "i1", "output": "x", "is_error": true},
@@ -235,7 +285,7 @@ fn gemini_failed_tools_and_warnings() {
             r#"{"type":"error","severity":"warning","message":"loop detected"}"#,
             r#"{"type":"message","role":"assistant","content":"whole"}"#,
         ],
-        serde_json::json!([
+        json!([
             {"type": "tool_result", "id": "t", "output": "denied", "is_error": true},
             {"type": "error", "message": "loop detected"},
             {"type": "text", "text": "whole", "delta": false},
@@ -250,7 +300,7 @@ fn opencode_ends_with_the_step_that_calls_no_tool() {
             r#"{{"type":"step_finish","part":{{"reason":"{reason}","tokens":{{"input":1,"output":2,"reasoning":3,"cache":{{"read":40,"write":500}}}},"cost":0.5}}}}"#
         )
     };
-    let usage = serde_json::json!({"type": "usage", "input_tokens": 541, "cache_read_tokens": 40,
+    let usage = json!({"type": "usage", "input_tokens": 541, "cache_read_tokens": 40,
         "cache_write_tokens": 500, "output_tokens": 2, "reasoning_tokens": 3, "cost_usd": 0.5});
     check(
         EventFormat::Opencode,
@@ -261,7 +311,7 @@ fn opencode_ends_with_the_step_that_calls_no_tool() {
             &step("unknown"),
             &step("length"),
         ],
-        serde_json::json!([
+        json!([
             {"type": "thinking", "text": "hm", "delta": false},
             {"type": "tool_call", "id": "c", "name": "bash", "input": {}},
             {"type": "tool_result", "id": "c", "output": "denied", "is_error": true},
@@ -292,7 +342,7 @@ fn cursor_names_a_tool_by_the_key_of_its_call() {
             r#"{"type":"tool_call","subtype":"started","call_id":"t3","tool_call":{"function":{"name":"search","arguments":"{\"q\":1}"}},"session_id":"c6b6"}"#,
             r#"{"type":"result","subtype":"success","duration_ms":1,"is_error":false,"result":"I'll look","session_id":"c6b6","request_id":"r"}"#,
         ],
-        serde_json::json!([
+        json!([
             {"type": "session_started", "session_id": "c6b62c6f-7ead-4fd6-9922-e952131177ff", "model": "Auto"},
             {"type": "thinking", "text": "hm", "delta": true},
             {"type": "text", "text": "I'll look", "delta": false},
