@@ -55,13 +55,13 @@ impl fmt::Display for Report {
             verdict,
         } in &self.outcomes
         {
-            match verdict {
-                Verdict::Passed => writeln!(f, "ok      rule {rule:>2}  {clause}")?,
-                Verdict::Failed(reason) => {
-                    writeln!(f, "FAILED  rule {rule:>2}  {clause}: {reason}")?
-                }
-                Verdict::NotApplicable => writeln!(f, "n/a     rule {rule:>2}  {clause}")?,
-            }
+            let (mark, reason) = match verdict {
+                Verdict::Passed => ("ok    ", ""),
+                Verdict::Failed(reason) => ("FAILED", reason.as_str()),
+                Verdict::NotApplicable => ("n/a   ", ""),
+            };
+            let colon = if reason.is_empty() { "" } else { ": " };
+            writeln!(f, "{mark}  rule {rule:>2}  {clause}{colon}{reason}")?;
         }
         let failed = self.failures().count();
         write!(f, "{} clauses, {failed} failed", self.outcomes.len())

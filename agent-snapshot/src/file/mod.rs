@@ -4,6 +4,7 @@ mod document;
 mod files;
 mod frame;
 mod fs;
+mod place;
 mod tombstone;
 
 #[cfg(test)]

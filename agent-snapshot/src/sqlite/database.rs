@@ -296,16 +296,15 @@ impl Database {
 
     fn keep_aside(&self, agent: &AgentId, number: i64) -> rusqlite::Result<()> {
         let (low, high) = keys(number, &(0..u64::MAX));
-        for sql in ["INSERT INTO damaged (agent, part, contents)
-             SELECT ?1, 'stamp', CAST(stamp AS BLOB) FROM agents WHERE number = ?2 AND ?3 <= ?4
+        self.connection.execute(
+            "INSERT INTO damaged (agent, part, contents)
+             SELECT ?1, 'stamp', CAST(stamp AS BLOB) FROM agents WHERE number = ?2
              UNION ALL SELECT ?1, 'state', CAST(state AS BLOB) FROM agents WHERE number = ?2
              UNION ALL SELECT ?1, 'head', CAST(head AS BLOB) FROM heads WHERE number = ?2
              UNION ALL SELECT ?1, 'message ' || (key - ?3), CAST(json AS BLOB) FROM messages
-             WHERE key BETWEEN ?3 AND ?4"]
-        {
-            self.connection
-                .execute(sql, params![agent.as_str(), number, low, high])?;
-        }
+             WHERE key BETWEEN ?3 AND ?4",
+            params![agent.as_str(), number, low, high],
+        )?;
         Ok(())
     }
 
