@@ -126,7 +126,7 @@ async fn a_file_from_elsewhere_is_read_and_built_upon() {
     let agent = AgentId::new("worker_007").unwrap();
     let mut snapshot = storage.load(&agent).await.unwrap().unwrap();
     assert_eq!(snapshot, AgentSnapshot::from_json(text).unwrap());
-    assert_eq!(storage.list().await.unwrap(), [agent.clone()]);
+    assert_eq!(storage.list().await.unwrap(), std::slice::from_ref(&agent));
     tick(&mut snapshot);
     storage.save(&snapshot).await.unwrap();
     tick(&mut snapshot);
