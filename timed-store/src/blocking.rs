@@ -26,7 +26,7 @@ use crate::claim::{self, Claim};
 use crate::core::Core;
 use crate::entries::{Entries, Transaction};
 use crate::lock::{Access, Held};
-use crate::state::State;
+use crate::state::{Scope, State};
 use crate::{Builder, Error, SessionId};
 
 /// One JSON file: session -> value with a time stamp, shared by processes.
@@ -103,7 +103,7 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// See [`Error`].
     pub fn get_other_entries(&self) -> Result<BTreeMap<SessionId, T>, Error> {
-        self.read(|state| state.other_values())
+        self.read(Scope::ReadAll, |state| state.other_values())
     }
 
     /// The own session's value.
@@ -112,7 +112,7 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// See [`Error`].
     pub fn restore(&self) -> Result<Option<T>, Error> {
-        self.read(|state| state.restore())
+        self.read(Scope::ReadMine, |state| state.restore())
     }
 
     /// Starts the own entry's time anew, and says whether there is one.
@@ -121,7 +121,7 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// See [`Error`]; nothing has changed.
     pub fn refresh(&self) -> Result<bool, Error> {
-        self.change(|state| state.refresh())
+        self.change(|state| Ok(state.refresh()))
     }
 
     /// All live entries at one moment.
@@ -130,7 +130,7 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// See [`Error`].
     pub fn entries(&self) -> Result<Entries<T>, Error> {
-        self.read(|state| state.entries())
+        self.read(Scope::ReadAll, |state| state.entries())
     }
 
     /// Takes `value` if no other live session holds an equal one, in one step; a value that
@@ -171,9 +171,13 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
         self.change(|state| state.transaction(body))
     }
 
-    fn read<R>(&self, answer: impl FnOnce(&State<'_>) -> Result<R, Error>) -> Result<R, Error> {
+    fn read<R>(
+        &self,
+        scope: Scope,
+        answer: impl FnOnce(&State<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         let held = self.lock(Access::Shared)?;
-        let (answer, unclean) = self.core.read::<T, R>(held, answer)?;
+        let (answer, unclean) = self.core.read::<T, R>(held, scope, answer)?;
         if unclean {
             self.core.after_read(self.clean());
         }

@@ -9,13 +9,12 @@ use serde::de::DeserializeOwned;
 
 use crate::clock::Clock;
 use crate::file::{self, Contents, Durability};
-use crate::format::{self, Document};
 use crate::incident::Incident;
 use crate::location::Location;
 use crate::lock::{Access, Held, LockFile, LockPolicy};
 use crate::process::Process;
-use crate::salvage;
-use crate::state::State;
+use crate::salvage::{self, Saved};
+use crate::state::{Scope, State};
 use crate::{Error, SessionId};
 
 /// What a handle was opened with.
@@ -74,13 +73,14 @@ impl Core {
     pub(crate) fn read<T: DeserializeOwned, R>(
         &self,
         held: Held,
+        scope: Scope,
         answer: impl FnOnce(&State<'_>) -> Result<R, Error>,
     ) -> Result<(R, bool), Error> {
         let contents = file::read(&self.settings.location)?;
         let mut saved = Vec::new();
-        let (document, corrupt) = load::<T>(contents.as_ref(), &mut saved);
-        let state = State::new(&self.settings, &held, document, Access::Shared)?;
-        Ok((answer(&state)?, state.changed || corrupt.is_some()))
+        let mut state = State::new(&self.settings, &held, scope);
+        load::<T>(&mut state, contents.as_ref(), &mut saved);
+        Ok((answer(&state)?, state.changed))
     }
 
     /// Does everything but the writing, which is left to the caller, to be done where it may
@@ -93,10 +93,10 @@ impl Core {
         let contents = file::read(&self.settings.location)?;
         let read_only = contents.as_ref().is_some_and(|contents| contents.read_only);
         let mut saved = Vec::new();
-        let (document, corrupt) = load::<T>(contents.as_ref(), &mut saved);
-        let mut state = State::new(&self.settings, &held, document, Access::Exclusive)?;
+        let mut state = State::new(&self.settings, &held, Scope::Change);
+        let corrupt = load::<T>(&mut state, contents.as_ref(), &mut saved);
         let answer = change(&mut state)?;
-        let write = state.changed || corrupt.is_some();
+        let write = state.changed;
         if write && read_only {
             let reason = "it is read-only; `chmod u+w` it to allow changes";
             return Err(Error::Refused {
@@ -224,24 +224,20 @@ struct Corrupt {
     reason: String,
 }
 
-/// The entries of the file; if it is corrupt, those that can be saved, and what is wrong.
+/// Loads the file; if it is corrupt, what can be saved of it, and returns what is wrong.
 fn load<'a, T: DeserializeOwned>(
+    state: &mut State<'a>,
     contents: Option<&'a Contents>,
-    saved: &'a mut Vec<(String, String)>,
-) -> (Document<'a>, Option<String>) {
-    let Some(Contents { bytes, .. }) = contents else {
-        return (Document::default(), None);
+    saved: &'a mut Vec<Saved>,
+) -> Option<String> {
+    let Contents { bytes, .. } = contents?;
+    let damage = match std::str::from_utf8(bytes) {
+        Ok(text) => state.load(text).err()?.to_string(),
+        Err(error) => error.to_string(),
     };
-    let parsed = std::str::from_utf8(bytes)
-        .map_err(|error| error.to_string())
-        .and_then(|text| format::parse(text).map_err(|error| error.to_string()));
-    match parsed {
-        Ok(document) => (document, None),
-        Err(reason) => {
-            *saved = salvage::salvage(bytes, |data| serde_json::from_str::<T>(data.get()).is_ok());
-            (salvage::document(saved), Some(reason))
-        }
-    }
+    *saved = salvage::salvage(bytes, |data| serde_json::from_str::<T>(data).is_ok());
+    state.load_saved(saved);
+    Some(damage)
 }
 
 #[cfg(test)]
@@ -251,10 +247,26 @@ mod tests {
     /// The same through files, for fewer values, is in `tests/it/corrupt.rs`.
     #[test]
     fn every_single_byte_change_keeps_every_other_entry() {
-        let stamp = r#""updated_at":"2025-08-18T10:20:30.456Z","ttl_ms":14400000,"token":7"#;
+        let stamp = r#""updated_at":"2025-08-18T10:20:30.456Z","token":7"#;
         let lines = ["a", "b", "c"]
             .map(|session| format!(r#""{session}":{{"data":"x{session}",{stamp}}}"#));
         let text = format!("{{\"storage\":{{\n{}\n}}}}\n", lines.join(",\n"));
+        let folder = tempfile::tempdir().unwrap();
+        let time = std::time::UNIX_EPOCH + Duration::from_millis(1_755_512_430_456);
+        let settings = Settings {
+            location: Arc::new(Location::new(&folder.path().join("x.json")).unwrap()),
+            session: SessionId::of_entry("me"),
+            ttl_ms: 1000,
+            owner: None,
+            policy: LockPolicy::Fail,
+            durability: Durability::Process,
+            clock: Clock::Manual(crate::ManualClock::new(time)),
+            on_incident: None,
+        };
+        let held = LockFile::new(Arc::clone(&settings.location))
+            .attempt(Access::Shared)
+            .unwrap()
+            .unwrap();
         for at in 0..text.len() {
             for value in 0..=255 {
                 let mut bytes = text.clone().into_bytes();
@@ -264,8 +276,9 @@ mod tests {
                     read_only: false,
                 };
                 let mut saved = Vec::new();
-                let (document, _) = load::<String>(Some(&contents), &mut saved);
-                let after = String::from_utf8(document.to_bytes(None)).unwrap();
+                let mut state = State::new(&settings, &held, Scope::ReadAll);
+                load::<String>(&mut state, Some(&contents), &mut saved);
+                let after = String::from_utf8(state.to_bytes()).unwrap();
                 for line in &lines {
                     let start = text.find(line).unwrap();
                     let touched = (start..start + line.len()).contains(&at);

@@ -17,7 +17,7 @@
 //! removed and not kept to be written over: a reader without a lock may still be reading it.
 
 use std::fs::{File, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -51,14 +51,13 @@ pub(crate) struct Contents {
 /// The file's contents, or `None` if there is no file.
 pub(crate) fn read(location: &Location) -> Result<Option<Contents>, Error> {
     let path = &location.file;
-    let Some(mut file) = open_private(path, OFlags::RDONLY)? else {
+    let Some(file) = open_private(path, OFlags::RDONLY)? else {
         return Ok(None);
     };
     let metadata = inspect(&file, path)?;
     let size = usize::try_from(metadata.len()).unwrap_or(0);
     let mut bytes = Vec::with_capacity(size + 1);
-    file.read_to_end(&mut bytes)
-        .map_err(Error::io("read", path))?;
+    while read_more(&file, &mut bytes).map_err(Error::io("read", path))? {}
     Ok(Some(Contents {
         bytes,
         read_only: metadata.mode() & 0o200 == 0,
@@ -204,6 +203,17 @@ fn refused(path: &Path, reason: &'static str) -> Error {
 
 fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
+}
+
+/// Reads up to the end of the free capacity, and says whether there may be more. `read_to_end`
+/// would ask the system again for what we know, the size.
+fn read_more(file: &File, bytes: &mut Vec<u8>) -> io::Result<bool> {
+    bytes.reserve(1);
+    match rustix::io::read(file, rustix::buffer::spare_capacity(bytes)) {
+        Ok(read) => Ok(read > 0),
+        Err(Errno::INTR) => Ok(true),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 fn write_new(path: &Path, bytes: &[u8], durability: Durability) -> Result<(), Error> {

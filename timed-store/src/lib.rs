@@ -18,6 +18,7 @@ mod format;
 mod location;
 mod lock;
 mod salvage;
+mod scan;
 mod stamp;
 
 mod builder;

@@ -42,8 +42,6 @@ pub(crate) struct Held {
     /// None if there is neither a side file nor a data file: a reader makes none, and finds
     /// nothing.
     file: Option<File>,
-    /// A forked child has a copy of this value, and its drop must not end the parent's lock.
-    pid: u32,
 }
 
 /// The side file.
@@ -199,11 +197,7 @@ const COUNTER_DIGITS: usize = 20;
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(file) = self
-            .file
-            .as_ref()
-            .filter(|_| self.pid == std::process::id())
-        {
+        if let Some(file) = &self.file {
             // It can only fail for a descriptor that is not open, and closing unlocks too.
             let _ = rustix::fs::flock(file, FlockOperation::Unlock);
         }
@@ -221,9 +215,8 @@ fn acquire(
 ) -> Result<Option<Held>, Error> {
     let path = &location.lock;
     loop {
-        let pid = std::process::id();
         let Some(file) = open(location, access)? else {
-            return Ok(Some(Held { file: None, pid }));
+            return Ok(Some(Held { file: None }));
         };
         match take(&file) {
             Ok(()) => {}
@@ -232,10 +225,7 @@ fn acquire(
             Err(source) => return Err(Error::io("lock", path)(source)),
         }
         let metadata = file::inspect(&file, path);
-        let held = Held {
-            file: Some(file),
-            pid,
-        };
+        let held = Held { file: Some(file) };
         // A lock on a file that was deleted by hand while we waited excludes nobody.
         if metadata?.nlink() > 0 {
             return Ok(Some(held));

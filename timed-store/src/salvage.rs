@@ -2,49 +2,43 @@
 
 use serde_json::value::RawValue;
 
-use crate::format::{Document, Entry, Fields, RawFields, edit};
+use crate::format::{fields, line};
 use crate::stamp;
+
+/// An entry that was saved.
+pub(crate) struct Saved {
+    session: String,
+    /// Key and object.
+    pub(crate) line: String,
+}
 
 /// Every entry that is whole, wherever it stands in `bytes`: something of the form
 /// `"session": {…}` with an object that has a value, which `accept` takes, and a readable stamp.
 ///
 /// A quotation mark may have been lost or added anywhere, so that each one is tried as the
 /// beginning of a session's name.
-pub(crate) fn salvage(bytes: &[u8], accept: impl Fn(&RawValue) -> bool) -> Vec<(String, String)> {
-    let mut saved = Saved {
-        entries: Vec::new(),
+pub(crate) fn salvage(bytes: &[u8], accept: impl Fn(&str) -> bool) -> Vec<Saved> {
+    let mut search = Search {
+        saved: Vec::new(),
         accept,
     };
     let mut at = 0;
     while let Some(quote) = bytes[at..].iter().position(|byte| *byte == b'"') {
         at += quote;
-        at += saved.take(&bytes[at..]).unwrap_or(1);
+        at += search.take(&bytes[at..]).unwrap_or(1);
     }
-    saved.entries
-}
-
-/// The saved entries as a file.
-pub(crate) fn document(saved: &[(String, String)]) -> Document<'_> {
-    let entries = saved.iter().filter_map(|(session, text)| {
-        let fields: Fields<'_> = serde_json::from_str(text).ok()?;
-        Some(Entry {
-            session: session.into(),
-            text: text.into(),
-            fields,
-        })
-    });
-    Document::of_entries(entries.collect())
+    search.saved
 }
 
 /// How many braces may have been lost. The stack is not without end.
 const DEEPEST: usize = 16;
 
-struct Saved<A> {
-    entries: Vec<(String, String)>,
+struct Search<A> {
+    saved: Vec<Saved>,
     accept: A,
 }
 
-impl<A: Fn(&RawValue) -> bool> Saved<A> {
+impl<A: Fn(&str) -> bool> Search<A> {
     /// Saves the entry that `bytes` begin with, if they do, and returns how long it is.
     fn take(&mut self, bytes: &[u8]) -> Option<usize> {
         let (session, after_name): (String, usize) = value_at(bytes, 0)?;
@@ -60,10 +54,8 @@ impl<A: Fn(&RawValue) -> bool> Saved<A> {
         self.add(session, text.get(), 0).then_some(end)
     }
 
-    fn add(&mut self, session: String, text: &str, depth: usize) -> bool {
-        let Ok(RawFields(fields)) = serde_json::from_str(text) else {
-            return false;
-        };
+    fn add(&mut self, session: String, object: &str, depth: usize) -> bool {
+        let fields = fields(object);
         let field = |name| {
             fields
                 .iter()
@@ -71,7 +63,7 @@ impl<A: Fn(&RawValue) -> bool> Saved<A> {
                 .map(|(_, value)| *value)
         };
         let stamp =
-            field("updated_at").and_then(|stamp| serde_json::from_str::<String>(stamp.get()).ok());
+            field("updated_at").and_then(|stamp| serde_json::from_str::<String>(stamp).ok());
         let has_time = stamp.is_some_and(|stamp| stamp::parse(&stamp).is_some());
         if !has_time || !field("data").is_some_and(&self.accept) {
             return false;
@@ -80,22 +72,20 @@ impl<A: Fn(&RawValue) -> bool> Saved<A> {
         for (name, value) in &fields {
             let sensible = match &**name {
                 "data" | "updated_at" => true,
-                "ttl_ms" | "token" => serde_json::from_str::<Option<u64>>(value.get()).is_ok(),
+                "ttl_ms" | "token" => serde_json::from_str::<Option<u64>>(value).is_ok(),
                 // An entry that lost its last brace has swallowed those that come after it.
-                _ => {
-                    depth >= DEEPEST || !self.add(name.clone().into_owned(), value.get(), depth + 1)
-                }
+                _ => depth >= DEEPEST || !self.add(name.clone().into_owned(), value, depth + 1),
             };
             if !sensible {
                 changes.push((&**name, None));
             }
         }
-        let Ok(text) = edit(text, &changes) else {
-            return false;
-        };
         // Of a session that is there twice, the last one counts, as in JavaScript.
-        self.entries.retain(|(earlier, _)| *earlier != session);
-        self.entries.push((session, text));
+        self.saved.retain(|earlier| earlier.session != session);
+        self.saved.push(Saved {
+            line: line(&session, &fields, &changes),
+            session,
+        });
         true
     }
 }
@@ -121,9 +111,13 @@ mod tests {
     #[track_caller]
     fn check(text: &str, expected: &[&str]) {
         let saved = salvage(text.as_bytes(), |_| true);
-        let sessions: Vec<&str> = saved.iter().map(|(session, _)| session.as_str()).collect();
+        let sessions: Vec<&str> = saved.iter().map(|saved| saved.session.as_str()).collect();
         assert_eq!(sessions, expected, "{text}");
-        assert_eq!(document(&saved).entries.len(), expected.len());
+        assert!(
+            saved
+                .iter()
+                .all(|saved| crate::format::parse_line(&saved.line).is_some())
+        );
     }
 
     const STAMP: &str = r#""updated_at":"2025-08-18T10:20:30.456Z""#;
@@ -174,8 +168,8 @@ mod tests {
             format!(r#""a":{{"data":1,{STAMP},"ttl_ms":-4,"token":"x","owner":7,"mark":[1]}}"#);
         let saved = salvage(text.as_bytes(), |_| true);
         assert_eq!(
-            saved[0].1,
-            format!(r#"{{"data":1,{STAMP},"owner":7,"mark":[1]}}"#)
+            saved[0].line,
+            format!(r#""a":{{"data":1,{STAMP},"owner":7,"mark":[1]}}"#)
         );
     }
 
@@ -186,7 +180,7 @@ mod tests {
             &format!(r#"{{"storage":{{"a":{{"data":{inner},{STAMP}}},"#),
             &["a"],
         );
-        let numbers = |data: &RawValue| data.get().starts_with('{');
+        let numbers = |data: &str| data.starts_with('{');
         let torn = format!(r#"{{"storage":{{"a":{{"data":{inner},"updat"#);
         assert!(salvage(torn.as_bytes(), numbers).is_empty());
     }

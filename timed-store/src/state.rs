@@ -8,10 +8,12 @@ use serde::de::DeserializeOwned;
 
 use crate::core::Settings;
 use crate::entries::{self, Entries, Transaction};
-use crate::format::{self, Change, Document, Entry};
+use crate::format::{self, Change, Entry};
 use crate::incident::Incident;
-use crate::lock::{Access, Held};
+use crate::lock::Held;
 use crate::process::Process;
+use crate::salvage::Saved;
+use crate::scan::Damage;
 use crate::{Error, SessionId, stamp};
 
 /// Above this, JavaScript's numbers are no longer exact, and its rewrite would change a token.
@@ -20,7 +22,10 @@ pub(crate) const LARGEST_NUMBER: u64 = (1 << 53) - 1;
 pub(crate) struct State<'a> {
     settings: &'a Settings,
     held: &'a Held,
-    document: Document<'a>,
+    scope: Scope,
+    entries: Vec<Entry<'a>>,
+    /// What stands beside `storage`.
+    extra: Vec<&'a str>,
     /// The own entry, if it is new.
     added: Option<String>,
     now_ms: i64,
@@ -31,49 +36,90 @@ pub(crate) struct State<'a> {
     pub(crate) incidents: Vec<Incident>,
 }
 
+/// What an operation needs of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// To read its own entry. The others are looked at, to see whether one has expired.
+    ReadMine,
+    ReadAll,
+    Change,
+}
+
 impl<'a> State<'a> {
-    /// Removes the expired entries first, as every operation does.
-    pub(crate) fn new(
-        settings: &'a Settings,
-        held: &'a Held,
-        document: Document<'a>,
-        access: Access,
-    ) -> Result<Self, Error> {
-        let now_ms = settings.clock.now_ms();
-        let mut state = Self {
+    /// A state without entries.
+    pub(crate) fn new(settings: &'a Settings, held: &'a Held, scope: Scope) -> Self {
+        Self {
             settings,
             held,
-            document,
+            scope,
+            entries: Vec::new(),
+            extra: Vec::new(),
             added: None,
-            now_ms,
+            now_ms: settings.clock.now_ms(),
             changed: false,
             token: None,
             incidents: Vec::new(),
-        };
-        state.clean();
-        if access == Access::Exclusive {
-            state.bring_back_stamps()?;
         }
-        Ok(state)
+    }
+
+    /// Takes the entries of the file; what of it is not sound is left to the caller.
+    pub(crate) fn load(&mut self, text: &'a str) -> Result<(), Damage> {
+        self.extra = format::parse(text, |entry| self.admit(entry))?;
+        Ok(())
+    }
+
+    /// Takes the entries that were saved of a corrupt file.
+    pub(crate) fn load_saved(&mut self, saved: &'a [Saved]) {
+        *self = Self::new(self.settings, self.held, self.scope);
+        for entry in saved
+            .iter()
+            .filter_map(|saved| format::parse_line(&saved.line))
+        {
+            self.admit(entry);
+        }
+        self.changed = true;
+    }
+
+    /// Expired entries are left out first of all, as in every operation.
+    fn admit(&mut self, mut entry: Entry<'a>) {
+        let Some(stamp_ms) = entry.stamp_ms else {
+            self.incidents.push(Incident::UnreadableStamp {
+                path: self.settings.location.file.clone(),
+                session: SessionId::of_entry(entry.session),
+                stamp: entry.updated_at.into_owned(),
+            });
+            self.changed = true;
+            return;
+        };
+        if self.age_ms(&entry) > self.ttl_ms(&entry) || owner_has_ended(&entry) {
+            self.changed = true;
+            return;
+        }
+        // It would live too long; one of a clock that was years off, for ever.
+        if stamp_ms > self.now_ms && self.scope == Scope::Change {
+            entry.rewrite(entry.edited(&[self.new_stamp()]));
+            self.changed = true;
+        }
+        if self.scope != Scope::ReadMine || entry.session == self.settings.session.as_str() {
+            self.entries.push(entry);
+        }
     }
 
     pub(crate) fn mine(&self) -> Option<&Entry<'a>> {
         // Of a session that is there twice, the last one counts, as in JavaScript.
-        self.document
-            .entries
+        self.entries
             .iter()
             .rfind(|entry| entry.session == self.settings.session.as_str())
     }
 
     pub(crate) fn others(&self) -> impl Iterator<Item = &Entry<'a>> {
-        self.document
-            .entries
+        self.entries
             .iter()
             .filter(|entry| entry.session != self.settings.session.as_str())
     }
 
     pub(crate) fn decode<T: DeserializeOwned>(&self, entry: &Entry<'_>) -> Result<T, Error> {
-        serde_json::from_str(entry.fields.data.get()).map_err(|source| Error::Decode {
+        serde_json::from_str(entry.data).map_err(|source| Error::Decode {
             path: self.settings.location.file.clone(),
             session: SessionId::of_entry(&*entry.session),
             source: source.into(),
@@ -85,18 +131,16 @@ impl<'a> State<'a> {
     }
 
     pub(crate) fn expires_in(&self, entry: &Entry<'_>) -> Duration {
-        let left = self
-            .ttl_ms(entry)
-            .saturating_sub(self.age_ms(entry).unwrap_or(0));
+        let left = self.ttl_ms(entry).saturating_sub(self.age_ms(entry));
         Duration::from_millis(u64::try_from(left).unwrap_or(0))
     }
 
     pub(crate) fn entries<T: DeserializeOwned>(&self) -> Result<Entries<T>, Error> {
         let mut all = BTreeMap::new();
-        for entry in &self.document.entries {
+        for entry in &self.entries {
             let decoded = entries::Entry {
                 value: self.decode(entry)?,
-                token: entry.fields.token,
+                token: entry.token,
                 expires_in: self.expires_in(entry),
             };
             all.insert(SessionId::of_entry(&*entry.session), decoded);
@@ -130,11 +174,7 @@ impl<'a> State<'a> {
         value: &T,
         renews: bool,
     ) -> Result<u64, Error> {
-        let token = match self
-            .mine()
-            .and_then(|entry| entry.fields.token)
-            .filter(|_| renews)
-        {
+        let token = match self.mine().and_then(|entry| entry.token).filter(|_| renews) {
             Some(token) => token,
             None => self.next_token()?,
         };
@@ -142,21 +182,18 @@ impl<'a> State<'a> {
         Ok(token)
     }
 
-    pub(crate) fn refresh(&mut self) -> Result<bool, Error> {
-        let Some(entry) = self.mine() else {
-            return Ok(false);
-        };
-        let text = edit(&entry.text, &[self.new_stamp()])?;
-        self.replace_mine(text);
-        Ok(true)
+    pub(crate) fn refresh(&mut self) -> bool {
+        let line = self.mine().map(|entry| entry.edited(&[self.new_stamp()]));
+        let found = line.is_some();
+        line.into_iter().for_each(|line| self.replace_mine(line));
+        found
     }
 
     pub(crate) fn remove(&mut self) -> bool {
-        let before = self.document.entries.len();
-        self.document
-            .entries
+        let before = self.entries.len();
+        self.entries
             .retain(|entry| entry.session != self.settings.session.as_str());
-        let removed = self.document.entries.len() < before;
+        let removed = self.entries.len() < before;
         self.changed |= removed;
         removed
     }
@@ -178,7 +215,7 @@ impl<'a> State<'a> {
         match transaction.change {
             entries::Change::None => {}
             entries::Change::Refresh => {
-                self.refresh()?;
+                self.refresh();
             }
             entries::Change::Remove => {
                 self.remove();
@@ -193,11 +230,7 @@ impl<'a> State<'a> {
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let added = self
-            .added
-            .as_deref()
-            .map(|text| (self.settings.session.as_str(), text));
-        self.document.to_bytes(added)
+        format::to_bytes(&self.extra, &self.entries, self.added.as_deref())
     }
 
     fn put<T: Serialize>(&mut self, value: &T, token: Option<u64>) -> Result<(), Error> {
@@ -212,9 +245,11 @@ impl<'a> State<'a> {
             ("token", token.map(|token| token.to_string())),
             ("owner", owner),
         ];
-        let old = self.mine().map_or("{}", |entry| &entry.text);
-        let text = edit(old, &changes)?;
-        self.replace_mine(text);
+        let line = match self.mine() {
+            Some(entry) => entry.edited(&changes),
+            None => format::line(self.settings.session.as_str(), &[], &changes),
+        };
+        self.replace_mine(line);
         Ok(())
     }
 
@@ -227,11 +262,7 @@ impl<'a> State<'a> {
         // Without a counter (a new file, or a cleaned-up folder for temporary files) the time
         // is as good as certain to be above what was given out before.
         let counter = known.unwrap_or_else(|| u64::try_from(self.now_ms).unwrap_or(0));
-        let tokens = self
-            .document
-            .entries
-            .iter()
-            .filter_map(|entry| entry.fields.token);
+        let tokens = self.entries.iter().filter_map(|entry| entry.token);
         let tokens = tokens.filter(|token| *token <= LARGEST_NUMBER);
         let token = tokens.fold(counter, u64::max) + 1;
         if token > LARGEST_NUMBER {
@@ -243,57 +274,24 @@ impl<'a> State<'a> {
         Ok(token)
     }
 
-    /// From here on only the text of the entry counts: its parsed fields are those it had.
-    fn replace_mine(&mut self, text: String) {
+    /// From here on only the line of the entry counts: the rest is what was read.
+    fn replace_mine(&mut self, line: String) {
         let session = self.settings.session.as_str();
-        let entries = &mut self.document.entries;
-        let Some(last) = entries.iter().rposition(|entry| entry.session == session) else {
-            self.added = Some(text);
+        let Some(last) = self
+            .entries
+            .iter()
+            .rposition(|entry| entry.session == session)
+        else {
+            self.added = Some(line);
             self.changed = true;
             return;
         };
-        self.changed |= entries[last].text != text;
-        entries[last].text = text.into();
+        self.changed |= self.entries[last].rewrite(line);
         let mut at = 0;
-        entries.retain(|entry| {
+        self.entries.retain(|entry| {
             at += 1;
             entry.session != session || at == last + 1
         });
-    }
-
-    fn clean(&mut self) {
-        let mut entries = std::mem::take(&mut self.document.entries);
-        let before = entries.len();
-        entries.retain(|entry| match self.age_ms(entry) {
-            Some(age) => age <= self.ttl_ms(entry) && !owner_has_ended(entry),
-            None => {
-                self.incidents.push(Incident::UnreadableStamp {
-                    path: self.settings.location.file.clone(),
-                    session: SessionId::of_entry(&*entry.session),
-                    stamp: entry.fields.updated_at.clone().into_owned(),
-                });
-                false
-            }
-        });
-        self.changed |= entries.len() < before;
-        self.document.entries = entries;
-    }
-
-    /// Sets stamps that are ahead of our clock to now: they would live too long, those of a
-    /// clock that was years off for ever.
-    fn bring_back_stamps(&mut self) -> Result<(), Error> {
-        let new_stamp = [self.new_stamp()];
-        for entry in &mut self.document.entries {
-            if entry
-                .fields
-                .stamp_ms()
-                .is_some_and(|stamp| stamp > self.now_ms)
-            {
-                entry.text = edit(&entry.text, &new_stamp)?.into();
-                self.changed = true;
-            }
-        }
-        Ok(())
     }
 
     fn new_stamp(&self) -> Change<'static> {
@@ -304,15 +302,14 @@ impl<'a> State<'a> {
     }
 
     /// At least zero, also for a stamp that is ahead of our clock.
-    fn age_ms(&self, entry: &Entry<'_>) -> Option<i64> {
+    fn age_ms(&self, entry: &Entry<'_>) -> i64 {
         entry
-            .fields
-            .stamp_ms()
-            .map(|stamp| self.now_ms.saturating_sub(stamp).max(0))
+            .stamp_ms
+            .map_or(0, |stamp| self.now_ms.saturating_sub(stamp).max(0))
     }
 
     fn ttl_ms(&self, entry: &Entry<'_>) -> i64 {
-        i64::try_from(entry.fields.ttl_ms.unwrap_or(self.settings.ttl_ms)).unwrap_or(i64::MAX)
+        i64::try_from(entry.ttl_ms.unwrap_or(self.settings.ttl_ms)).unwrap_or(i64::MAX)
     }
 }
 
@@ -320,20 +317,13 @@ impl<'a> State<'a> {
 /// some other tool's field.
 fn owner_has_ended(entry: &Entry<'_>) -> bool {
     let owner = entry
-        .fields
         .owner
-        .and_then(|owner| serde_json::from_str::<Process>(owner.get()).ok());
+        .and_then(|owner| serde_json::from_str::<Process>(owner).ok());
     owner.is_some_and(|owner| owner.has_ended())
 }
 
 fn json<T: Serialize>(value: &T) -> Result<String, Error> {
     serde_json::to_string(value).map_err(|source| Error::Encode {
-        source: source.into(),
-    })
-}
-
-fn edit(text: &str, changes: &[Change<'_>]) -> Result<String, Error> {
-    format::edit(text, changes).map_err(|source| Error::Encode {
         source: source.into(),
     })
 }

@@ -11,7 +11,7 @@ use crate::claim::{self, Claim};
 use crate::core::{Commit, Core};
 use crate::entries::{Entries, Transaction};
 use crate::lock::{Access, Held};
-use crate::state::State;
+use crate::state::{Scope, State};
 use crate::{Builder, Error, SessionId, blocking};
 
 /// One JSON file: session -> value with a time stamp, shared by processes.
@@ -126,7 +126,8 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// Cancel safe.
     pub async fn get_other_entries(&self) -> Result<BTreeMap<SessionId, T>, Error> {
-        self.read(|state| state.other_values()).await
+        self.read(Scope::ReadAll, |state| state.other_values())
+            .await
     }
 
     /// The own session's value.
@@ -139,7 +140,7 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// Cancel safe.
     pub async fn restore(&self) -> Result<Option<T>, Error> {
-        self.read(|state| state.restore()).await
+        self.read(Scope::ReadMine, |state| state.restore()).await
     }
 
     /// Starts the own entry's time anew, and says whether there is one.
@@ -152,7 +153,7 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// Cancel safe: all or nothing is done.
     pub async fn refresh(&self) -> Result<bool, Error> {
-        self.change(|state| state.refresh()).await
+        self.change(|state| Ok(state.refresh())).await
     }
 
     /// All live entries at one moment.
@@ -165,7 +166,7 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// Cancel safe.
     pub async fn entries(&self) -> Result<Entries<T>, Error> {
-        self.read(|state| state.entries()).await
+        self.read(Scope::ReadAll, |state| state.entries()).await
     }
 
     /// Takes `value` if no other live session holds an equal one, in one step; a value that
@@ -243,10 +244,11 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
 
     async fn read<R>(
         &self,
+        scope: Scope,
         answer: impl FnOnce(&State<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let held = self.lock(Access::Shared).await?;
-        let (answer, unclean) = self.core.read::<T, R>(held, answer)?;
+        let (answer, unclean) = self.core.read::<T, R>(held, scope, answer)?;
         if unclean {
             self.core.after_read(self.clean().await);
         }
