@@ -37,6 +37,7 @@ fn main() {
     );
     let mut bench = Bench::from_args("tmux-bus");
     latency(&mut bench);
+    ends(&mut bench);
     round_trips(&mut bench);
     sends(&mut bench);
     idle(&mut bench);
@@ -52,12 +53,17 @@ fn since(nanoseconds: i128) -> Duration {
     Duration::from_nanos(u64::try_from(clock() - nanoseconds).unwrap_or(0))
 }
 
-/// Reads lines in canonical mode. `wait MICROSECONDS NUMBER` waits before it answers; each answer
-/// has the time at which it was printed.
+/// Reads lines in canonical mode. `wait MICROSECONDS NUMBER` waits before it answers; `die` ends it;
+/// each answer has the time at which it was printed.
 fn replier() {
     let mut out = stdout();
     for line in stdin().lock().lines() {
         let line = line.unwrap();
+        if line == "die" {
+            out.write_all(format!("at {}\n", clock()).as_bytes())
+                .unwrap();
+            return;
+        }
         let mut words = line.split(' ');
         if words.next() == Some("wait") {
             let micros = words.next().unwrap().parse().unwrap();
@@ -300,6 +306,37 @@ fn libtmux(bench: &mut Bench, panes: &Panes) {
             value.parse().unwrap(),
             unit,
             None,
+        );
+    }
+}
+
+/// How soon the end of a program is noticed by who waits for it.
+fn ends(bench: &mut Bench) {
+    let rounds = if bench.is_smoke() { 1 } else { 20 };
+    let panes = Panes::start("replier", rounds);
+    let io = panes.server.pane_io();
+    let mut noticed: Vec<Duration> = panes
+        .panes
+        .iter()
+        .map(|&pane| {
+            panes.runtime.block_on(async {
+                let sent = io.send_message(pane, "die").await.unwrap();
+                let error = io
+                    .get_response(sent, MARKER, Duration::from_secs(30))
+                    .await
+                    .unwrap_err();
+                since(printed_at(error.partial().unwrap()))
+            })
+        })
+        .collect();
+    noticed.sort_unstable();
+    for (name, at) in [("half", rounds / 2), ("the slowest", rounds - 1)] {
+        let ms = noticed[at].as_secs_f64() * 1e3;
+        bench.figure(
+            &format!("a program's end until noticed, {name} of {rounds}"),
+            ms,
+            "ms",
+            Some(Goal::at_most(20.0)),
         );
     }
 }

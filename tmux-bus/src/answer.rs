@@ -1,17 +1,33 @@
 //! The answer within what a pane shows: without the question's echo, prompts and input boxes.
 
-use crate::marker::{self, Marker};
+use crate::marker::{self, Folded, Marker};
 
-/// The answer within the lines that a program printed after the question was submitted.
-pub(crate) fn from_transcript(text: &str, message: &str) -> String {
-    let start = after_echo(text, message, First).unwrap_or(0);
-    remove_prompts(&text[start..])
+/// The answer within the lines that a program printed after the question was submitted. `echoed`
+/// tells that the terminal itself put the question among them.
+pub(crate) fn from_transcript(text: &str, message: &[Folded], echoed: bool) -> String {
+    // The echo precedes all that the program prints, but for what it was still printing.
+    let places: Vec<_> = offsets(text).take(ECHO_WITHIN + message.len()).collect();
+    let echo = echoes(&places, message).find(|echo| {
+        // A program that shows the question again does so first; later it is a quotation.
+        let first = !text[..echo.start].contains(char::is_alphanumeric);
+        echoed || (first && echo.stands_alone(text))
+    });
+    remove_prompts(&text[echo.map_or(0, |echo| echo.next_line(text))..])
 }
 
 /// The answer on a screen (with what scrolled off it) that showed `before` at the submit.
-pub(crate) fn from_screen(screen: &str, before: &str, message: &str, marker: &Marker) -> String {
-    let start = after_echo(screen, message, Last)
+pub(crate) fn from_screen(
+    screen: &str,
+    before: &str,
+    message: &[Folded],
+    marker: &Marker,
+) -> String {
+    let places: Vec<_> = offsets(screen).collect();
+    let shown = echoes(&places, message).filter(|echo| echo.stands_alone(screen));
+    let start = shown
+        .map(|echo| echo.next_line(screen))
         .filter(|&start| has_marker(&screen[start..], marker))
+        .last()
         .unwrap_or_else(|| common_lines(screen, before));
     remove_prompts(&screen[start..])
 }
@@ -31,14 +47,6 @@ pub(crate) fn until_marker(answer: &str, marker: &Marker) -> String {
     answer[..end].to_owned()
 }
 
-use Which::{First, Last};
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
-    First,
-    Last,
-}
-
 fn has_marker(text: &str, marker: &Marker) -> bool {
     marker.places(&marker::fold(text)).any(|(_, whole)| whole)
 }
@@ -50,36 +58,42 @@ pub(crate) fn became_a_word(text: &str, marker: &Marker) -> bool {
     whole.is_empty() && !longer.is_empty()
 }
 
-/// Where the line after the message's echo begins. White space and frames do not matter: a program
-/// may show the message wrapped, indented and in a box.
-fn after_echo(text: &str, message: &str, which: Which) -> Option<usize> {
-    let wanted: Vec<char> = marker::fold(message).iter().map(|f| f.c).collect();
-    if wanted.is_empty() {
-        return None;
+/// How far into the output the terminal's echo may begin, in characters that count.
+const ECHO_WITHIN: usize = 1024;
+
+/// A place where a text shows the message. White space and frames do not matter: a program may show
+/// it wrapped, indented and in a box.
+struct Shown {
+    start: usize,
+    end: usize,
+}
+
+impl Shown {
+    /// Whether nothing but a prompt stands beside it: otherwise an answer quotes it.
+    fn stands_alone(&self, text: &str) -> bool {
+        let line = text[..self.start].rfind('\n').map_or(0, |at| at + 1);
+        let rest = &text[self.end..self.next_line(text)];
+        let first = rest.chars().next().map_or(0, char::len_utf8);
+        let words = |part: &str| part.contains(char::is_alphanumeric);
+        !words(&text[line..self.start]) && !words(&rest[first..])
     }
-    // The echo precedes all that the program prints, but for what it was still printing.
-    let window = match which {
-        First => 1024 + wanted.len(),
-        Last => usize::MAX,
-    };
-    let places: Vec<(usize, char)> = offsets(text).take(window).collect();
-    let last = places.len().checked_sub(wanted.len())?;
-    let is_here = |&at: &usize| {
-        places[at..at + wanted.len()]
-            .iter()
-            .zip(&wanted)
-            .all(|((_, a), b)| a == b)
-    };
-    let at = match which {
-        First => (0..=last).find(is_here)?,
-        Last => (0..=last).rev().find(is_here)?,
-    };
-    let end = places[at + wanted.len() - 1].0;
-    Some(
-        text[end..]
+
+    fn next_line(&self, text: &str) -> usize {
+        text[self.end..]
             .find('\n')
-            .map_or(text.len(), |line| end + line + 1),
-    )
+            .map_or(text.len(), |line| self.end + line + 1)
+    }
+}
+
+fn echoes(places: &[(usize, char)], message: &[Folded]) -> impl Iterator<Item = Shown> {
+    let length = message.len();
+    places
+        .windows(length.max(1))
+        .filter(move |window| length > 0 && window.iter().zip(message).all(|((_, a), b)| *a == b.c))
+        .map(move |window| Shown {
+            start: window[0].0,
+            end: window[length - 1].0,
+        })
 }
 
 /// The characters that count, with their places.
@@ -222,15 +236,43 @@ mod tests {
 
     #[test]
     fn the_echo_goes_and_the_answer_stays() {
-        assert_eq!(
-            from_transcript("hi there\nhello\nX OK\n", "hi there"),
-            "hello\nX OK"
+        let check = |text, echoed, expected| {
+            assert_eq!(
+                from_transcript(text, &marker::fold("hi there"), echoed),
+                expected
+            );
+        };
+        check("hi there\nhello\nX OK\n", true, "hello\nX OK");
+        check("\n> hi\n  there\nhello\nX OK\n", false, "hello\nX OK");
+        // still printing when the terminal echoed
+        check("late\nhi there\nX OK\n> ", true, "X OK");
+        check("hello\nX OK\n", true, "hello\nX OK");
+        // the answer quotes the question
+        let quoting = "you said:\n> hi there\nX OK";
+        check(quoting, false, quoting);
+        check("you said hi there\nX OK", false, "you said hi there\nX OK");
+    }
+
+    #[test]
+    fn the_answer_on_a_screen_begins_after_the_question() {
+        let marker = Marker::new("X OK").unwrap();
+        let check = |screen, before, expected| {
+            assert_eq!(
+                from_screen(screen, before, &marker::fold("hi there"), &marker),
+                expected
+            );
+        };
+        check(
+            "old\nX OK\n> hi there\nnew\nX OK\n",
+            "old\nX OK\n",
+            "new\nX OK",
         );
-        assert_eq!(
-            from_transcript("\nhello\nhi there\nX OK\n> ", "hi there"),
-            "X OK"
+        check(
+            "> hi there\nyou said hi there\nX OK\n",
+            "",
+            "you said hi there\nX OK",
         );
-        assert_eq!(from_transcript("hello\nX OK\n", "hi there"), "hello\nX OK");
+        check("old\nX OK\nnew\nX OK\n", "old\nX OK\n", "new\nX OK");
     }
 
     #[test]
@@ -252,9 +294,10 @@ mod tests {
 
         #[test]
         fn any_text_does_not_panic(text: String, message: String) {
-            from_transcript(&text, &message);
+            from_transcript(&text, &marker::fold(&message), true);
+            from_transcript(&text, &marker::fold(&message), false);
             let marker = Marker::new("X OK").unwrap();
-            from_screen(&text, &message, &message, &marker);
+            from_screen(&text, &message, &marker::fold(&message), &marker);
             until_marker(&text, &marker);
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::{
-    marker::{CONTEXT, Folded, Gap, Marker, Quote, fold, kind, quotes},
+    marker::{CONTEXT, Folded, Gap, Marker, Quote, kind, quotes},
     vt::Step,
 };
 
@@ -30,10 +30,9 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    pub(crate) fn new(marker: Marker, message: &str) -> Self {
-        let folded = fold(message);
+    pub(crate) fn new(marker: Marker, folded: &[Folded]) -> Self {
         let is_bare = |quote: &Quote| quote.before.is_empty() && quote.after.is_empty();
-        let (bare, quotes): (Vec<_>, _) = quotes(&folded, &marker).into_iter().partition(is_bare);
+        let (bare, quotes): (Vec<_>, _) = quotes(folded, &marker).into_iter().partition(is_bare);
         Self {
             quotes,
             bare: !bare.is_empty(),

@@ -24,6 +24,7 @@ mod vt;
 
 mod pane_io;
 mod queue;
+mod reading;
 mod send;
 mod terminal;
 

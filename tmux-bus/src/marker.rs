@@ -104,9 +104,9 @@ pub(crate) struct Quote {
 
 /// The places where `message` has the marker.
 pub(crate) fn quotes(message: &[Folded], marker: &Marker) -> Vec<Quote> {
-    (1..=message.len())
-        .filter(|&end| marker.ends(&message[..end]))
-        .map(|end| {
+    marker
+        .places(message)
+        .map(|(end, _)| {
             let start = end - marker.len();
             let before = &message[start.saturating_sub(CONTEXT)..start];
             let after = &message[end..(end + CONTEXT).min(message.len())];
@@ -137,6 +137,7 @@ pub(crate) fn fold(text: &str) -> Vec<Folded> {
 /// The gap that a character makes, if it is not one that counts.
 pub(crate) fn kind(c: char) -> Option<Gap> {
     match c {
+        '!'..='~' => None,
         '\n' | '\r' => Some(Gap::Break),
         // The frame around an input box or a message. It makes no break by itself, or two columns
         // of a table would join into words.

@@ -83,7 +83,7 @@ impl Queue {
     /// Whether a sender, of any process, holds or waits for the turn.
     pub(crate) fn is_busy(&self) -> bool {
         self.turn.available_permits() == 0
-            || lower_tickets(&self.folder, u64::MAX).is_ok_and(|tickets| {
+            || tickets(&self.folder).is_ok_and(|tickets| {
                 tickets
                     .iter()
                     .any(|path| matches!(is_free(path), Ok(false)))
@@ -103,6 +103,8 @@ impl Turn {
 struct Ticket {
     folder: PathBuf,
     number: u64,
+    /// The tickets before this one. Each was locked before this one was there.
+    before: Vec<PathBuf>,
     _locked: File,
 }
 
@@ -117,41 +119,43 @@ impl Ticket {
         };
         // Held for three system calls only, so that waiting for it inline is fine.
         door.lock()?;
-        let highest = lower_tickets(folder, u64::MAX)?
-            .iter()
-            .filter_map(|path| number(path))
-            .max();
-        let number = highest.map_or(0, |n| n + 1);
+        let before = tickets(folder)?;
+        let number = before
+            .last()
+            .and_then(|path| number(path))
+            .map_or(0, |n| n + 1);
         let locked = open(&path(folder, number))?;
         locked.lock()?;
         door.unlock()?;
         Ok(Self {
             folder: folder.to_owned(),
             number,
+            before,
             _locked: locked,
         })
     }
 
-    /// Whether all lower tickets are through.
+    /// Whether all tickets before this one are through.
     fn try_wait(&self) -> io::Result<bool> {
-        for path in lower_tickets(&self.folder, self.number)? {
-            if !is_free(&path)? {
+        for path in &self.before {
+            if !is_free(path)? {
                 return Ok(false);
             }
+            // What a dead process left behind: its number is not given again while a higher ticket
+            // stands, and this one is higher.
+            remove(path)?;
         }
         Ok(true)
     }
 
     fn wait(&self) -> io::Result<()> {
-        for path in lower_tickets(&self.folder, self.number)? {
-            match File::open(&path) {
+        for path in &self.before {
+            match File::open(path) {
                 Ok(file) => file.lock_shared()?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
-            // What a dead process left behind: its number is never given again while a higher
-            // ticket stands, and this one is higher.
-            remove(&path)?;
+            remove(path)?;
         }
         Ok(())
     }
@@ -202,14 +206,14 @@ fn is_free(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Tickets below a number, lowest first.
-fn lower_tickets(folder: &Path, below: u64) -> io::Result<Vec<PathBuf>> {
+/// The tickets that are there, lowest first.
+fn tickets(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut tickets = Vec::new();
     match fs::read_dir(folder) {
         Ok(entries) => {
             for entry in entries {
                 let path = entry?.path();
-                if number(&path).is_some_and(|n| n < below) {
+                if number(&path).is_some() {
                     tickets.push(path);
                 }
             }
@@ -217,6 +221,7 @@ fn lower_tickets(folder: &Path, below: u64) -> io::Result<Vec<PathBuf>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
+    // The numbers are written with all their digits.
     tickets.sort_unstable();
     Ok(tickets)
 }
@@ -243,7 +248,7 @@ mod tests {
         assert!(b.is_busy());
         let waiting = tokio::spawn(async move { b.turn().await.unwrap().number() });
         let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-        while lower_tickets(&a.folder, u64::MAX).unwrap().len() < 2 {
+        while tickets(&a.folder).unwrap().len() < 2 {
             assert!(tokio::time::Instant::now() < deadline);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

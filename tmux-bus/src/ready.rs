@@ -12,7 +12,7 @@ use crate::{
     pane::PaneId,
     pane_io::ResponseOptions,
     server::Server,
-    tap::{End, Tap},
+    tap::{End, Tap, deadline},
 };
 
 /// A prompt is looked for once the pane has been quiet for this long: while a program still prints,
@@ -48,7 +48,7 @@ pub(crate) async fn wait(
 }
 
 async fn prompt(server: &Server, pane: PaneId, timeout: Duration) -> Result<()> {
-    let deadline = Instant::now() + timeout;
+    let deadline = deadline(Instant::now(), timeout);
     let tap = Arc::new(Tap::new(1 << 20));
     tap.open();
     server.control().panes().tap(pane, &tap);

@@ -18,7 +18,7 @@ use crate::{
     control::{Control, Request},
     detector::Echo,
     error::{Error, PartialAnswer, Refusal, Result},
-    marker,
+    marker::{self, Folded},
     octal::quote,
     pane::PaneId,
     panes::Target,
@@ -66,6 +66,8 @@ pub(crate) struct Submitted {
     pub(crate) tap: Arc<Tap>,
     pub(crate) at: Instant,
     pub(crate) screen: String,
+    /// The message, folded for comparisons.
+    pub(crate) folded: Vec<Folded>,
     pub(crate) width: usize,
     pub(crate) height: usize,
     pub(crate) history: usize,
@@ -139,6 +141,8 @@ impl Sender {
                     });
                 }
             };
+            // While the program takes the paste in.
+            let folded = marker::fold(message);
             let state = if whole {
                 state
             } else {
@@ -149,6 +153,7 @@ impl Sender {
                 tap,
                 at: Instant::now(),
                 screen: state.screen,
+                folded,
                 width: state.width,
                 height: state.height,
                 history: state.history,

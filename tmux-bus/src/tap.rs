@@ -18,6 +18,12 @@ pub(crate) enum End {
     ServerGone,
 }
 
+/// The end of a wait. One that is longer than clocks can tell is as good as a year.
+pub(crate) fn deadline(start: Instant, wait: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    start + wait.min(YEAR)
+}
+
 /// Collects the output for one reader. The control client's reader fills it and never waits: past
 /// the limit further output is dropped, and the reader of the tap is told.
 #[derive(Debug)]

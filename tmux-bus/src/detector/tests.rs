@@ -1,11 +1,11 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::vt::Tokenizer;
+use crate::{marker::fold, vt::Tokenizer};
 
 fn detector(marker: &str, message: &str, echoed: bool) -> Detector {
     Detector::new(
-        &Question::new(Marker::new(marker).unwrap(), message),
+        &Question::new(Marker::new(marker).unwrap(), &fold(message)),
         echoed,
     )
 }
@@ -113,7 +113,7 @@ fn an_undecided_end_waits_for_quiet() {
 
 #[track_caller]
 fn check_screens(message: &str, before: &str, after: &[&str], expected: bool) {
-    let question = Question::new(Marker::new("CODING OK").unwrap(), message);
+    let question = Question::new(Marker::new("CODING OK").unwrap(), &fold(message));
     let mut older = Sighting::of(before, &question);
     let mut found = false;
     for screen in after {
@@ -163,7 +163,7 @@ proptest! {
     fn any_bytes_do_not_panic(bytes: Vec<u8>, marker in "[A-Z ]{0,4}X", message: String) {
         hits(&marker, &message, &[&bytes]);
         let screen = String::from_utf8_lossy(&bytes);
-        let question = Question::new(Marker::new(&marker).unwrap(), &message);
+        let question = Question::new(Marker::new(&marker).unwrap(), &fold(&message));
         let mut older = Sighting::of(&message, &question);
         Sighting::of(&screen, &question).has_new(&mut older);
     }
