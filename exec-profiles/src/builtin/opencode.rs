@@ -11,7 +11,8 @@ use crate::{Error, EventFormat, ProfileDefinition};
 ///   `run --format json` it would start its terminal interface; without `--auto` it waits for
 ///   approvals that nobody gives.
 /// - It takes no id; every line tells it (`ses_…`), the first one only once the model answers, after
-///   4 to 9 s. A follow-up is `--session=<id>`.
+///   4 to 9 s (23 s were seen on a busy machine; where that is usual, give the service more than its
+///   30 s to learn the id). A follow-up is `--session=<id>`.
 /// - It follows `PWD` rather than its working directory; the service sets both.
 /// - Another agent's API key in the environment changes its choice of provider: give it an
 ///   [`env_policy`](ProfileDefinition::env_policy) where that matters.
