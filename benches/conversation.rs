@@ -96,7 +96,6 @@ fn trim(bench: &mut Bench) {
 
 fn counting(bench: &mut Bench) {
     let counter = OpenAiCounter::o200k();
-    let other = bpe_openai::o200k_base();
     let english = "In the beginning the agent reads the file, thinks and calls a tool. ".repeat(6);
     let japanese =
         "エージェントはファイルを読み、考えてから、必要な道具を呼び出します。".repeat(10);
@@ -106,14 +105,10 @@ fn counting(bench: &mut Bench) {
         ("Japanese", japanese),
         ("JSON", json.to_string()),
     ] {
-        assert_eq!(counter.count_text(&text), other.count(text.as_str()));
         bench
             .compare(&format!("counting, {name}, {} bytes", text.len()))
             .ours("tiktoken-rs", || {
                 black_box(counter.count_text(black_box(&text)));
-            })
-            .peer("bpe-openai", || {
-                black_box(other.count(black_box(text.as_str())));
             })
             .peer("Estimator", || {
                 black_box(Estimator.count_text(black_box(&text)));
