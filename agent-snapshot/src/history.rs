@@ -6,7 +6,11 @@ use std::{
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use crate::{Error, conversation::Message};
+use crate::{
+    Error,
+    conversation::Message,
+    encode::{Extra, encode},
+};
 
 /// The messages of one agent: an append-only stream, and the part of it that the model sees.
 ///
@@ -242,10 +246,9 @@ impl History {
     /// The pinned messages and the summary as a JSON array.
     pub(crate) fn head_json(&self) -> Result<String, Error> {
         let head: Vec<&Message> = self.head().collect();
-        serde_json::to_string(&head).map_err(|source| Error::Encode {
-            what: "the pinned messages".into(),
-            source,
-        })
+        let extra = head.iter().any(|message| extra(message) == Extra::Some);
+        let extra = if extra { Extra::Some } else { Extra::None };
+        encode::<Vec<Message>>(&head, extra, || "the pinned messages".to_owned())
     }
 
     /// Digest of [`head_json`](Self::head_json).
@@ -270,7 +273,7 @@ impl History {
         let mut fresh = Vec::with_capacity((self.next - known) as usize);
         for seq in known..self.next {
             let Some(entry) = self.entry(seq) else { break };
-            let json = encode(&entry.message)?;
+            let json = encode_message(&entry.message)?;
             link = chain(link, &json);
             let _ = entry.link.set(link);
             fresh.push(json);
@@ -285,7 +288,7 @@ impl History {
             let mut messages = Vec::with_capacity((self.next - from) as usize);
             for seq in from..known {
                 let Some(entry) = self.entry(seq) else { break };
-                messages.push(encode(&entry.message)?);
+                messages.push(encode_message(&entry.message)?);
             }
             messages.append(&mut fresh);
             messages
@@ -324,11 +327,18 @@ impl History {
     }
 }
 
-fn encode(message: &Message) -> Result<String, Error> {
-    serde_json::to_string(message).map_err(|source| Error::Encode {
-        what: "a message".into(),
-        source,
-    })
+fn encode_message(message: &Message) -> Result<String, Error> {
+    encode::<Message>(message, extra(message), || "a message".to_owned())
+}
+
+fn extra(message: &Message) -> Extra {
+    let plain = message.extra.is_empty()
+        && message.tool_calls.iter().all(|call| call.extra.is_empty())
+        && message
+            .tool_results
+            .iter()
+            .all(|result| result.extra.is_empty());
+    if plain { Extra::None } else { Extra::Some }
 }
 
 fn chain(link: u128, json: &str) -> u128 {
@@ -457,7 +467,7 @@ mod tests {
         let base = history.link_before(97).unwrap();
         let mut loaded = History::from_parts(vec![], None, 97, base);
         for message in numbered(97..100) {
-            let json = encode(&message).unwrap();
+            let json = encode_message(&message).unwrap();
             loaded.push_stored(message, &json);
         }
         history.extend(numbered(100..102));

@@ -2,6 +2,7 @@
 
 mod agent_id;
 mod agent_state;
+mod encode;
 mod error;
 mod event;
 #[cfg(feature = "file")]

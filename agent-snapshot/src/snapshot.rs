@@ -3,7 +3,11 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::{AgentId, Error, Event, History, Reply, Status, ToolIntent, conversation::Message};
+use crate::{
+    AgentId, Error, Event, History, Reply, Status, ToolIntent,
+    conversation::Message,
+    encode::{Extra, encode},
+};
 
 /// The newest schema version that this crate writes and reads.
 pub const SCHEMA_VERSION: u64 = 1;
@@ -145,10 +149,32 @@ impl AgentSnapshot {
     }
 
     fn encode(&self, out: &Out<'_>) -> Result<String, Error> {
-        serde_json::to_string(out).map_err(|source| Error::Encode {
-            what: format!("the snapshot of agent {}", self.agent_id),
-            source,
-        })
+        let plain = self.extra.is_empty()
+            && self.memory.extra.is_empty()
+            && self
+                .event_queue_backup
+                .iter()
+                .all(|event| event.extra.is_empty())
+            && self.outbox.iter().all(|reply| reply.extra.is_empty())
+            && self
+                .tool_intents
+                .iter()
+                .all(|intent| intent.extra.is_empty());
+        let extra = if plain { Extra::None } else { Extra::Some };
+        let what = || format!("the snapshot of agent {}", self.agent_id);
+        // The messages may be left out of `out`, and then nothing would notice.
+        let taken = ["short_term_history", "history_window"];
+        if let Some(key) = taken
+            .into_iter()
+            .find(|key| self.memory.extra.contains_key(*key))
+        {
+            let reason = format!("memory.extra has a field called {key}");
+            return Err(Error::Encode {
+                what: what(),
+                source: serde::ser::Error::custom(reason),
+            });
+        }
+        encode::<Self>(out, extra, what)
     }
 
     /// The version of the format; 1 when the snapshot does not say.

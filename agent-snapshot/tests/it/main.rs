@@ -21,6 +21,7 @@ mod conversation_sessions;
 mod conversation_summary;
 mod conversation_tokens;
 mod conversation_window;
+#[cfg(any(feature = "file", feature = "sqlite"))]
 mod crash;
 #[cfg(feature = "file")]
 mod file;

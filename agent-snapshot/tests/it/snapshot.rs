@@ -125,3 +125,31 @@ async fn the_stream_outlives_trimming_in_the_same_storage() {
     assert_eq!(numbers, (0..10).collect::<Vec<_>>());
     assert_eq!(all[3].1.content.as_deref(), Some("3"));
 }
+
+/// What could be written but not read again would be lost.
+#[tokio::test]
+async fn what_could_not_be_read_again_is_refused() {
+    let storage = MemoryStorage::new();
+    let deep = (0..130).fold(json!(0), |inner, _| json!([inner]));
+    let mut snapshots = vec![AgentSnapshot::from_json(SAMPLE).unwrap(); 5];
+    snapshots[0].extra.insert("status".into(), json!(1));
+    snapshots[1]
+        .memory
+        .extra
+        .insert("short_term_history".into(), json!([]));
+    snapshots[2]
+        .memory
+        .working_variables
+        .insert("deep".into(), deep.clone());
+    let mut message = Message::user("x");
+    message.extra.insert("role".into(), json!("user"));
+    snapshots[3].memory.short_term_history.push(message);
+    let mut message = Message::user("x");
+    message.extra.insert("deep".into(), deep);
+    snapshots[4].memory.short_term_history.pin(vec![message]);
+    for snapshot in &snapshots {
+        let error = storage.save(snapshot).await.unwrap_err();
+        assert!(matches!(error, Error::Encode { .. }), "{error}");
+    }
+    assert_eq!(storage.list().await.unwrap(), []);
+}
