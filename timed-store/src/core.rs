@@ -248,8 +248,8 @@ mod tests {
     #[test]
     fn every_single_byte_change_keeps_every_other_entry() {
         let stamp = r#""updated_at":"2025-08-18T10:20:30.456Z","token":7"#;
-        let lines = ["a", "b", "c"]
-            .map(|session| format!(r#""{session}":{{"data":"x{session}",{stamp}}}"#));
+        let lines =
+            ["a", "b"].map(|session| format!(r#""{session}":{{"data":"x{session}",{stamp}}}"#));
         let text = format!("{{\"storage\":{{\n{}\n}}}}\n", lines.join(",\n"));
         let folder = tempfile::tempdir().unwrap();
         let time = std::time::UNIX_EPOCH + Duration::from_millis(1_755_512_430_456);

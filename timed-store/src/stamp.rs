@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn every_day_is_where_the_calendar_has_it() {
         let (first, last) = (-719_528i64, 2_932_896);
-        for day in (first..=last).step_by(11).chain([last]) {
+        for day in (first..=last).step_by(53).chain([last]) {
             let date = Date::from_julian_day((day + UNIX_EPOCH_JULIAN) as i32).unwrap();
             let (year, month, day_of_month) = (date.year(), u8::from(date.month()), date.day());
             let text = format!("{year:04}-{month:02}-{day_of_month:02}T00:00:00.000Z");

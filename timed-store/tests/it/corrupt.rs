@@ -40,7 +40,7 @@ fn copy_of(incidents: &[Incident]) -> Option<PathBuf> {
 }
 
 /// Stores into the damaged file, and checks that the file is then sound, that the lines which
-/// `is_untouched` names are all there, and that the damaged file was kept if it was corrupt.
+/// are `untouched` are all there, and that the damaged file was kept if it was corrupt.
 fn check(place: &Place, damaged: &[u8], untouched: &[&str]) {
     write_private(&place.path(), damaged);
     let (store, incidents) = watched(place, "me");
@@ -90,12 +90,12 @@ fn every_truncation_keeps_every_whole_entry() {
 fn every_single_byte_change_keeps_every_other_entry() {
     let text = small_file();
     assert_eq!(lines(&text).len(), 3);
-    // Each bit, and what means something in JSON. All values with the variable set, and in a
-    // test beside the code, which needs no files.
+    // What means something in JSON, or nothing anywhere. All values with the variable set, and
+    // in a test beside the code, which needs no files.
     let values: Vec<u8> = if std::env::var_os("TIMED_STORE_THOROUGH").is_some() {
         (0..=255).collect()
     } else {
-        Vec::from(*b"\"\\{}[]:, \n\0a5-\x80\xff")
+        Vec::from(*b"\"\\{}:, 5\xff")
     };
     std::thread::scope(|scope| {
         for part in 0..2 {
@@ -110,8 +110,7 @@ fn every_single_byte_change_keeps_every_other_entry() {
                             !(start..start + line.len()).contains(&at)
                         })
                         .collect();
-                    let bits = (0..8).map(|bit| text.as_bytes()[at] ^ (1 << bit));
-                    for value in values.iter().copied().chain(bits) {
+                    for value in values.iter().copied() {
                         let mut damaged = text.clone().into_bytes();
                         damaged[at] = value;
                         check(&place, &damaged, &untouched);

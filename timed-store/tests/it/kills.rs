@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use timed_store::SessionId;
 
-use crate::support::{Place, Random, Store, s, wait_until};
+use crate::support::{LONG, Place, Random, Store, s, wait_until};
 use crate::worker::Worker;
 
 /// Large enough that a write takes long enough to be hit.
-const SIZE: usize = 300_000;
+const SIZE: usize = 100_000;
 
 /// The part of the process that is killed. Values count up, and each is all one digit.
 pub(crate) fn store_for_ever(folder: &Path) {
@@ -54,7 +54,9 @@ fn peek(path: &Path) -> usize {
 
 #[test]
 fn no_kill_leaves_the_file_missing_or_torn() {
-    const ROUNDS: usize = 40;
+    /// So many kills at least, and so many of them in the middle of a write.
+    const KILLS: usize = 20;
+    const HITS: usize = 3;
     let place = Place::new();
     Store::builder_at(place.path())
         .session(SessionId::new("bystander").unwrap())
@@ -64,7 +66,8 @@ fn no_kill_leaves_the_file_missing_or_torn() {
         .unwrap();
     let mut random = Random::new("kills");
     let (done, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let mut abandoned = 0;
+    let (mut kills, mut hits) = (0, 0);
+    let deadline = Instant::now() + LONG;
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let mut last = 0;
@@ -79,22 +82,27 @@ fn no_kill_leaves_the_file_missing_or_torn() {
             }
         });
         let mut last = 0;
-        for round in 0..ROUNDS {
+        while (kills < KILLS || hits < HITS) && Instant::now() < deadline {
             let mut worker = Worker::start("store", place.folder.path());
             wait_until("the writer writes", || {
                 peek(&place.path()) > last || reader.is_finished()
             });
             // Every other time a write is waited for, because it is a small part of the loop.
             let next = place.folder.path().join("state.json.flock-next");
-            let limit = if round % 2 == 0 { 5_000 } else { 300 };
-            while round % 2 == 1 && !next.exists() && !reader.is_finished() {}
+            let limit = if kills % 2 == 0 { 5_000 } else { 300 };
+            while kills % 2 == 1
+                && !next.exists()
+                && !reader.is_finished()
+                && Instant::now() < deadline
+            {}
             let end = Instant::now() + Duration::from_micros(random.below(limit));
             while Instant::now() < end {
                 std::hint::spin_loop();
             }
             worker.kill();
             last = peek(&place.path());
-            abandoned += usize::from(place.files().contains(&s("state.json.flock-next")));
+            kills += 1;
+            hits += usize::from(place.files().contains(&s("state.json.flock-next")));
             if reader.is_finished() {
                 break;
             }
@@ -103,11 +111,9 @@ fn no_kill_leaves_the_file_missing_or_torn() {
         reader.join().unwrap();
     });
     let reads = reads.into_inner();
-    eprintln!(
-        "kills: {ROUNDS} kills, {abandoned} in the middle of a write, {reads} reads without a lock"
-    );
-    assert!(abandoned > 0, "no kill hit a write, so this showed nothing");
-    assert!(reads > ROUNDS, "the reader hardly ran");
+    eprintln!("kills: {kills}, {hits} in the middle of a write; {reads} reads without a lock");
+    assert!(hits >= HITS, "too few kills hit a write to show anything");
+    assert!(reads > KILLS, "the reader hardly ran");
 
     let store = place.store("after");
     store.store(&s("x")).unwrap();
