@@ -128,8 +128,8 @@ struct Panes {
 impl Panes {
     fn start(program: &str, count: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
+        // One thread, as the client's work is: hops between threads would be measured otherwise.
+        let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap();

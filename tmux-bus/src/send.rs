@@ -424,3 +424,69 @@ async fn settle(tap: &Tap, tty: &str, message: &str) {
         tap.changed(next.min(limit)).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::{Launch, Server};
+
+    /// Ends the server however the test ends.
+    struct End(PathBuf);
+
+    impl Drop for End {
+        fn drop(&mut self) {
+            let mut tmux = std::process::Command::new("tmux");
+            let _ = tmux.arg("-S").arg(&self.0).arg("kill-server").output();
+        }
+    }
+
+    /// The public way refuses a pane that is known to be dead before it asks tmux. One that dies at
+    /// that very moment is left to tmux, and tmux 3.3 would crash.
+    #[tokio::test]
+    async fn a_paste_into_a_dead_pane_is_stopped_within_tmux() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::builder("test").runtime_dir(dir.path().join("run"));
+        let server = server
+            .start()
+            .await
+            .expect("these tests need tmux 3.2 or newer: `apt install tmux`");
+        let _end = End(server.socket().to_owned());
+        let pane = server.open_pane(&Launch::new("exit 0")).await.unwrap();
+        let deadline = Instant::now() + Duration::from_secs(40);
+        let tty = loop {
+            let infos = server.panes().await.unwrap();
+            if infos[0].dead {
+                break infos[0].tty.clone();
+            }
+            assert!(Instant::now() < deadline);
+            tokio::time::sleep(QUIET).await;
+        };
+        let sender = Sender {
+            control: server.control().clone(),
+            folder: dir.path().to_owned(),
+            pane,
+            options: SendOptions::default(),
+            max_answer: 1024,
+        };
+        for text in ["small".to_owned(), "large".repeat(INLINE)] {
+            let tap = Arc::new(Tap::new(1024));
+            let refused = sender
+                .paste(&tty, text.as_bytes(), Bracket::IfAsked, &tap)
+                .await;
+            let dead = matches!(
+                refused,
+                Err(Error::Refused {
+                    reason: Refusal::Dead,
+                    ..
+                })
+            );
+            assert!(dead, "{:?}", refused.err());
+        }
+        let buffers = server
+            .control()
+            .one("list-buffers", "list-buffers".into())
+            .await
+            .unwrap();
+        assert_eq!(buffers, "", "the buffers of refused messages are gone");
+    }
+}
