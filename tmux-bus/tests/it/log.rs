@@ -222,3 +222,61 @@ fn processes_that_append_at_once_never_mix_their_lines() {
         assert_eq!(own.len(), 100);
     }
 }
+
+/// Keeps the messages of events.
+#[derive(Clone, Default)]
+struct Console(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+impl tracing::field::Visit for Console {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0.lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+}
+
+impl tracing::Subscriber for Console {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "tmux_bus::messages"
+    }
+
+    fn new_span(&self, _span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &tracing::span::Id, _values: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &tracing::span::Id, _follows: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _span: &tracing::span::Id) {}
+
+    fn exit(&self, _span: &tracing::span::Id) {}
+}
+
+#[test]
+fn the_console_line_of_the_specification_is_an_event() {
+    let dir = tempfile::tempdir().unwrap();
+    let logger = MessageLogger::new(dir.path().join("log")).unwrap();
+    let console = Console::default();
+    tracing::subscriber::with_default(console.clone(), || {
+        logger
+            .log(
+                &message("grand_boss", "middle_manager", "タスク分解して"),
+                MessageType::Task,
+            )
+            .unwrap();
+    });
+    let lines = console.0.lock().unwrap();
+    let [line] = lines.as_slice() else {
+        panic!("{lines:?}")
+    };
+    assert!(line.starts_with("[20"), "{line}");
+    assert!(
+        line.ends_with("] grand_boss → middle_manager (task): タスク分解して"),
+        "{line}"
+    );
+}
