@@ -439,7 +439,7 @@ mod tests {
             .spawn()
             .unwrap();
         let mut buffer = Vec::new();
-        for _ in 0..2000 {
+        for _ in 0..500 {
             let process = read_process(child.id(), 0, &mut buffer).unwrap().unwrap();
             assert_eq!(process.tag, Some(tag));
         }

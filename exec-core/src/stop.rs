@@ -248,3 +248,35 @@ impl ProcessKey {
         matches!(process_key(self.pid), Ok(Some(current)) if current == self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::process_table::TAG_VARIABLE;
+
+    #[tokio::test]
+    async fn processes_of_other_users_are_left_alone() {
+        let tag = Uuid::new_v4();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .env(TAG_VARIABLE, tag.to_string())
+            .spawn()
+            .unwrap();
+        let scanner = ProcessScanner::of_all();
+        let root = TreeRoot::of_stranger(tag, None);
+        let own = rustix::process::geteuid().as_raw();
+        let end = async |uid| {
+            let ender = TreeEnder::new(&scanner, &root).only_uid(uid);
+            ender.end(&StopLadder::default(), || {}).await.processes
+        };
+        assert_eq!(end(own + 1).await, 0);
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "another user's process was ended"
+        );
+        assert_eq!(end(own).await, 1);
+        child.wait().unwrap();
+    }
+}
