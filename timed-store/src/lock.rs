@@ -115,14 +115,18 @@ impl LockFile {
     }
 
     /// Which process holds the lock, as far as the system tells.
+    #[cfg(target_os = "linux")]
     pub(crate) fn holder(&self) -> Option<u32> {
         let metadata = self.location.lock.symlink_metadata().ok()?;
-        let (major, minor) = (
-            rustix::fs::major(metadata.dev()),
-            rustix::fs::minor(metadata.dev()),
-        );
+        let device = metadata.dev();
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let id = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
         find_holder(&std::fs::read_to_string("/proc/locks").ok()?, &id)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn holder(&self) -> Option<u32> {
+        None
     }
 
     fn waiter(&self, access: Access) -> Result<Waiter, Error> {
@@ -261,6 +265,7 @@ fn create_folder(folder: &Path) -> Result<(), Error> {
 }
 
 /// See proc_locks(5): `1: FLOCK  ADVISORY  WRITE 4242 fe:00:131 0 EOF`. Lines with `->` wait.
+#[cfg(any(target_os = "linux", test))]
 fn find_holder(locks: &str, id: &str) -> Option<u32> {
     locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
