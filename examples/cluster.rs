@@ -26,12 +26,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Parser, Subcommand};
-use examples::{pane_agent, report, scripted_agent};
+use examples::{ask_as_user, pane_agent, report, scripted_agent};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use tmux_bus::{
-    AgentStatus, ClusterBuilder, ClusterConfig, ClusterManager, LogFilter, Message, MessageLog,
-    MessageLogger, MessageType, ProcessConfig,
+    AgentStatus, ClusterBuilder, ClusterConfig, ClusterManager, LogFilter, MessageLog,
+    MessageLogger, ProcessConfig,
 };
 
 /// Runs agents in tmux panes and lets them talk to each other.
@@ -103,7 +103,7 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
             let cluster = attach(config).await?;
             let wait = spinner(format!("waiting for {to}"));
             let began = Instant::now();
-            let answer = ask(&cluster, &to, &text).await?;
+            let answer = ask_as_user(&cluster, &to, &text, None).await?;
             wait.finish_and_clear();
             let took = began.elapsed().as_millis();
             let result = json!({"from": "user", "to": to, "answer": answer, "took_ms": took});
@@ -173,26 +173,6 @@ async fn attach(config: ClusterConfig) -> Result<ClusterManager, Box<dyn Error>>
         .into(),
         error => error.into(),
     })
-}
-
-/// Asks as the user, who is no agent of the cluster: so the messages are logged by hand.
-async fn ask(cluster: &ClusterManager, to: &str, text: &str) -> tmux_bus::Result<String> {
-    let (io, pane) = (cluster.pane_io(), cluster.get_pane(to)?);
-    let sent = io.send_message(pane, text).await?;
-    let question = Message::new("user", to, text);
-    let id = cluster.logger().log(&question, MessageType::Task)?;
-    let agents = &cluster.config().agents;
-    let agent = agents.iter().find(|agent| agent.name == to);
-    let timeout = agent.map_or(Duration::from_secs(30), |agent| agent.timeout);
-    let marker = cluster.get_marker(to)?;
-    let answer = io.get_response(sent, marker, timeout).await;
-    let (kind, content) = match &answer {
-        Ok(answer) => (MessageType::Result, answer.clone()),
-        Err(error) => (MessageType::Error, error.to_string()),
-    };
-    let reply = Message::new(to, "user", content);
-    cluster.logger().log_reply(&reply, kind, &id)?;
-    answer
 }
 
 /// Says what runs in the panes of those agents for which the file does not.

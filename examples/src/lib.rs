@@ -10,6 +10,9 @@
 pub mod console;
 pub mod pane_agent;
 pub mod scripted_agent;
+mod user;
+
+pub use user::ask_as_user;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -19,12 +22,17 @@ pub fn report(result: Result<(), Box<dyn Error>>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
     };
-    let mut text = format!("error: {error}");
+    eprintln!("error: {}", with_causes(&*error));
+    ExitCode::FAILURE
+}
+
+/// An error and what caused it, in one line.
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         text.push_str(&format!(": {error}"));
         cause = error.source();
     }
-    eprintln!("{text}");
-    ExitCode::FAILURE
+    text
 }

@@ -183,7 +183,8 @@ impl Turn {
         if prompt.contains("[[crash]]") {
             std::process::abort();
         }
-        think(prompt, "ponder");
+        // What it had thought about before it was cut off, it knows.
+        think(if taken_up.is_some() { "" } else { prompt }, "ponder");
         let answer = answer(prompt, earlier, &output);
         self.say(&answer)?;
         let took = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);

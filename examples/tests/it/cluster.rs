@@ -41,7 +41,7 @@ impl Cluster {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
+        self.outpost.run(self.command(arguments))
     }
 
     #[track_caller]

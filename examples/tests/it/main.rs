@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod cluster;
+mod crew;
 mod operator_manager;
 mod outpost;
 mod program;

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -11,6 +11,9 @@ use crate::program;
 
 /// Every process that is started here, and every one that those start, has this variable.
 const TAG: &str = "EXAMPLES_TEST_OUTPOST";
+
+/// For what takes some seconds at most.
+const LIMIT: Duration = Duration::from_secs(100);
 
 /// `home` for what the program writes, `tmp` as its folder for temporary files, `bin` first on
 /// its `PATH`.
@@ -36,7 +39,7 @@ impl Outpost {
         self.folder.path().join("home")
     }
 
-    fn tmp(&self) -> PathBuf {
+    pub(crate) fn tmp(&self) -> PathBuf {
         self.folder.path().join("tmp")
     }
 
@@ -56,6 +59,18 @@ impl Outpost {
             .env_remove("TMUX")
             .current_dir(self.home());
         command
+    }
+
+    /// Runs a command to its end.
+    #[track_caller]
+    pub(crate) fn run(&self, mut command: Command) -> Output {
+        command.stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        let (done, output) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(child.wait_with_output()));
+        let output = output.recv_timeout(LIMIT);
+        output.expect("the program hangs").unwrap()
     }
 
     /// Puts a shell script on the `PATH`.
@@ -85,7 +100,7 @@ impl Outpost {
 
     #[track_caller]
     pub(crate) fn nothing_runs(&self) {
-        let limit = Instant::now() + Duration::from_secs(20);
+        let limit = Instant::now() + LIMIT;
         // tmux answers before its process is gone.
         while !self.processes().is_empty() {
             assert!(
@@ -129,7 +144,7 @@ fn names(folder: &Path) -> Vec<String> {
 
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(60);
+    let limit = Instant::now() + LIMIT;
     while !holds() {
         assert!(Instant::now() < limit, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(20));

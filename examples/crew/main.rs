@@ -1,0 +1,298 @@
+//! The crew: the specification's five agents work on a task together, and all five crates with
+//! them. Each agent lives in a tmux pane and claims its name (`timed-store`), has a coding agent
+//! (`exec-core`, `exec-profiles`), talks to the others (`tmux-bus`) and remembers everything
+//! (`agent-snapshot`): one is killed at work, comes back, and does nothing twice.
+//!
+//! ```sh
+//! cargo run -p examples --example crew
+//! cargo run -p examples --example crew -- --agents claude-code "Write a haiku about tmux"
+//! ```
+//!
+//! This file starts the crew, asks the Grand Boss, shows what is said, and cleans up;
+//! `member.rs` is what lives in the panes; `crew.rs` says where everything is.
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 interrupted.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "printing is what a command is for"
+)]
+
+mod crew;
+mod member;
+mod report;
+mod show;
+
+use std::error::Error;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use agent_snapshot::AgentSnapshot;
+use clap::Parser;
+use examples::{ask_as_user, scripted_agent};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tmux_bus::{ClusterConfig, ClusterManager, LogFilter, MessageLog, Server};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crew::{CODING, Crew, GRAND_BOSS, ROLES, Role};
+use show::Show;
+
+/// Five agents work on a task together.
+#[derive(Parser)]
+#[command(name = "crew")]
+struct Arguments {
+    /// Where everything is kept [default: a private folder in the one for temporary files]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// The profile of the coding agents, such as claude-code
+    #[arg(long, value_name = "LABEL", default_value = scripted_agent::LABEL)]
+    agents: String,
+    /// Where snapshots are kept: file, sqlite, or an address such as redis://127.0.0.1/0
+    #[arg(long, value_name = "KIND", default_value = "file", value_parser = storage)]
+    storage: String,
+    /// Leave the agents up at the end
+    #[arg(long)]
+    keep: bool,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// What the crew should do
+    #[arg(default_value = "Write a script that greets people, and say what machine it runs on")]
+    task: String,
+}
+
+/// Errors that may cross threads: the work runs in a task of its own.
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    if let Some(code) = scripted_agent::run_if_asked() {
+        return code;
+    }
+    let words: Vec<String> = std::env::args().collect();
+    if let [_, member, folder, name] = words.as_slice()
+        && member == "member"
+    {
+        return examples::report(member::live(Path::new(folder), name).await);
+    }
+    match run(Arguments::parse()).await {
+        Ok(code) => code,
+        Err(error) => examples::report(Err(error)),
+    }
+}
+
+async fn run(arguments: Arguments) -> std::result::Result<ExitCode, Box<dyn Error>> {
+    let shared = match arguments.dir {
+        Some(dir) => dir,
+        None => private_folder()?,
+    };
+    let crew = Crew::create(&shared, &arguments.agents, &arguments.storage)?;
+    let config = crew.config()?;
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
+    let show = Show::new(arguments.json);
+    // In a task, so that whatever happens in it, a panic too, ends here and is cleaned up after.
+    let work = perform(crew.clone(), config.clone(), arguments.task, show.clone());
+    let mut work = tokio::spawn(work);
+    let done = tokio::select! {
+        done = &mut work => Some(done),
+        _ = interrupt.recv() => None,
+        _ = terminate.recv() => None,
+    };
+    work.abort();
+    // First of all, and without a word: it may have been the printing that failed.
+    let succeeded = matches!(&done, Some(Ok(Ok(_))));
+    if !(arguments.keep && succeeded) {
+        clean_up(&crew, &config).await?;
+    }
+    let outcome = match done {
+        None => {
+            show.done();
+            eprintln!("interrupted: everything that was started is gone");
+            return Ok(ExitCode::from(130));
+        }
+        Some(Err(panicked)) => return Err(format!("bug: {panicked}").into()),
+        Some(Ok(outcome)) => outcome.map_err(|error| error as Box<dyn Error>)?,
+    };
+    let kept = arguments.keep.then_some(&config);
+    let (fields, text) = report::report(&crew, &outcome, kept).await?;
+    show.finished(fields, &text);
+    Ok(if outcome.failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// What came out of it.
+struct Performance {
+    answer: String,
+    failed: bool,
+    took: Duration,
+    recovery: Option<Value>,
+}
+
+/// Starts the crew, asks the Grand Boss, and shows what happens until the answer is there.
+async fn perform(
+    crew: Crew,
+    config: ClusterConfig,
+    task: String,
+    show: Show,
+) -> Result<Performance> {
+    show.waiting("starting five agents");
+    let cluster = match ClusterManager::start(config).await {
+        Ok(cluster) => cluster,
+        Err(error) => return Err(why_not_ready(error)),
+    };
+    let names = crew.names("main")?.entries().await?;
+    let name = |role: &Role| {
+        let session = crew.session(role.name);
+        let entry = names.iter().find(|(holder, _)| holder.as_str() == session);
+        entry.map_or("?", |(_, entry)| entry.value().as_str())
+    };
+    let names: Vec<&str> = ROLES.iter().map(name).collect();
+    let attach = format!("tmux -S {} attach", cluster.socket().display());
+    let folder = &crew.folder;
+    let text = format!(
+        "crew {} in {}\n         watch: {attach}",
+        crew.id,
+        folder.display()
+    );
+    let text = format!("{text}\n         agents: {}", names.join(", "));
+    let fields = json!({"crew": crew.id, "dir": folder, "attach": attach, "names": names});
+    show.started(&text, fields);
+
+    show.waiting("the crew is at work");
+    let began = Instant::now();
+    let mut log = MessageLog::follow(cluster.logger().path(), LogFilter::default());
+    let task = format!("task {}\n{task}", crew.id);
+    let asking = ask_as_user(&cluster, GRAND_BOSS, &task, Some(member::PATIENCE));
+    let accident = cause_accident(&crew, &cluster, &show);
+    tokio::pin!(asking, accident);
+    let (mut recovery, mut over) = (None, false);
+    let answer = loop {
+        tokio::select! {
+            biased;
+            entry = log.next() => show.message(&entry?),
+            recovered = &mut accident, if !over => (recovery, over) = (Some(recovered?), true),
+            answer = &mut asking => break answer?,
+        }
+    };
+    // The answer is in the log, too: it is the last message.
+    while let Ok(entry) = tokio::time::timeout(Duration::from_millis(300), log.next()).await {
+        show.message(&entry?);
+    }
+    let answer = member::spoken(&answer, cluster.get_marker(GRAND_BOSS)?);
+    let failed = answer.starts_with(member::FAILED);
+    Ok(Performance {
+        answer,
+        failed,
+        took: began.elapsed(),
+        recovery,
+    })
+}
+
+/// Kills a specialist once its coding agent has done something, and starts it again. If that one
+/// never uses a tool, nothing happens.
+async fn cause_accident(crew: &Crew, cluster: &ClusterManager, show: &Show) -> Result<Value> {
+    let pid = |snapshot: &AgentSnapshot| {
+        let pid = snapshot.memory.working_variables.get("pid");
+        i32::try_from(pid.and_then(Value::as_i64).unwrap_or_default()).ok()
+    };
+    let has_used_a_tool =
+        |snapshot: &AgentSnapshot| snapshot.memory.working_variables.contains_key("tools");
+    let at_work = snapshot_when(crew, CODING, has_used_a_tool).await?;
+    let old = pid(&at_work).and_then(Pid::from_raw);
+    let old = old.ok_or("the member's process id is not in its snapshot")?;
+    kill_process(old, Signal::KILL)?;
+    show.killed(CODING, old.as_raw_pid());
+
+    let began = Instant::now();
+    // It is back when it has found its snapshot: it may be at work before its prompt was seen.
+    let is_new = move |snapshot: &AgentSnapshot| pid(snapshot) != Some(old.as_raw_pid());
+    let back = snapshot_when(crew, CODING, is_new);
+    tokio::pin!(back);
+    let back = tokio::select! {
+        back = &mut back => back?,
+        restarted = cluster.restart(CODING) => {
+            restarted?;
+            back.await?
+        }
+    };
+    let took = began.elapsed();
+    show.recovered(CODING, back.tick_index, took);
+    let took_ms = u64::try_from(took.as_millis())?;
+    Ok(json!({"agent": CODING, "tick": back.tick_index, "took_ms": took_ms}))
+}
+
+/// A member's snapshot, once it is as wanted.
+async fn snapshot_when(
+    crew: &Crew,
+    member: &str,
+    wanted: impl Fn(&AgentSnapshot) -> bool + Send,
+) -> Result<AgentSnapshot> {
+    let (snapshots, id) = (crew.snapshots().await?, crew.agent_id(member)?);
+    loop {
+        match snapshots.load(&id).await? {
+            Some(snapshot) if wanted(&snapshot) => return Ok(snapshot),
+            _ => tokio::time::sleep(Duration::from_millis(25)).await,
+        }
+    }
+}
+
+/// A member that could not start has said why in its pane.
+fn why_not_ready(error: tmux_bus::Error) -> Box<dyn Error + Send + Sync> {
+    let tmux_bus::Error::NotReady { agent, source } = &error else {
+        return error.into();
+    };
+    let said = source.partial().unwrap_or_default();
+    match said.split_once("error: ") {
+        Some((_, reason)) => format!("{agent} did not start: {}", reason.trim()).into(),
+        None => error.into(),
+    }
+}
+
+/// Ends every process of the crew, whatever state it is in.
+async fn clean_up(crew: &Crew, config: &ClusterConfig) -> std::result::Result<(), Box<dyn Error>> {
+    let server = Server::builder(&config.session_name).key(&config.path);
+    match server.attach().await {
+        Ok(server) => server.stop(Duration::from_secs(3)).await?,
+        Err(tmux_bus::Error::NotRunning { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // Coding agents whose member was killed before it could be started again.
+    for role in &ROLES {
+        crew.executions(role.name)?.reap_orphans().await?;
+    }
+    Ok(())
+}
+
+/// Members are processes, so a storage that is in memory only will not do.
+fn storage(kind: &str) -> std::result::Result<String, String> {
+    match kind.split_once(':').map_or(kind, |(scheme, _)| scheme) {
+        "file" | "sqlite" | "redis" | "rediss" | "redis+unix" => Ok(kind.to_owned()),
+        _ => Err("it is neither `file` nor `sqlite` nor the address of a Redis server".to_owned()),
+    }
+}
+
+/// A folder in the one for temporary files that is this user's alone.
+fn private_folder() -> std::result::Result<PathBuf, Box<dyn Error>> {
+    let user = rustix::process::getuid().as_raw();
+    let folder = std::env::temp_dir().join(format!("crew-{user}"));
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder)?;
+    let found = fs::symlink_metadata(&folder)?;
+    if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
+        let path = folder.display();
+        return Err(format!("{path} is not a private folder of yours: give one by --dir").into());
+    }
+    Ok(folder)
+}
