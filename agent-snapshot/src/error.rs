@@ -194,6 +194,13 @@ pub enum Error {
         session: String,
     },
 
+    /// The name of a new session is in use.
+    #[error("there is a session {session} already")]
+    SessionExists {
+        /// The session's name.
+        session: String,
+    },
+
     /// Somebody else has reset the session: the messages belong to a conversation that has
     /// ended.
     #[error("session {session} was reset by somebody else")]

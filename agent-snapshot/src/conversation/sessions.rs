@@ -132,7 +132,32 @@ impl SessionManager {
     ///
     /// A session that nobody knows of may be left; it ends as idle.
     pub async fn create(&self, user: &str, prompt: Option<&str>) -> Result<Session, Error> {
-        let id = SessionId::random()?;
+        self.create_as(&SessionId::random()?, user, prompt).await
+    }
+
+    /// Creates a session under a name of the caller's, such as the id of a chat thread.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SessionExists`] when there is one of this name, be it since a moment ago by
+    /// another process, or an ended one that long-term memory has yet to take; else as
+    /// [`create`](Self::create).
+    ///
+    /// # Cancel safety
+    ///
+    /// The session may have been created.
+    pub async fn create_as(
+        &self,
+        id: &SessionId,
+        user: &str,
+        prompt: Option<&str>,
+    ) -> Result<Session, Error> {
+        let exists = || Error::SessionExists {
+            session: id.to_string(),
+        };
+        if self.load_any(id).await?.is_some() {
+            return Err(exists());
+        }
         let record = Record {
             user: user.to_owned(),
             created: millis(SystemTime::now()),
@@ -141,12 +166,15 @@ impl SessionManager {
             ended: None,
             pending: Vec::new(),
         };
-        let mut stored = Stored::new(&id, record);
+        let mut stored = Stored::new(id, record);
         let (pinned, error) = self.first_prompt(&stored.record).await?;
         stored.snapshot.memory.short_term_history.pin(pinned);
         stored.snapshot = stored.next()?;
-        self.storage.save(&stored.snapshot).await?;
-        Ok(Session::new(self.clone(), id, stored)?.with_memory_error(error))
+        match self.storage.save(&stored.snapshot).await {
+            Err(error) if error.is_conflict() => return Err(exists()),
+            saved => saved?,
+        }
+        Ok(Session::new(self.clone(), id.clone(), stored)?.with_memory_error(error))
     }
 
     /// Reads a session.

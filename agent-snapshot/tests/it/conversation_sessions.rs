@@ -44,6 +44,31 @@ fn result(id: &str) -> Message {
 }
 
 #[tokio::test]
+async fn a_name_of_ones_own_is_given_to_one_session_at_a_time() {
+    let storage = MemoryStorage::new();
+    let (here, there) = (manager(&storage), manager(&storage));
+    let id = SessionId::new("thread-42").unwrap();
+    let create = |sessions: &SessionManager, user: &'static str| {
+        let (sessions, id) = (sessions.clone(), id.clone());
+        async move { sessions.create_as(&id, user, None).await }
+    };
+    let (first, second) = tokio::join!(create(&here, "alice"), create(&there, "bob"));
+    assert_eq!(
+        [first.is_ok(), second.is_ok()]
+            .iter()
+            .filter(|ok| **ok)
+            .count(),
+        1
+    );
+    assert!(matches!(
+        create(&here, "carol").await,
+        Err(Error::SessionExists { session }) if session == "thread-42"
+    ));
+    here.destroy(&id).await.unwrap();
+    assert_eq!(create(&there, "carol").await.unwrap().user(), "carol");
+}
+
+#[tokio::test]
 async fn sessions_are_created_found_listed_and_destroyed() {
     let storage = MemoryStorage::new();
     let sessions = manager(&storage);
