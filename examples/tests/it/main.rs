@@ -1,7 +1,9 @@
 //! The examples, run as a user would run them.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod chat_session;
 mod cluster;
+mod crash_recovery;
 mod crew;
 mod operator_manager;
 mod outpost;

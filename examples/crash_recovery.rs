@@ -1,0 +1,352 @@
+//! An agent is killed with SIGKILL in the middle of its work, twice, and comes back knowing
+//! everything: its tick, its conversation, the events that wait, the tool that may have run,
+//! and the reply that was saved but never sent.
+//!
+//! ```sh
+//! cargo run -p examples --example crash_recovery -- --storage file
+//! cargo run -p examples --example crash_recovery -- --storage sqlite
+//! cargo run -p examples --example crash_recovery -- --storage redis    # starts a private redis-server
+//! ```
+//!
+//! The agent is a process of its own (this program again, as `worker`). It works through three
+//! tasks: each runs a tool, which appends a line to `work.log`, and sends a reply. To make the
+//! two moments repeatable, the worker waits there to be killed: right after the tool of the
+//! second task, before anything of it is saved, and right after the save of the third, before
+//! its reply is sent. At the end each tool ran once and each reply arrived once.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "printing is what a command is for"
+)]
+
+use std::error::Error;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use agent_snapshot::conversation::Message;
+use agent_snapshot::{AgentId, AgentState, Event, Reply, open_storage};
+use clap::{Parser, ValueEnum};
+use serde_json::{Value, json};
+
+const AGENT: &str = "worker_007";
+const TASKS: [&str; 3] = ["fetch the report", "check the numbers", "write the summary"];
+
+/// Kills an agent in the middle of its work and watches it come back.
+#[derive(Parser)]
+#[command(name = "crash_recovery")]
+struct Arguments {
+    /// Where snapshots are kept
+    #[arg(long, value_enum, default_value = "file")]
+    storage: Storage,
+    /// Everything is stored in here [default: a folder that is removed at the end]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Print the result as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Be the agent, on the storage at this address
+    #[arg(long, hide = true, value_name = "URL", requires = "dir")]
+    worker: Option<String>,
+    /// Where the agent waits to be killed
+    #[arg(long, hide = true)]
+    wait_at: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Storage {
+    File,
+    Sqlite,
+    Redis,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match (&arguments.worker, &arguments.dir) {
+        (Some(url), Some(dir)) => work(url, dir, arguments.wait_at.as_deref()).await,
+        _ => watch(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+// The agent.
+
+async fn work(url: &str, dir: &Path, wait_at: Option<&str>) -> Result<(), Box<dyn Error>> {
+    let storage = open_storage(url).await?;
+    let (mut agent, recovery) = AgentState::hydrate(storage.clone(), AgentId::new(AGENT)?).await?;
+    tell(json!({
+        "event": "hydrated", "tick": agent.tick_index(), "messages": agent.history().len(),
+        "waiting": agent.events().len(), "unsent": recovery.unsent.len(),
+        "uncertain_tools": recovery.uncertain_tools.len(),
+    }));
+    if agent.tick_index() == 0 {
+        for task in TASKS {
+            // With an id: queued once, however often this is repeated.
+            let event = Event::new("user", "task", json!(task)).with_id(task);
+            agent.enqueue(event).await?;
+        }
+    }
+    for reply in recovery.unsent {
+        send(&reply);
+        agent.confirm_sent(&reply.key);
+    }
+
+    while !agent.events().is_empty() {
+        let mut tick = agent.begin_tick()?;
+        let Some(event) = tick.next_event() else {
+            break;
+        };
+        let task = event.payload.as_str().unwrap_or_default().to_owned();
+        tick.history().push(Message::user(&task));
+
+        // The snapshot says that a tool may have run; the world says whether it did.
+        let before = recovery.uncertain_tools.iter();
+        let mut before = before.filter(|intent| intent.args["task"] == task);
+        if before.any(|intent| has_run(dir, &intent.key)) {
+            tell(json!({"event": "not_repeated", "task": task}));
+        } else {
+            let intent = tick.intend_tool("work", json!({"task": task})).await?;
+            run_tool(dir, &intent.key, &task)?;
+        }
+        wait_if(wait_at, &format!("tool of {task}"));
+
+        tick.history()
+            .push(Message::assistant(format!("done: {task}")));
+        tick.reply(format!("done: {task}"));
+        let replies = tick.commit().await?;
+        wait_if(wait_at, &format!("reply of {task}"));
+        for reply in replies {
+            send(&reply);
+            agent.confirm_sent(&reply.key);
+        }
+    }
+    agent.flush().await?;
+    storage.close().await?;
+    Ok(())
+}
+
+fn run_tool(dir: &Path, key: &str, task: &str) -> std::io::Result<()> {
+    let mut log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(dir.join("work.log"))?;
+    writeln!(log, "{key} {task}")
+}
+
+fn has_run(dir: &Path, key: &str) -> bool {
+    let log = std::fs::read_to_string(dir.join("work.log")).unwrap_or_default();
+    log.lines().any(|line| line.starts_with(&format!("{key} ")))
+}
+
+fn send(reply: &Reply) {
+    tell(json!({"event": "reply", "key": reply.key, "payload": reply.payload}));
+}
+
+fn tell(what: Value) {
+    println!("{what}");
+}
+
+fn wait_if(wait_at: Option<&str>, here: &str) {
+    if wait_at == Some(here) {
+        tell(json!({"event": "waiting", "at": here}));
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+// The one who kills it.
+
+fn watch(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let temporary = match &arguments.dir {
+        Some(dir) => {
+            std::fs::create_dir_all(dir)?;
+            None
+        }
+        None => Some(tempfile::tempdir()?),
+    };
+    let dir = match (&arguments.dir, &temporary) {
+        (Some(dir), _) => std::path::absolute(dir)?,
+        (None, Some(temporary)) => temporary.path().to_owned(),
+        (None, None) => return Err("there is no folder".into()),
+    };
+    if dir.join("work.log").exists() {
+        return Err(format!(
+            "{} holds an earlier run; name another folder",
+            dir.display()
+        )
+        .into());
+    }
+    let (url, _server) = match arguments.storage {
+        Storage::File => (format!("file:{}", dir.join("snapshots").display()), None),
+        Storage::Sqlite => (format!("sqlite:{}", dir.join("agents.db").display()), None),
+        Storage::Redis => {
+            let server = Redis::start(&dir)?;
+            (
+                format!("redis+unix://{}", dir.join("redis.sock").display()),
+                Some(server),
+            )
+        }
+    };
+
+    let mut inbox = Inbox::default();
+    let lives = [
+        ("first", Some("tool of check the numbers")),
+        ("second", Some("reply of write the summary")),
+        ("third", None),
+    ];
+    for (name, wait_at) in lives {
+        live(&dir, &url, name, wait_at, arguments.json, &mut inbox)?;
+    }
+
+    let log = std::fs::read_to_string(dir.join("work.log"))?;
+    let runs = |task: &str| log.lines().filter(|line| line.ends_with(task)).count();
+    let once = TASKS.iter().all(|task| runs(task) == 1);
+    if arguments.json {
+        let result = json!({
+            "tasks": TASKS.map(|task| json!({"task": task, "tool_runs": runs(task)})),
+            "replies": inbox.replies, "dropped_repeats": inbox.repeats, "crashes": 2,
+        });
+        println!("{result}");
+    } else {
+        println!();
+        for task in TASKS {
+            println!("{task:<20} tool ran {} time", runs(task));
+        }
+        let replies = inbox.replies.len();
+        println!(
+            "{replies} replies arrived, {} repeats dropped, 2 crashes",
+            inbox.repeats
+        );
+    }
+    if !once || inbox.replies.len() != TASKS.len() {
+        return Err("something was lost or done twice".into());
+    }
+    Ok(())
+}
+
+/// What the outside world has received. It drops a key that it knows.
+#[derive(Default)]
+struct Inbox {
+    keys: Vec<String>,
+    replies: Vec<String>,
+    repeats: usize,
+}
+
+impl Inbox {
+    fn receive(&mut self, reply: &Value) {
+        let key = reply["key"].as_str().unwrap_or_default().to_owned();
+        if self.keys.contains(&key) {
+            self.repeats += 1;
+            return;
+        }
+        self.keys.push(key);
+        let payload = reply["payload"].as_str().unwrap_or_default();
+        self.replies.push(payload.to_owned());
+    }
+}
+
+/// Runs the agent until it ends, or until it waits to be killed.
+fn live(
+    dir: &Path,
+    url: &str,
+    name: &str,
+    wait_at: Option<&str>,
+    quiet: bool,
+    inbox: &mut Inbox,
+) -> Result<(), Box<dyn Error>> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("--dir").arg(dir).args(["--worker", url]);
+    command.args(wait_at.iter().flat_map(|at| ["--wait-at", at]));
+    let mut worker = Ended(command.stdout(Stdio::piped()).spawn()?);
+    let output = worker.0.stdout.take().ok_or("the worker has no output")?;
+    for line in BufReader::new(output).lines() {
+        let said: Value = serde_json::from_str(&line?)?;
+        let text = match said["event"].as_str() {
+            Some("hydrated") => format!(
+                "is alive at tick {}, with {} messages, {} events, {} unsent replies, {} tools that may have run",
+                said["tick"],
+                said["messages"],
+                said["waiting"],
+                said["unsent"],
+                said["uncertain_tools"],
+            ),
+            Some("not_repeated") => format!("knows that the tool has run: {}", said["task"]),
+            Some("reply") => {
+                inbox.receive(&said);
+                format!("replies {}", said["payload"])
+            }
+            Some("waiting") => {
+                worker.0.kill()?;
+                format!(
+                    "is killed at the {}",
+                    said["at"].as_str().unwrap_or_default()
+                )
+            }
+            _ => continue,
+        };
+        if !quiet {
+            println!("{name:>7} life  {text}");
+        }
+    }
+    let status = worker.0.wait()?;
+    if wait_at.is_none() && !status.success() {
+        return Err(format!("the worker ended with {status}").into());
+    }
+    Ok(())
+}
+
+/// A child that does not outlive us.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server of our own, on a socket in the folder, that syncs every write.
+struct Redis(#[expect(dead_code, reason = "held to end the server")] Ended);
+
+impl Redis {
+    fn start(dir: &Path) -> Result<Self, Box<dyn Error>> {
+        let socket = dir.join("redis.sock");
+        let server = Command::new("redis-server")
+            .args([
+                "--port",
+                "0",
+                "--appendonly",
+                "yes",
+                "--appendfsync",
+                "always",
+            ])
+            .args(["--maxmemory-policy", "noeviction", "--save", ""])
+            .arg("--unixsocket")
+            .arg(&socket)
+            .arg("--dir")
+            .arg(dir)
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|error| {
+                format!("redis-server cannot be started ({error}); `./scripts/setup` installs it")
+            })?;
+        let server = Ended(server);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            if Instant::now() > deadline {
+                return Err("redis-server does not listen after 30 s".into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Self(server))
+    }
+}
