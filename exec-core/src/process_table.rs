@@ -372,6 +372,8 @@ impl Stat {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+
     use super::*;
 
     #[test]
@@ -463,6 +465,7 @@ mod tests {
     fn a_recycled_id_is_not_the_leader() {
         let mut child = std::process::Command::new("sleep")
             .arg("60")
+            .process_group(0)
             .spawn()
             .unwrap();
         let key = process_key(child.id()).unwrap().unwrap();

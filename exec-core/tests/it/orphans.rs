@@ -1,6 +1,7 @@
 //! A host that is killed, and the next one that cleans up after it.
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -143,7 +144,11 @@ async fn a_recycled_process_id_is_left_alone() {
     let mut host = Host::start(&lab).await;
     host.kill();
     // Everything of the old run is gone, and its number belongs to a stranger now.
-    let mut stranger = Command::new("sleep").arg("60").spawn().unwrap();
+    let mut stranger = Command::new("sleep")
+        .arg("60")
+        .process_group(0)
+        .spawn()
+        .unwrap();
     let agent_pid = lab.until_written("agent").await;
     let untagged = lab.until_written("untagged").await;
     for pid in lab.processes().iter().map(u32::to_string).chain([untagged]) {

@@ -241,6 +241,20 @@ async fn a_full_log_blocks_the_child_until_someone_reads() {
 }
 
 #[tokio::test]
+async fn what_a_blocked_child_left_in_its_pipe_is_not_lost() {
+    let lab = Lab::new();
+    let service = lab
+        .builder(script("for i in $(seq 200); do echo $i; done"))
+        .memory_policy(MemoryPolicy::BlockChild { max_bytes: 1000 })
+        .build()
+        .unwrap();
+    let execution = lab.launch(&service).await;
+    within("the end", execution.wait()).await.unwrap();
+    let expected: Vec<_> = (1..=200).map(|i| i.to_string()).collect();
+    assert_eq!(stdout_of(&execution).await, expected);
+}
+
+#[tokio::test]
 async fn a_blocked_child_can_be_stopped() {
     let lab = Lab::new();
     let service = lab
