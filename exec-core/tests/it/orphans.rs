@@ -39,7 +39,7 @@ fn host() {
     });
 }
 
-/// The host's process; killed at the latest when the test ends.
+/// A process that is killed at the latest when the test ends.
 struct Host(Child);
 
 impl Host {
@@ -52,8 +52,12 @@ impl Host {
             .unwrap();
         let host = Self(child);
         lab.until_written("agent").await;
-        lab.until_written("untagged").await;
-        lab.until_processes(3).await;
+        let untagged: u32 = lab.until_written("untagged").await.parse().unwrap();
+        until("the whole tree", || {
+            let tagged = lab.processes();
+            tagged.len() == 3 && !tagged.contains(&untagged)
+        })
+        .await;
         // The host has its books in order.
         let history = History::in_state_dir(lab.path("state"));
         until("the history", || {
@@ -113,12 +117,12 @@ async fn what_a_live_host_owns_is_left_alone() {
     lab.until_processes(6).await;
     let report = within("the reaping", service.reap_orphans()).await.unwrap();
     assert!(report.executions.is_empty(), "{report:?}");
-    assert_eq!(lab.processes().len(), 6);
+    lab.until_processes(6).await;
 
     // Once the other host is dead, its execution goes and ours stays.
     host.kill();
     within("the reaping", service.reap_orphans()).await.unwrap();
-    assert_eq!(lab.processes().len(), 3);
+    lab.until_processes(3).await;
     assert!(alive(own.process_id()));
     within("the stop", own.stop()).await.unwrap();
 }
@@ -135,7 +139,7 @@ async fn what_another_host_program_left_is_left_alone() {
         .unwrap();
     let report = within("the reaping", service.reap_orphans()).await.unwrap();
     assert!(report.executions.is_empty(), "{report:?}");
-    assert_eq!(lab.processes().len(), 3);
+    lab.until_processes(3).await;
 }
 
 #[tokio::test]
@@ -144,22 +148,28 @@ async fn a_recycled_process_id_is_left_alone() {
     let mut host = Host::start(&lab).await;
     host.kill();
     // Everything of the old run is gone, and its number belongs to a stranger now.
-    let mut stranger = Command::new("sleep")
-        .arg("60")
-        .process_group(0)
-        .spawn()
-        .unwrap();
+    let stranger = Host(
+        Command::new("sleep")
+            .arg("600")
+            .process_group(0)
+            .spawn()
+            .unwrap(),
+    );
     let agent_pid = lab.until_written("agent").await;
     let untagged = lab.until_written("untagged").await;
-    for pid in lab.processes().iter().map(u32::to_string).chain([untagged]) {
-        let _ = Command::new("kill").args(["-9", &pid]).status();
-    }
-    lab.until_processes(0).await;
+    let _ = Command::new("kill").args(["-9", &untagged]).status();
+    until("an empty lab", || {
+        for pid in lab.processes() {
+            let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
+        }
+        lab.processes().is_empty()
+    })
+    .await;
     let record = files_in(&lab.path("state/owners")).remove(0);
     let text = std::fs::read_to_string(&record).unwrap();
     let recycled = text.replace(
         &format!("\"pid\":{agent_pid}"),
-        &format!("\"pid\":{}", stranger.id()),
+        &format!("\"pid\":{}", stranger.0.id()),
     );
     assert_ne!(text, recycled);
     std::fs::File::create(&record)
@@ -173,7 +183,5 @@ async fn a_recycled_process_id_is_left_alone() {
         (report.executions.len(), report.executions[0].processes),
         (1, 0)
     );
-    assert!(alive(stranger.id()));
-    stranger.kill().unwrap();
-    stranger.wait().unwrap();
+    assert!(alive(stranger.0.id()));
 }
