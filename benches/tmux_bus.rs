@@ -128,8 +128,9 @@ struct Panes {
 impl Panes {
     fn start(program: &str, count: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // One thread, as the client's work is: hops between threads would be measured otherwise.
-        let runtime = tokio::runtime::Builder::new_current_thread()
+        // One worker, which goes on reading while the bench's own thread waits.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();

@@ -19,9 +19,6 @@ pub(crate) async fn end(panes: &[PaneInfo], grace: Duration) -> Vec<u32> {
         .filter(|p| !p.dead && p.pid != 0)
         .map(|p| p.pid)
         .collect();
-    if wrappers.is_empty() {
-        return Vec::new();
-    }
     let mut all = Tree::of(panes);
     // The wrappers follow their programs by themselves. A pane without a program has only its own.
     let asked: Vec<u32> = all

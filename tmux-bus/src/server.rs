@@ -380,8 +380,8 @@ impl Server {
     pub async fn stop(&self, grace: Duration) -> Result<()> {
         let panes = match self.inner.control.list_panes().await {
             Ok(panes) => panes,
-            Err(Error::ServerGone { .. } | Error::TmuxFailed { .. }) => Vec::new(),
-            Err(error) => return Err(error),
+            // The client may be gone while the session is not.
+            Err(_) => self.list_by_program().await?,
         };
         let left = process::end(&panes, grace).await;
         // By the program, not by our client: it is answered even if the client is the session's last.
@@ -397,6 +397,18 @@ impl Server {
                 session: self.inner.session.clone(),
                 pids: left,
             })
+        }
+    }
+}
+
+impl Server {
+    async fn list_by_program(&self) -> Result<Vec<PaneInfo>> {
+        let target = format!("={}", self.inner.session);
+        let args = ["list-panes", "-s", "-t", &target, "-F", PaneInfo::FORMAT];
+        match self.inner.tmux.run(&args).await {
+            Ok(list) => Ok(PaneInfo::parse(&list)),
+            Err(Error::TmuxFailed { .. }) => Ok(Vec::new()),
+            Err(error) => Err(error),
         }
     }
 }

@@ -222,25 +222,40 @@ async fn a_host_that_is_killed_while_a_pane_floods_leaves_the_server_well() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_in_sessions_of_their_own_are_ended_too() {
-    let server = TestServer::start().await;
-    let pane = open(&server, Program::Lines).await;
-    let file = server.path("pid");
-    let command = format!(
-        "run setsid sh -c 'echo $$ > {}; exec sleep 1000' </dev/null >/dev/null 2>&1 &",
-        file.display()
-    );
-    server.ask(pane, &command).await.unwrap();
-    eventually("it runs", || {
-        std::fs::read_to_string(&file).is_ok_and(|pid| pid.ends_with('\n'))
-    });
-    let pid: i32 = std::fs::read_to_string(&file)
-        .unwrap()
-        .trim()
-        .parse()
-        .unwrap();
-    assert!(alive(pid));
-    server.stop(Duration::from_secs(2)).await.unwrap();
-    assert!(!alive(pid));
+    // Whether their parent still lives, has ended, or the client of this process is gone.
+    for case in ["alive", "ended", "client"] {
+        let server = TestServer::start().await;
+        let pane = open(&server, Program::Lines).await;
+        let file = server.path("pid");
+        let command = format!(
+            "run setsid sh -c 'echo $$ > {}; exec sleep 1000' </dev/null >/dev/null 2>&1 &",
+            file.display()
+        );
+        server.ask(pane, &command).await.unwrap();
+        eventually("it runs", || {
+            std::fs::read_to_string(&file).is_ok_and(|pid| pid.ends_with('\n'))
+        });
+        let pid: i32 = std::fs::read_to_string(&file)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        assert!(alive(pid));
+        match case {
+            "ended" => {
+                drop(server.pane_io().send_message(pane, "exit 0").await.unwrap());
+                let id = pane.to_string();
+                let dead = ["display-message", "-p", "-t", &id, "#{pane_dead}"];
+                eventually("it ends", || server.tmux(&dead).trim() == "1");
+            }
+            "client" => {
+                server.tmux(&["detach-client", "-s", "=test"]);
+            }
+            _ => {}
+        }
+        server.stop(Duration::from_secs(2)).await.unwrap();
+        assert!(!alive(pid), "{case}");
+    }
 }
 
 fn alive(pid: i32) -> bool {
