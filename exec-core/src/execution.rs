@@ -66,6 +66,8 @@ pub(crate) struct Session {
 #[derive(Clone, Default)]
 pub(crate) struct Progress {
     pub(crate) settled: bool,
+    /// The process that was started is gone; its tools may not be.
+    pub(crate) child_ended: bool,
     /// Processes that a stop could not end.
     pub(crate) survivors: Vec<u32>,
     pub(crate) ended: Option<Ended>,
@@ -224,7 +226,7 @@ impl Execution {
     pub(crate) fn result(&self) -> ExecutionResult {
         ExecutionResult {
             session_id: self.session_id(),
-            process_id: self.exit_report().is_none().then_some(self.process_id()),
+            process_id: (!self.state.progress.borrow().child_ended).then_some(self.process_id()),
             started_at: self.started_at(),
             project_id: self.context().project_id.clone(),
             kind: self.kind(),

@@ -126,7 +126,7 @@ impl Owner {
         // Half of the file at most is about those alive, so this happens seldom enough.
         if journal.len > COMPACT_AT && journal.live.len() < 256 {
             // The new file is locked before the old one goes: at no time is nothing owned.
-            let live = std::mem::take(&mut journal.live);
+            let live = journal.live.clone();
             let old = journal.path.clone();
             *journal = Journal::create(&self.folder, &self.header, live)?;
             remove(&old)?;

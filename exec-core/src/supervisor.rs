@@ -67,6 +67,9 @@ impl Supervisor {
 
         let (stopped_by, ending) = self.until_child_ends(&close_stdin, &end_tree).await;
 
+        state
+            .progress
+            .send_modify(|progress| progress.child_ended = true);
         // What the child has written is in the pipes: nobody needs to wait any longer.
         self.stdout.drain();
         self.stderr.drain();

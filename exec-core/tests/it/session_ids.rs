@@ -175,6 +175,7 @@ async fn a_child_that_ends_ends_the_wait_and_is_an_answer() {
     let result = within("the answer", service.start_new_chat(lab.new_chat("go")))
         .await
         .unwrap();
+    assert_eq!(result.process_id, None);
     // The answer does not wait for the report; the history has it in the end.
     until("the end", || service.executions().is_empty()).await;
     let entry = service.history().read().unwrap().entries.remove(0);
