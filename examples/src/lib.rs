@@ -36,3 +36,8 @@ pub fn with_causes(error: &dyn Error) -> String {
     }
     text
 }
+
+/// The programs of the workspace's README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
