@@ -20,18 +20,17 @@
     reason = "printing is what a command is for"
 )]
 
-use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Parser, Subcommand};
-use examples::{ask_as_user, pane_agent, report, scripted_agent};
+use examples::{Result, ask_as_user, pane_agent, report, scripted_agent};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use tmux_bus::{
     AgentStatus, ClusterBuilder, ClusterConfig, ClusterManager, LogFilter, MessageLog,
-    MessageLogger, ProcessConfig,
+    MessageLogger, ProcessConfig, Server,
 };
 
 /// Runs agents in tmux panes and lets them talk to each other.
@@ -80,7 +79,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+async fn run(arguments: Arguments) -> Result<()> {
     let config = ClusterConfig::load(&arguments.config)?;
     let print = |result: Value, text: String| match arguments.json {
         true => println!("{result}"),
@@ -133,10 +132,12 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
             print(json!({"log": path, "entries": log.entries}), text);
         }
         Command::Stop => {
-            let stopped = match builder(config).attach().await {
-                Ok(cluster) => {
+            // By the session alone: also one whose start was interrupted is ended.
+            let server = Server::builder(&config.session_name).key(&config.path);
+            let stopped = match server.attach().await {
+                Ok(server) => {
                     let wait = spinner("stopping".to_owned());
-                    cluster.stop().await?;
+                    server.stop(Duration::from_secs(3)).await?;
                     wait.finish_and_clear();
                     true
                 }
@@ -163,7 +164,7 @@ fn log_file(config: &ClusterConfig) -> PathBuf {
     config.work_dir.join(MessageLogger::DEFAULT_PATH)
 }
 
-async fn attach(config: ClusterConfig) -> Result<ClusterManager, Box<dyn Error>> {
+async fn attach(config: ClusterConfig) -> Result<ClusterManager> {
     let path = config.path.clone();
     builder(config).attach().await.map_err(|error| match error {
         tmux_bus::Error::NotRunning { .. } => format!(
@@ -176,10 +177,7 @@ async fn attach(config: ClusterConfig) -> Result<ClusterManager, Box<dyn Error>>
 }
 
 /// Says what runs in the panes of those agents for which the file does not.
-fn with_commands(
-    mut config: ClusterConfig,
-    chosen: Option<&str>,
-) -> Result<ClusterConfig, Box<dyn Error>> {
+fn with_commands(mut config: ClusterConfig, chosen: Option<&str>) -> Result<ClusterConfig> {
     for warning in &config.warnings {
         eprintln!("note: {warning}");
     }

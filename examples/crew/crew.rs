@@ -1,13 +1,12 @@
 //! A crew's folder, and what its members have to know.
 
-use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent_snapshot::{AgentId, SnapshotStorage, open_storage};
-use examples::{pane_agent, scripted_agent};
+use examples::{Result, pane_agent, scripted_agent};
 use exec_core::ExecutionService;
 use exec_profiles::ProfileRegistry;
 use serde::{Deserialize, Serialize};
@@ -56,11 +55,7 @@ pub(crate) struct Crew {
 
 impl Crew {
     /// Makes the folder with the cluster's configuration in it, whose agents are this program.
-    pub(crate) fn create(
-        shared: &Path,
-        agents: &str,
-        storage: &str,
-    ) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn create(shared: &Path, agents: &str, storage: &str) -> Result<Self> {
         let id = uuid::Uuid::new_v4().simple().to_string()[..6].to_owned();
         let folder = std::path::absolute(shared)?.join(format!("crew-{id}"));
         let (agents, storage) = (agents.to_owned(), storage.to_owned());
@@ -102,7 +97,7 @@ impl Crew {
         Ok(crew)
     }
 
-    pub(crate) fn load(folder: &Path) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn load(folder: &Path) -> Result<Self> {
         Ok(serde_json::from_slice(&fs::read(
             folder.join("crew.json"),
         )?)?)
@@ -132,32 +127,31 @@ impl Crew {
 
     /// Who has which name, in all crews of the shared folder. A member's entry ends with its
     /// process.
-    pub(crate) fn names(&self, member: &str) -> Result<TimedStorage<String>, timed_store::Error> {
+    pub(crate) fn names(&self, member: &str) -> Result<TimedStorage<String>> {
         let file = self.folder.with_file_name("names.json");
         TimedStorage::builder_at(file)
             .session(SessionId::new(self.session(member))?)
             .owner(Process::current())
             .lock(LockPolicy::Wait(Duration::from_secs(10)))
             .open()
+            .map_err(Into::into)
     }
 
-    pub(crate) async fn snapshots(
-        &self,
-    ) -> Result<Arc<dyn SnapshotStorage>, agent_snapshot::Error> {
+    pub(crate) async fn snapshots(&self) -> Result<Arc<dyn SnapshotStorage>> {
         let folder = self.folder.display();
         let address = match self.storage.as_str() {
             "file" => format!("file:{folder}/snapshots"),
             "sqlite" => format!("sqlite:{folder}/snapshots.db"),
             address => address.to_owned(),
         };
-        open_storage(&address).await
+        Ok(open_storage(&address).await?)
     }
 
-    pub(crate) fn agent_id(&self, member: &str) -> Result<AgentId, agent_snapshot::Error> {
-        AgentId::new(format!("{}.{member}", self.id))
+    pub(crate) fn agent_id(&self, member: &str) -> Result<AgentId> {
+        Ok(AgentId::new(format!("{}.{member}", self.id))?)
     }
 
-    pub(crate) fn profiles(&self) -> Result<ProfileRegistry, Box<dyn Error>> {
+    pub(crate) fn profiles(&self) -> Result<ProfileRegistry> {
         let registry = ProfileRegistry::new();
         let home = self.folder.join("state/scripted-agent");
         registry.register(scripted_agent::profile(&home)?)?;
@@ -165,7 +159,7 @@ impl Crew {
     }
 
     /// Starts a member's coding agents. Each member has its own history of what it started.
-    pub(crate) fn executions(&self, member: &str) -> Result<ExecutionService, Box<dyn Error>> {
+    pub(crate) fn executions(&self, member: &str) -> Result<ExecutionService> {
         let service = ExecutionService::builder(self.profiles()?)
             .state_dir(self.folder.join("state").join(member))
             .host_name(format!("crew-{}-{member}", self.id));

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use agent_snapshot::AgentSnapshot;
 use clap::Parser;
-use examples::{ask_as_user, scripted_agent};
+use examples::{Result, ask_as_user, scripted_agent, with_causes};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tmux_bus::{ClusterConfig, ClusterManager, LogFilter, MessageLog, Server};
@@ -65,9 +65,6 @@ struct Arguments {
     task: String,
 }
 
-/// Errors that may cross threads: the work runs in a task of its own.
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
-
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     if let Some(code) = scripted_agent::run_if_asked() {
@@ -85,48 +82,62 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(arguments: Arguments) -> std::result::Result<ExitCode, Box<dyn Error>> {
+async fn run(arguments: Arguments) -> Result<ExitCode> {
     let shared = match arguments.dir {
         Some(dir) => dir,
         None => private_folder()?,
     };
     let crew = Crew::create(&shared, &arguments.agents, &arguments.storage)?;
     let config = crew.config()?;
-    let (mut interrupt, mut terminate) = (
-        signal(SignalKind::interrupt())?,
-        signal(SignalKind::terminate())?,
-    );
+    let interrupted = interruption()?;
     let show = Show::new(arguments.json);
     // In a task, so that whatever happens in it, a panic too, ends here and is cleaned up after.
     let work = perform(crew.clone(), config.clone(), arguments.task, show.clone());
     let mut work = tokio::spawn(work);
     let done = tokio::select! {
         done = &mut work => Some(done),
-        _ = interrupt.recv() => None,
-        _ = terminate.recv() => None,
+        () = interrupted => {
+            work.abort();
+            None
+        }
     };
-    work.abort();
     // First of all, and without a word: it may have been the printing that failed.
-    let succeeded = matches!(&done, Some(Ok(Ok(_))));
-    if !(arguments.keep && succeeded) {
+    let keep = arguments.keep && matches!(&done, Some(Ok(Ok(_))));
+    if !keep {
         clean_up(&crew, &config).await?;
     }
     let outcome = match done {
+        Some(Ok(Ok(outcome))) => outcome,
+        Some(Ok(Err(error))) => {
+            show.gave_up(&with_causes(&*error));
+            return Err(error);
+        }
+        Some(Err(panicked)) => return Err(format!("bug: {panicked}").into()),
         None => {
-            show.done();
+            // One that was just about to be there when we looked.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            clean_up(&crew, &config).await?;
+            show.gave_up("interrupted");
             eprintln!("interrupted: everything that was started is gone");
             return Ok(ExitCode::from(130));
         }
-        Some(Err(panicked)) => return Err(format!("bug: {panicked}").into()),
-        Some(Ok(outcome)) => outcome.map_err(|error| error as Box<dyn Error>)?,
     };
-    let kept = arguments.keep.then_some(&config);
-    let (fields, text) = report::report(&crew, &outcome, kept).await?;
+    let (fields, text) = report::report(&crew, &outcome, keep).await?;
     show.finished(fields, &text);
-    Ok(if outcome.failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
+    Ok(ExitCode::from(u8::from(outcome.failed)))
+}
+
+/// Waits for Ctrl-C, a request to end, or the end of the terminal.
+fn interruption() -> std::io::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
     })
 }
 
@@ -136,6 +147,8 @@ struct Performance {
     failed: bool,
     took: Duration,
     recovery: Option<Value>,
+    /// The command that shows the panes.
+    attach: String,
 }
 
 /// Starts the crew, asks the Grand Boss, and shows what happens until the answer is there.
@@ -195,6 +208,7 @@ async fn perform(
         failed,
         took: began.elapsed(),
         recovery,
+        attach,
     })
 }
 
@@ -259,7 +273,7 @@ fn why_not_ready(error: tmux_bus::Error) -> Box<dyn Error + Send + Sync> {
 }
 
 /// Ends every process of the crew, whatever state it is in.
-async fn clean_up(crew: &Crew, config: &ClusterConfig) -> std::result::Result<(), Box<dyn Error>> {
+async fn clean_up(crew: &Crew, config: &ClusterConfig) -> Result<()> {
     let server = Server::builder(&config.session_name).key(&config.path);
     match server.attach().await {
         Ok(server) => server.stop(Duration::from_secs(3)).await?,
@@ -282,7 +296,7 @@ fn storage(kind: &str) -> std::result::Result<String, String> {
 }
 
 /// A folder in the one for temporary files that is this user's alone.
-fn private_folder() -> std::result::Result<PathBuf, Box<dyn Error>> {
+fn private_folder() -> Result<PathBuf> {
     let user = rustix::process::getuid().as_raw();
     let folder = std::env::temp_dir().join(format!("crew-{user}"));
     fs::DirBuilder::new()

@@ -1,13 +1,12 @@
 //! A member of the crew: what lives in a pane. It has a name that nobody else has, remembers
 //! everything in snapshots, works through its coding agent, and talks to the other panes.
 
-use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agent_snapshot::{AgentState, Status, conversation::Message};
 use examples::console::{self, Console};
-use examples::with_causes;
+use examples::{Result, with_causes};
 use exec_core::{
     AgentEvent, EventKind, Execution, ExecutionContext, ExecutionService, FollowUpRequest,
     LaunchRequest, NewChatRequest, Outcome, SessionId,
@@ -26,8 +25,6 @@ const ABSENCE: Duration = Duration::from_secs(60);
 const PROGRESS: &str = "· ";
 /// What the answer begins with when the work failed.
 pub(crate) const FAILED: &str = "FAILED: ";
-
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Lives in the pane until the end of input.
 pub(crate) async fn live(folder: &Path, name: &str) -> Result<()> {

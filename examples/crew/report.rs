@@ -1,11 +1,10 @@
 //! What is told at the end.
 
-use std::error::Error;
 use std::fs;
 
+use examples::Result;
 use exec_core::{ExitReport, History, HistoryState};
 use serde_json::{Value, json};
-use tmux_bus::ClusterConfig;
 
 use crate::Performance;
 use crate::crew::{Crew, GRAND_BOSS, ROLES};
@@ -14,8 +13,8 @@ use crate::crew::{Crew, GRAND_BOSS, ROLES};
 pub(crate) async fn report(
     crew: &Crew,
     performance: &Performance,
-    kept: Option<&ClusterConfig>,
-) -> Result<(Value, String), Box<dyn Error>> {
+    kept: bool,
+) -> Result<(Value, String)> {
     let snapshots = crew.snapshots().await?;
     let (mut agents, mut boss): (Vec<Value>, Option<ExitReport>) = (Vec::new(), None);
     let mut table = String::new();
@@ -72,18 +71,21 @@ pub(crate) async fn report(
         "\n  everything that was written is in {}\n",
         crew.folder.display()
     );
-    if let Some(config) = kept {
-        let path = config.path.display();
+    if kept {
+        let (attach, config) = (&performance.attach, crew.config_file());
         text += &format!(
-            "  the agents are still up; talk to them or stop them with the cluster example:\n    \
-             cargo run -p examples --example cluster -- --config {path} stop\n"
+            "  the agents are still up: watch them with\n    {attach}\n  \
+             talk to them, or stop them, with\n    \
+             cargo run -p examples --example cluster -- --config {} stop\n",
+            config.display()
         );
     }
     let fields = json!({
         "ok": !performance.failed, "answer": performance.answer,
         "session_id": boss.as_ref().map(|exit| &exit.session_id), "exit": boss,
         "took_ms": u64::try_from(performance.took.as_millis())?, "recovery": performance.recovery,
-        "agents": agents, "work": work, "dir": crew.folder, "kept": kept.is_some(),
+        "agents": agents, "work": work, "dir": crew.folder, "kept": kept,
+        "attach": performance.attach,
     });
     Ok((fields, text))
 }

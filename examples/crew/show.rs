@@ -44,10 +44,6 @@ impl Show {
         self.bar.set_message(what.to_owned());
     }
 
-    pub(crate) fn done(&self) {
-        self.bar.finish_and_clear();
-    }
-
     pub(crate) fn started(&self, text: &str, fields: Value) {
         self.event("started", fields, &[(BOLD, text)]);
     }
@@ -95,8 +91,17 @@ impl Show {
     }
 
     pub(crate) fn finished(&self, fields: Value, report: &str) {
-        self.done();
+        self.bar.finish_and_clear();
         self.line("finished", fields, report);
+    }
+
+    /// The end without a result. People are told on stderr.
+    pub(crate) fn gave_up(&self, reason: &str) {
+        self.bar.finish_and_clear();
+        if self.json {
+            let fields = json!({"ok": false, "error": reason, "session_id": null, "exit": null});
+            self.line("finished", fields, "");
+        }
     }
 
     fn event(&self, name: &str, fields: Value, words: &[(&str, &str)]) {

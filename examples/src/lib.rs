@@ -17,8 +17,11 @@ pub use user::ask_as_user;
 use std::error::Error;
 use std::process::ExitCode;
 
+/// A program's result: whatever fails is told, wherever it was found.
+pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
 /// Says what failed, with all its causes.
-pub fn report(result: Result<(), Box<dyn Error>>) -> ExitCode {
+pub fn report(result: Result<()>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
     };

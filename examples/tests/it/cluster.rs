@@ -102,9 +102,11 @@ fn a_cluster_is_used_from_any_terminal_and_leaves_nothing() {
     }
     assert!(status.contains("watch: tmux -S "), "{status}");
 
-    let question = "Who are you?\n[[say The boss.]]";
+    let question = "Who are you?\nSay it in two lines.";
     let answer = cluster.ok(&["ask", "grand_boss", question]);
-    assert_eq!(answer, "The boss.\nGRAND BOSS OK\n");
+    // The folders `config` and `logs`.
+    let expected = "Done: Who are you?\nThe tool said: 2\nGRAND BOSS OK\n";
+    assert_eq!(answer, expected);
 
     let said = "[[tool touch heard]] Break this down";
     let sent = cluster.ok(&["send", "grand_boss", "middle_manager", said]);
@@ -119,7 +121,7 @@ fn a_cluster_is_used_from_any_terminal_and_leaves_nothing() {
         "{logs}"
     );
     assert!(
-        logs.contains("grand_boss → user (result): The boss."),
+        logs.contains("grand_boss → user (result): Done: Who are you?"),
         "{logs}"
     );
     let passed_on = format!("grand_boss → middle_manager (info): {said}");

@@ -249,8 +249,13 @@ fn a_name_that_is_taken_is_not_given_twice() {
 
     take("desk-2", "middle_manager-2");
     take("desk-3", "middle_manager-3");
-    let output = office.outpost.run(office.crew(&[]));
+    let output = office.outpost.run(office.crew(&["--json"]));
     assert_eq!(output.status.code(), Some(1));
+    let last: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(
+        (&last["event"], &last["ok"]),
+        (&"finished".into(), &false.into())
+    );
     let told = "middle_manager did not start: all names for middle_manager are taken, one by desk-";
     assert!(stderr(&output).contains(told), "{}", stderr(&output));
     office.outpost.nothing_runs();
