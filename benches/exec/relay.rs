@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use benches::{Bench, Goal};
-use exec_core::{CommandConfig, EventKind, ExecutionServiceBuilder, MemoryPolicy, OutputStream};
+use exec_core::{CommandConfig, EventKind, MemoryPolicy, OutputStream};
 use tokio::runtime::Runtime;
 
 use super::host::Host;
@@ -20,7 +20,11 @@ pub fn compare(bench: &mut Bench, runtime: &Runtime) {
     let size = write_output(&file, megabytes << 20);
     let cat = || CommandConfig::new("/bin/cat", [file.to_string_lossy()]);
     let plain = Host::with_command(cat(), |builder| builder.memory_policy(BOUND));
-    let logging = Host::with_command(cat(), with_log);
+    let logging = Host::with_command(cat(), |builder| {
+        builder
+            .memory_policy(BOUND)
+            .log_dir(dir.path().join("logs"))
+    });
     let replaced = check_once(runtime, &logging, &file);
 
     bench
@@ -47,13 +51,6 @@ pub fn compare(bench: &mut Bench, runtime: &Runtime) {
         "",
         Some(Goal::at_most(0.0)),
     );
-}
-
-fn with_log(builder: ExecutionServiceBuilder) -> ExecutionServiceBuilder {
-    // On the file system of the target folder, like a log of one's own.
-    builder
-        .memory_policy(BOUND)
-        .log_dir(std::env::temp_dir().join(format!("exec-bench-{}", std::process::id())))
 }
 
 /// Lines of about 700 bytes with text of three bytes a character.
