@@ -35,7 +35,8 @@ mod file {
         async fn open(&self) -> Result<Arc<dyn SnapshotStorage>, Error> {
             let mut builder = FileStorage::builder(self.folder.path()).rewrite_every(7);
             if self.every_save {
-                builder = builder.rewrite_every_save();
+                // Whether it is synced is what the tests of faults are for.
+                builder = builder.rewrite_every_save().without_sync();
             }
             Ok(Arc::new(builder.open().await?))
         }
