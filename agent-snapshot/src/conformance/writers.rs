@@ -120,7 +120,8 @@ async fn no_turn_is_lost_between_writers_that_retry(place: Place) -> Check {
         let agent = agent.clone();
         tasks.push(tokio::spawn(async move {
             for _ in 0..TURNS {
-                loop {
+                for attempt in 1.. {
+                    ensure!(attempt < 1000, "a save was refused {attempt} times");
                     let mut snapshot = load(&*storage, &agent).await?;
                     tick(&mut snapshot);
                     snapshot.holder = Some(uuid::Uuid::new_v4().to_string());
