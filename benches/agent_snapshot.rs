@@ -103,20 +103,17 @@ fn raw_sqlite_save(database: &Connection, snapshot: &AgentSnapshot) {
         .unwrap()
         .execute([])
         .unwrap();
-    let stored: Option<u64> = database
+    let tick = i64::try_from(snapshot.tick_index).unwrap();
+    let stored: Option<i64> = database
         .prepare_cached("SELECT tick FROM snapshots WHERE agent = ?1")
         .unwrap()
         .query_row([snapshot.agent_id.as_str()], |row| row.get(0))
         .ok();
-    assert!(stored.is_none_or(|stored| stored < snapshot.tick_index));
+    assert!(stored.is_none_or(|stored| stored < tick));
     database
         .prepare_cached("INSERT OR REPLACE INTO snapshots VALUES (?1, ?2, ?3)")
         .unwrap()
-        .execute(params![
-            snapshot.agent_id.as_str(),
-            snapshot.tick_index,
-            json
-        ])
+        .execute(params![snapshot.agent_id.as_str(), tick, json])
         .unwrap();
     database
         .prepare_cached("COMMIT")
@@ -299,7 +296,7 @@ fn at_once(bench: &mut Bench, runtime: &Runtime, agents: usize) {
             }
         })
         .peer("FileStorage", {
-            let mut save = together(Arc::new(file));
+            let save = together(Arc::new(file));
             move || {
                 save();
             }
