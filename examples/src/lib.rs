@@ -15,6 +15,7 @@ mod user;
 pub use user::ask_as_user;
 
 use std::error::Error;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// A program's result: whatever fails is told, wherever it was found.
@@ -44,3 +45,11 @@ pub fn with_causes(error: &dyn Error) -> String {
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
+
+/// Removes the folder of a session that was stopped: its socket, and the locks beside it.
+pub fn remove_socket_folder(socket: &Path) {
+    if let Some(folder) = socket.parent() {
+        // What is left there does no harm: the next start uses it again.
+        let _ = std::fs::remove_dir_all(folder);
+    }
+}

@@ -112,14 +112,16 @@ impl Outpost {
         }
     }
 
-    /// Nothing but these is in the home folder, and nothing in the temporary one but the folder
-    /// in which tmux-bus keeps its locks.
+    /// Nothing but these is in the home folder, and nothing in the temporary one but the empty
+    /// folder in which tmux-bus had its sockets.
     #[track_caller]
     pub(crate) fn holds(&self, expected: &[&str]) {
         assert_eq!(names(&self.home()), expected);
-        let mut left = names(&self.tmp());
-        left.retain(|name| !name.starts_with("tmux-bus-"));
-        assert_eq!(left, Vec::<String>::new());
+        for name in names(&self.tmp()) {
+            assert!(name.starts_with("tmux-bus-"), "{name} is left");
+            let left = names(&self.tmp().join(name));
+            assert_eq!(left, Vec::<String>::new());
+        }
     }
 }
 
