@@ -70,7 +70,10 @@ impl Crew {
             let known = profiles.labels().join(", ");
             return Err(format!("there is no profile `{}`; known: {known}", crew.agents).into());
         }
-        fs::create_dir_all(crew.folder.join("config/personalities"))?;
+        fs::create_dir_all(crew.folder.join("config/personalities")).map_err(|error| {
+            let folder = crew.folder.display();
+            format!("cannot create {folder}: {error}; choose another folder with --dir")
+        })?;
         fs::create_dir(crew.workspace())?;
         let program = pane_agent::quoted(&scripted_agent::this_program()?);
         let folder = crew

@@ -1,5 +1,5 @@
 //! The scripted agent as an inhabitant of a tmux pane: a prompt, and answers that end with its
-//! marker. The directives are those of [`scripted_agent`](crate::scripted_agent).
+//! marker. The directives are those of the module [`scripted_agent`].
 
 use std::io;
 

@@ -14,7 +14,7 @@
 //! | `[[say TEXT]]` | answers exactly that |
 //! | `[[continue]]` | takes up its last turn, and does not use a tool that it has used |
 //!
-//! With `--marker=TEXT` it lives in a tmux pane instead: [`pane_agent`](crate::pane_agent).
+//! With `--marker=TEXT` it lives in a tmux pane instead: [`pane_agent`].
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;

@@ -63,7 +63,7 @@ fn draw(text: &str) -> String {
     svg
 }
 
-#[derive(Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Style {
     bold: bool,
     dim: bool,
