@@ -170,7 +170,16 @@ impl SessionManager {
         let (pinned, error) = self.first_prompt(&stored.record).await?;
         stored.snapshot.memory.short_term_history.pin(pinned);
         stored.snapshot = stored.next()?;
-        match self.storage.save(&stored.snapshot).await {
+        let mut saved = self.storage.save(&stored.snapshot).await;
+        // The epoch of a session that ended under this name outlives it: whoever still holds the
+        // old session must not write to the new one.
+        if let Err(Error::Conflict { stored_epoch, .. }) = saved
+            && stored_epoch > stored.snapshot.epoch
+        {
+            stored.snapshot.epoch = stored_epoch;
+            saved = self.storage.save(&stored.snapshot).await;
+        }
+        match saved {
             Err(error) if error.is_conflict() => return Err(exists()),
             saved => saved?,
         }
