@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Parser, Subcommand};
-use examples::{Result, ask_as_user, pane_agent, remove_socket_folder, report, scripted_agent};
+use examples::{Result, pane_agent, remove_socket_folder, report, scripted_agent};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use tmux_bus::{
@@ -102,7 +102,7 @@ async fn run(arguments: Arguments) -> Result<()> {
             let cluster = attach(config).await?;
             let wait = spinner(format!("waiting for {to}"));
             let began = Instant::now();
-            let answer = ask_as_user(&cluster, &to, &text, None).await?;
+            let answer = cluster.outsider("user").send_to(&to, &text).await?;
             wait.finish_and_clear();
             let took = began.elapsed().as_millis();
             let result = json!({"from": "user", "to": to, "answer": answer, "took_ms": took});

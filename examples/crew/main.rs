@@ -32,10 +32,10 @@ use std::time::{Duration, Instant};
 
 use agent_snapshot::AgentSnapshot;
 use clap::Parser;
-use examples::{Result, ask_as_user, remove_socket_folder, scripted_agent, with_causes};
+use examples::{Result, remove_socket_folder, scripted_agent, with_causes};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tmux_bus::{ClusterConfig, ClusterManager, LogFilter, MessageLog, Server};
+use tmux_bus::{AskOptions, ClusterConfig, ClusterManager, LogFilter, MessageLog, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crew::{CODING, Crew, GRAND_BOSS, ROLES, Role};
@@ -185,7 +185,11 @@ async fn perform(
     let began = Instant::now();
     let mut log = MessageLog::follow(cluster.logger().path(), LogFilter::default());
     let task = format!("task {}\n{task}", crew.id);
-    let asking = ask_as_user(&cluster, GRAND_BOSS, &task, Some(member::PATIENCE));
+    let (user, patience) = (
+        cluster.outsider("user"),
+        AskOptions::default().timeout(member::PATIENCE),
+    );
+    let asking = user.send_to_with(GRAND_BOSS, &task, &patience);
     let accident = cause_accident(&crew, &cluster, &show);
     tokio::pin!(asking, accident);
     let (mut recovery, mut over) = (None, false);

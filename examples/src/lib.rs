@@ -10,9 +10,6 @@
 pub mod console;
 pub mod pane_agent;
 pub mod scripted_agent;
-mod user;
-
-pub use user::ask_as_user;
 
 use std::error::Error;
 use std::path::Path;

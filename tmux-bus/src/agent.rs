@@ -51,7 +51,7 @@ impl AskOptions {
     }
 }
 
-/// An agent of a cluster, to send messages in its name. Each is logged.
+/// An agent of a cluster, or an outsider, to send messages in its name. Each is logged.
 #[derive(Debug, Clone)]
 pub struct Agent {
     name: String,

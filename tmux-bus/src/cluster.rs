@@ -280,6 +280,13 @@ impl ClusterManager {
         Ok(Agent::new(name, self.clone()))
     }
 
+    /// A sender who is none of the agents, such as the user: it asks and is logged as they are,
+    /// but nobody can send to it.
+    #[must_use]
+    pub fn outsider(&self, name: impl Into<String>) -> Agent {
+        Agent::new(name.into(), self.clone())
+    }
+
     pub(crate) fn process(&self, agent: &str) -> Result<&ProcessConfig> {
         self.inner
             .config
