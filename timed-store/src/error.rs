@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::SessionId;
 
-/// Why an operation failed. A failed operation has changed nothing.
+/// Why an operation failed. A failed operation has changed nothing, with one exception: if the
+/// disk fails at the very last sync of [`Durability::Power`](crate::Durability::Power), the change
+/// is in the file but may not survive a power cut.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
