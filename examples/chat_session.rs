@@ -30,6 +30,7 @@ use agent_snapshot::conversation::{
 };
 use async_trait::async_trait;
 use clap::Parser;
+use examples::with_causes;
 use serde_json::json;
 
 const TURNS: usize = 12;
@@ -66,7 +67,7 @@ async fn main() -> ExitCode {
     match run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", with_causes(&*error));
             ExitCode::FAILURE
         }
     }

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentState, Event, Reply, open_storage};
 use clap::{Parser, ValueEnum};
+use examples::with_causes;
 use serde_json::{Value, json};
 
 const AGENT: &str = "worker_007";
@@ -71,7 +72,7 @@ async fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", with_causes(&*error));
             ExitCode::FAILURE
         }
     }

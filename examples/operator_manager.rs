@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
+use examples::with_causes;
 use serde::Serialize;
 use timed_store::{Claim, Entries, LockPolicy, SessionId, TimedStorage};
 
@@ -86,13 +87,7 @@ async fn main() -> ExitCode {
     match run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprint!("error: {error}");
-            let mut cause = error.source();
-            while let Some(error) = cause {
-                eprint!(": {error}");
-                cause = error.source();
-            }
-            eprintln!();
+            eprintln!("error: {}", with_causes(&*error));
             ExitCode::FAILURE
         }
     }

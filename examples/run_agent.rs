@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use examples::scripted_agent;
+use examples::{scripted_agent, with_causes};
 use exec_core::{
     AgentEvent, EventKind, ExecutionContext, ExecutionService, ExitReport, FollowUpRequest,
     LaunchRequest, NewChatRequest, OutputStream, SessionId, StopOutcome,
@@ -74,13 +74,7 @@ async fn main() -> ExitCode {
     match run(Arguments::parse()).await {
         Ok(code) => code,
         Err(error) => {
-            eprint!("error: {error}");
-            let mut cause = error.source();
-            while let Some(error) = cause {
-                eprint!(": {error}");
-                cause = error.source();
-            }
-            eprintln!();
+            eprintln!("error: {}", with_causes(&*error));
             ExitCode::FAILURE
         }
     }
