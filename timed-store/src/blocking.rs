@@ -85,7 +85,7 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// See [`Error`]; nothing has changed.
     pub fn store(&self, value: &T) -> Result<(), Error> {
-        self.change(|state| state.store(value))
+        self.change(Scope::ChangeMine, |state| state.store(value))
     }
 
     /// Removes the own session's entry, and says whether there was one.
@@ -94,7 +94,7 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// See [`Error`]; nothing has changed.
     pub fn remove(&self) -> Result<bool, Error> {
-        self.change(|state| Ok(state.remove()))
+        self.change(Scope::ChangeMine, |state| Ok(state.remove()))
     }
 
     /// The values of all other sessions.
@@ -121,7 +121,7 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// See [`Error`]; nothing has changed.
     pub fn refresh(&self) -> Result<bool, Error> {
-        self.change(|state| Ok(state.refresh()))
+        self.change(Scope::ChangeMine, |state| Ok(state.refresh()))
     }
 
     /// All live entries at one moment.
@@ -157,7 +157,9 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
         T: PartialEq,
     {
         let candidates = candidates.into_iter().collect();
-        self.change(|state| claim::claim_any(state, candidates))
+        self.change(Scope::ChangeAll, |state| {
+            claim::claim_any(state, candidates)
+        })
     }
 
     /// Runs `body` under one lock: it sees all entries, and what it does to its own session's
@@ -168,7 +170,7 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// See [`Error`]; nothing has changed.
     pub fn transaction<R>(&self, body: impl FnOnce(&mut Transaction<T>) -> R) -> Result<R, Error> {
-        self.change(|state| state.transaction(body))
+        self.change(Scope::ChangeAll, |state| state.transaction(body))
     }
 
     fn read<R>(
@@ -186,10 +188,11 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
 
     fn change<R>(
         &self,
+        scope: Scope,
         change: impl FnOnce(&mut State<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let held = self.lock(Access::Exclusive)?;
-        let (answer, commit) = self.core.change::<T, R>(held, change)?;
+        let (answer, commit) = self.core.change::<T, R>(held, scope, change)?;
         commit.run()?;
         Ok(answer)
     }
@@ -203,7 +206,11 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
 
     fn clean(&self) -> Result<(), Error> {
         match self.core.try_lock(Access::Exclusive)? {
-            Some(held) => self.core.change::<T, ()>(held, |_| Ok(()))?.1.run(),
+            Some(held) => self
+                .core
+                .change::<T, ()>(held, Scope::ChangeMine, |_| Ok(()))?
+                .1
+                .run(),
             None => Ok(()),
         }
     }

@@ -16,6 +16,7 @@ use crate::{Error, Process, SessionId, blocking};
 
 /// How a store is to be opened. `S` is what comes of it: a [`TimedStorage`](crate::TimedStorage)
 /// or a [`blocking::TimedStorage`].
+#[must_use = "nothing is opened until `open`"]
 pub struct Builder<S> {
     path: Result<PathBuf, Error>,
     session: Option<SessionId>,
@@ -31,7 +32,6 @@ pub struct Builder<S> {
 impl<S> Builder<S> {
     /// How long an entry lives without a refresh. Four hours if nothing else is said. It is
     /// kept in the entry, so that a reader with another timeout leaves it alone.
-    #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -52,7 +52,6 @@ impl<S> Builder<S> {
     }
 
     /// Whose entry this handle changes. [`SessionId::detect`] if nothing else is said.
-    #[must_use]
     pub fn session(mut self, session: SessionId) -> Self {
         self.session = Some(session);
         self
@@ -61,21 +60,18 @@ impl<S> Builder<S> {
     /// Names a process as the owner of what is *claimed* through this handle: when it ends, the
     /// value is free. Entries of a terminal session have no owner without this, because the
     /// short-lived processes of a session come and go.
-    #[must_use]
     pub fn owner(mut self, process: Process) -> Self {
         self.owner = Some(process);
         self
     }
 
     /// What to do when somebody else holds the lock. [`LockPolicy::Fail`] if nothing else is said.
-    #[must_use]
     pub fn lock(mut self, policy: LockPolicy) -> Self {
         self.lock = policy;
         self
     }
 
     /// What a write is to survive. [`Durability::Process`] if nothing else is said.
-    #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
@@ -83,14 +79,12 @@ impl<S> Builder<S> {
 
     /// Is called when a file was put right. It runs after the lock was given up, on the thread
     /// that did the operation. Incidents go to `tracing` as warnings in any case.
-    #[must_use]
     pub fn on_incident(mut self, handler: impl Fn(&Incident) + Send + Sync + 'static) -> Self {
         self.on_incident = Some(Arc::new(handler));
         self
     }
 
     /// Takes the time from a clock that the caller moves, for tests.
-    #[must_use]
     pub fn manual_clock(mut self, clock: ManualClock) -> Self {
         self.clock = Clock::Manual(clock);
         self

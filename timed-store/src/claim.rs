@@ -88,6 +88,7 @@ where
     // not a free value.
     let others = state
         .others()
+        .iter()
         .map(|entry| state.decode::<T>(entry).map(|value| (value, entry)));
     let others = others.collect::<Result<Vec<_>, _>>()?;
     // A value that was stored, not claimed, can have several holders: it is free with the last.

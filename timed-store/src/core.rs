@@ -11,8 +11,9 @@ use crate::clock::Clock;
 use crate::file::{self, Contents, Durability};
 use crate::incident::Incident;
 use crate::location::Location;
-use crate::lock::{Access, Held, LockFile, LockPolicy};
+use crate::lock::{Access, Held, LockPolicy};
 use crate::process::Process;
+use crate::queue::Queue;
 use crate::salvage::{self, Saved};
 use crate::state::{Scope, State};
 use crate::{Error, SessionId};
@@ -33,20 +34,23 @@ pub(crate) type IncidentHandler = Arc<dyn Fn(&Incident) + Send + Sync>;
 
 pub(crate) struct Core {
     pub(crate) settings: Settings,
-    lock: LockFile,
+    lock: Queue,
 }
 
 impl Core {
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
-            lock: LockFile::new(Arc::clone(&settings.location)),
+            lock: Queue::new(Arc::clone(&settings.location)),
             settings,
         }
     }
 
     /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self, access: Access) -> Result<Option<Held>, Error> {
-        self.lock.attempt(access)
+        match self.settings.policy {
+            LockPolicy::Fail => self.lock.attempt(access),
+            LockPolicy::Wait(_) => self.lock.attempt_in_turn(access),
+        }
     }
 
     /// Whether [`wait_lock`](Self::wait_lock) takes its time.
@@ -88,12 +92,13 @@ impl Core {
     pub(crate) fn change<T: DeserializeOwned, R>(
         self: &Arc<Self>,
         held: Held,
+        scope: Scope,
         change: impl FnOnce(&mut State<'_>) -> Result<R, Error>,
     ) -> Result<(R, Commit), Error> {
         let contents = file::read(&self.settings.location)?;
         let read_only = contents.as_ref().is_some_and(|contents| contents.read_only);
         let mut saved = Vec::new();
-        let mut state = State::new(&self.settings, &held, Scope::Change);
+        let mut state = State::new(&self.settings, &held, scope);
         let corrupt = load::<T>(&mut state, contents.as_ref(), &mut saved);
         let answer = change(&mut state)?;
         let write = state.changed;
@@ -263,7 +268,7 @@ mod tests {
             clock: Clock::Manual(crate::ManualClock::new(time)),
             on_incident: None,
         };
-        let held = LockFile::new(Arc::clone(&settings.location))
+        let held = Queue::new(Arc::clone(&settings.location))
             .attempt(Access::Shared)
             .unwrap()
             .unwrap();
@@ -276,7 +281,7 @@ mod tests {
                     read_only: false,
                 };
                 let mut saved = Vec::new();
-                let mut state = State::new(&settings, &held, Scope::ReadAll);
+                let mut state = State::new(&settings, &held, Scope::ChangeAll);
                 load::<String>(&mut state, Some(&contents), &mut saved);
                 let after = String::from_utf8(state.to_bytes()).unwrap();
                 for line in &lines {

@@ -57,7 +57,7 @@ pub enum Error {
         path: PathBuf,
         /// Whose entry it is.
         session: SessionId,
-        /// What serde said.
+        /// What serde said. It may quote the value.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 

@@ -178,6 +178,13 @@ pub(crate) fn inspect(file: &File, path: &Path) -> Result<std::fs::Metadata, Err
     if metadata.uid() != own_uid() {
         return Err(refused(path, FOREIGN));
     }
+    // What is ours under another name must not be changed under this one.
+    if metadata.nlink() > 1 {
+        return Err(refused(
+            path,
+            "it has another name too (a hard link); remove one of them",
+        ));
+    }
     let mode = metadata.mode() & 0o7777;
     if mode & 0o002 != 0 {
         return Err(refused(

@@ -6,7 +6,7 @@ use crate::SessionId;
 /// Something about the file that was put right, and that somebody should know of.
 ///
 /// See [`Builder::on_incident`](crate::Builder::on_incident).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Incident {
     /// The file was corrupt. A copy was kept, and work goes on with what could be saved.

@@ -15,8 +15,10 @@ mod state;
 
 mod file;
 mod format;
+mod lines;
 mod location;
 mod lock;
+mod queue;
 mod salvage;
 mod scan;
 mod stamp;

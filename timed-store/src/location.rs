@@ -11,6 +11,8 @@ pub(crate) struct Location {
     /// What is locked, and holds the token counter. Never deleted: a lock on a file that can
     /// be replaced protects nothing. Not `.lock`, which the original tool creates and deletes.
     pub(crate) lock: PathBuf,
+    /// What the first in the queue for the lock holds. Never deleted either.
+    pub(crate) turn: PathBuf,
     /// The next version of the data while it is written. One name is enough, because only the
     /// holder of the lock writes; what a killed writer leaves is removed by the next one.
     pub(crate) next: PathBuf,
@@ -30,6 +32,7 @@ impl Location {
         let file = std::path::absolute(file).map_err(|_| invalid("cannot be made absolute"))?;
         Ok(Self {
             lock: with_suffix(&file, ".flock"),
+            turn: with_suffix(&file, ".flock-turn"),
             next: with_suffix(&file, ".flock-next"),
             file,
         })
@@ -106,6 +109,7 @@ mod tests {
     fn side_files_keep_clear_of_the_original_tool() {
         let location = Location::new(Path::new("/tmp/x.json")).unwrap();
         assert_eq!(location.lock, Path::new("/tmp/x.json.flock"));
+        assert_eq!(location.turn, Path::new("/tmp/x.json.flock-turn"));
         assert_eq!(location.next, Path::new("/tmp/x.json.flock-next"));
         assert!(Location::new(Path::new("/")).is_err());
     }

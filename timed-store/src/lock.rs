@@ -9,8 +9,8 @@ use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use fd_lock::RwLock;
 use rustix::fs::{FlockOperation, OFlags};
@@ -26,7 +26,8 @@ pub enum LockPolicy {
     /// Give up at once with [`Error::Locked`].
     #[default]
     Fail,
-    /// Wait in the kernel's queue, at most this long, then [`Error::Locked`].
+    /// Wait at most this long, then [`Error::Locked`]. Those who wait get the lock in turn:
+    /// nobody who comes later gets in first, but for the ones that do not wait.
     Wait(Duration),
 }
 
@@ -36,82 +37,49 @@ pub(crate) enum Access {
     Exclusive,
 }
 
+/// The side file: its lock, and what it says. That is the last fencing token in twenty digits,
+/// and, on a line of its own, whether somebody waits or has waited for the lock.
+#[derive(Clone, Debug)]
+pub(crate) struct LockFile {
+    pub(crate) location: Arc<Location>,
+}
+
 /// The lock, held until this is dropped, by whichever thread that happens on.
 #[derive(Debug)]
 pub(crate) struct Held {
     /// None if there is neither a side file nor a data file: a reader makes none, and finds
     /// nothing.
     file: Option<File>,
+    /// Whether the file says that somebody waits.
+    pub(crate) awaited: bool,
 }
 
-/// The side file.
-#[derive(Debug)]
-pub(crate) struct LockFile {
-    location: Arc<Location>,
-    /// Threads whose waits were given up: they are still in the kernel's queue, and the next
-    /// wait takes over their place. So there are never more of them than waits at one time.
-    idle: Mutex<Vec<Waiter>>,
-}
-
-/// A thread in the kernel's queue. `flock` cannot be told to stop waiting at a set time.
-#[derive(Debug)]
-struct Waiter {
-    access: Access,
-    slot: Arc<Slot>,
-}
-
-#[derive(Debug)]
-struct Slot {
-    state: Mutex<Wait>,
-    changed: Condvar,
-}
-
-#[derive(Debug)]
-enum Wait {
-    Queued { wanted: bool },
-    Over(Option<Result<Option<Held>, Error>>),
-}
+const COUNTER_DIGITS: usize = 20;
+/// With the end of its line.
+const COUNTER_LENGTH: u64 = 21;
+const AWAITED: &[u8] = b"awaited\n";
 
 impl LockFile {
-    pub(crate) fn new(location: Arc<Location>) -> Self {
-        Self {
-            location,
-            idle: Mutex::default(),
-        }
-    }
-
     /// Takes the lock; `None` if somebody is in the way.
     pub(crate) fn attempt(&self, access: Access) -> Result<Option<Held>, Error> {
-        acquire(&self.location, access, |file| match access {
+        self.acquire(access, |file| match access {
             Access::Shared => RwLock::new(file).try_read().map(std::mem::forget),
             Access::Exclusive => RwLock::new(file).try_write().map(std::mem::forget),
         })
     }
 
-    /// Waits for the lock; `None` if it has not come in time.
-    pub(crate) fn wait(&self, access: Access, limit: Duration) -> Result<Option<Held>, Error> {
-        let deadline = Instant::now().checked_add(limit);
-        let waiter = self.waiter(access)?;
-        let slot = Arc::clone(&waiter.slot);
-        let mut state = lock(&slot.state);
-        loop {
-            if let Wait::Over(result) = &mut *state {
-                return result.take().unwrap_or(Ok(None));
+    /// Takes the lock, however long that takes, and lets everybody know meanwhile.
+    pub(crate) fn wait(&self, access: Access) -> Result<Option<Held>, Error> {
+        self.acquire(access, |file| {
+            // Written by the one who is next alone. Without it, others may get in first.
+            if file.metadata()?.len() <= COUNTER_LENGTH {
+                let _ = file.write_all_at(AWAITED, COUNTER_LENGTH);
             }
-            let left = deadline.map_or(Duration::MAX, |deadline| {
-                deadline.saturating_duration_since(Instant::now())
-            });
-            if left.is_zero() {
-                *state = Wait::Queued { wanted: false };
-                lock(&self.idle).push(waiter);
-                return Ok(None);
+            match access {
+                Access::Shared => RwLock::new(file).read().map(std::mem::forget),
+                Access::Exclusive => RwLock::new(file).write().map(std::mem::forget),
             }
-            state = slot
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
+        })
     }
 
     /// Which process holds the lock, as far as the system tells.
@@ -121,7 +89,8 @@ impl LockFile {
         let device = metadata.dev();
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let id = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
-        find_holder(&std::fs::read_to_string("/proc/locks").ok()?, &id)
+        // The list is given out in parts, and can miss a line when others change between them.
+        (0..5).find_map(|_| find_holder(&std::fs::read_to_string("/proc/locks").ok()?, &id))
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -129,45 +98,41 @@ impl LockFile {
         None
     }
 
-    fn waiter(&self, access: Access) -> Result<Waiter, Error> {
-        let mut idle = lock(&self.idle);
-        while let Some(at) = idle.iter().position(|waiter| waiter.access == access) {
-            let waiter = idle.swap_remove(at);
-            let mut state = lock(&waiter.slot.state);
-            if let Wait::Queued { wanted } = &mut *state {
-                *wanted = true;
-                drop(state);
-                return Ok(waiter);
+    /// Opens the side file, making it if need be, and locks it by `take`.
+    ///
+    /// `take` forgets fd-lock's guard: it borrows the file, but ours has to be owned, to travel
+    /// to the thread that syncs.
+    fn acquire(
+        &self,
+        access: Access,
+        take: impl Fn(&File) -> io::Result<()>,
+    ) -> Result<Option<Held>, Error> {
+        let path = &self.location.lock;
+        loop {
+            let Some(file) = open(&self.location, access)? else {
+                return Ok(Some(Held {
+                    file: None,
+                    awaited: false,
+                }));
+            };
+            match take(&file) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(source) => return Err(Error::io("lock", path)(source)),
+            }
+            let metadata = file::inspect(&file, path);
+            let mut held = Held {
+                file: Some(file),
+                awaited: false,
+            };
+            let metadata = metadata?;
+            held.awaited = metadata.len() > COUNTER_LENGTH;
+            // A lock on a file that was deleted by hand while we waited excludes nobody.
+            if metadata.nlink() > 0 {
+                return Ok(Some(held));
             }
         }
-        drop(idle);
-        Waiter::start(&self.location, access)
-    }
-}
-
-impl Waiter {
-    fn start(location: &Arc<Location>, access: Access) -> Result<Self, Error> {
-        let slot = Arc::new(Slot {
-            state: Mutex::new(Wait::Queued { wanted: true }),
-            changed: Condvar::new(),
-        });
-        let (place, theirs) = (Arc::clone(location), Arc::clone(&slot));
-        let queue = move || {
-            let result = acquire(&place, access, |file| match access {
-                Access::Shared => RwLock::new(file).read().map(std::mem::forget),
-                Access::Exclusive => RwLock::new(file).write().map(std::mem::forget),
-            });
-            let mut state = lock(&theirs.state);
-            // A grant that nobody waits for any more is given back at once, by its drop.
-            let wanted = matches!(*state, Wait::Queued { wanted: true });
-            *state = Wait::Over(wanted.then_some(result));
-            theirs.changed.notify_one();
-        };
-        std::thread::Builder::new()
-            .name("timed-store-lock".to_owned())
-            .spawn(queue)
-            .map_err(Error::io("start a thread that waits for", &location.lock))?;
-        Ok(Self { access, slot })
     }
 }
 
@@ -186,6 +151,14 @@ impl Held {
             .write_all_at(format!("{token:0COUNTER_DIGITS$}\n").as_bytes(), 0)
     }
 
+    /// Takes back that somebody waits.
+    pub(crate) fn clear_awaited(&self) {
+        if let Some(file) = &self.file {
+            // If it stays, those who come look in vain whether somebody waits.
+            let _ = file.set_len(COUNTER_LENGTH);
+        }
+    }
+
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.file()?.sync_data()
     }
@@ -197,44 +170,16 @@ impl Held {
     }
 }
 
-const COUNTER_DIGITS: usize = 20;
-
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(file) = &self.file {
-            // It can only fail for a descriptor that is not open, and closing unlocks too.
-            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
-        }
+        self.file.as_ref().map(unlock);
     }
 }
 
-/// Opens the side file, making it if need be, and locks it by `take`.
-///
-/// `take` forgets fd-lock's guard: it borrows the file, but ours has to be owned, to travel to
-/// the thread that syncs.
-fn acquire(
-    location: &Location,
-    access: Access,
-    take: impl Fn(&File) -> io::Result<()>,
-) -> Result<Option<Held>, Error> {
-    let path = &location.lock;
-    loop {
-        let Some(file) = open(location, access)? else {
-            return Ok(Some(Held { file: None }));
-        };
-        match take(&file) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(source) => return Err(Error::io("lock", path)(source)),
-        }
-        let metadata = file::inspect(&file, path);
-        let held = Held { file: Some(file) };
-        // A lock on a file that was deleted by hand while we waited excludes nobody.
-        if metadata?.nlink() > 0 {
-            return Ok(Some(held));
-        }
-    }
+/// Also for children that share the file description.
+pub(crate) fn unlock(file: &File) {
+    // It can only fail for a descriptor that is not open, and closing unlocks too.
+    let _ = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 
 fn open(location: &Location, access: Access) -> Result<Option<File>, Error> {
@@ -277,10 +222,6 @@ fn find_holder(locks: &str, id: &str) -> Option<u32> {
     })
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,90 +241,17 @@ mod tests {
     }
 
     fn lock_file(folder: &tempfile::TempDir) -> LockFile {
-        LockFile::new(Arc::new(
-            Location::new(&folder.path().join("x.json")).unwrap(),
-        ))
-    }
-
-    fn held(grant: Result<Option<Held>, Error>) -> Held {
-        grant.unwrap().unwrap()
-    }
-
-    fn wait_until(what: &str, condition: impl Fn() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !condition() {
-            assert!(Instant::now() < deadline, "{what}");
-            std::thread::yield_now();
+        let location = Location::new(&folder.path().join("x.json")).unwrap();
+        LockFile {
+            location: Arc::new(location),
         }
-    }
-
-    const LONG: Duration = Duration::from_secs(60);
-
-    #[test]
-    fn a_wait_that_was_given_up_keeps_one_thread_and_the_next_takes_it_over() {
-        let folder = tempfile::tempdir().unwrap();
-        let side = lock_file(&folder);
-        let first = held(side.attempt(Access::Exclusive));
-        for _ in 0..3 {
-            assert!(matches!(
-                side.wait(Access::Exclusive, Duration::from_millis(20)),
-                Ok(None)
-            ));
-            assert_eq!(lock(&side.idle).len(), 1);
-        }
-        drop(first);
-        drop(held(side.wait(Access::Exclusive, LONG)));
-    }
-
-    #[test]
-    fn a_grant_after_the_timeout_is_given_back() {
-        let folder = tempfile::tempdir().unwrap();
-        let side = lock_file(&folder);
-        let first = held(side.attempt(Access::Exclusive));
-        assert!(matches!(
-            side.wait(Access::Exclusive, Duration::from_millis(1)),
-            Ok(None)
-        ));
-        drop(first);
-        let slot = Arc::clone(&lock(&side.idle)[0].slot);
-        wait_until("the abandoned thread gets its grant", || {
-            matches!(*lock(&slot.state), Wait::Over(None))
-        });
-        wait_until("the grant is given back", || {
-            matches!(side.attempt(Access::Exclusive), Ok(Some(_)))
-        });
-    }
-
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn a_side_file_deleted_while_waiting_is_made_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let side = lock_file(&folder);
-        let path = &side.location.lock;
-        let first = held(side.attempt(Access::Exclusive));
-        let inode = path.metadata().unwrap().ino().to_string();
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| held(side.wait(Access::Exclusive, LONG)));
-            wait_until("the other thread is in the queue", || {
-                let locks = std::fs::read_to_string("/proc/locks").unwrap();
-                locks
-                    .lines()
-                    .any(|line| line.contains("->") && line.contains(&inode))
-            });
-            std::fs::remove_file(path).unwrap();
-            drop(first);
-            let second = waiting.join().unwrap();
-            assert!(path.exists());
-            assert!(matches!(side.attempt(Access::Shared), Ok(None)));
-            drop(second);
-        });
     }
 
     #[test]
     fn the_counter_is_read_back_and_half_of_it_is_none() {
         let folder = tempfile::tempdir().unwrap();
         let side = lock_file(&folder);
-        let held = held(side.attempt(Access::Exclusive));
+        let held = side.attempt(Access::Exclusive).unwrap().unwrap();
         assert_eq!(held.counter(), None);
         held.set_counter(42).unwrap();
         assert_eq!(held.counter(), Some(42));
@@ -392,13 +260,29 @@ mod tests {
     }
 
     #[test]
+    fn the_counter_is_the_same_whether_somebody_waits_or_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let side = lock_file(&folder);
+        let counter = |expected| {
+            let held = side.wait(Access::Exclusive).unwrap().unwrap();
+            assert!(held.awaited);
+            assert_eq!(held.counter(), expected);
+            held.clear_awaited();
+            drop(held);
+            let held = side.attempt(Access::Exclusive).unwrap().unwrap();
+            assert!(!held.awaited);
+            assert_eq!(held.counter(), expected);
+            held
+        };
+        counter(None).set_counter(42).unwrap();
+        counter(Some(42));
+    }
+
+    #[test]
     fn a_reader_of_nothing_makes_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(
-            held(lock_file(&folder).attempt(Access::Shared))
-                .file
-                .is_none()
-        );
+        let held = lock_file(&folder).attempt(Access::Shared).unwrap().unwrap();
+        assert!(held.file.is_none());
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
     }
 }

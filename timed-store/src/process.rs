@@ -9,7 +9,7 @@ use crate::Error;
 /// A running process, told apart from a later one with the same id by its start time.
 ///
 /// An entry that names a process is free as soon as that process has ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Process {
     pid: u32,
     /// In clock ticks since boot. Only Linux tells; elsewhere a reused id looks alive.

@@ -26,6 +26,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Passes over white space and returns where the next thing begins.
+    #[inline]
     pub(crate) fn next(&mut self) -> usize {
         while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.peek() {
             self.at += 1;
@@ -34,28 +35,13 @@ impl<'a> Scanner<'a> {
     }
 
     /// The text from `start` to here.
+    #[inline]
     pub(crate) fn since(&self, start: usize) -> &'a str {
         &self.text[start..self.at]
     }
 
-    /// Passes over `token` if it comes next.
-    #[inline(always)] // For a known token it is one comparison of words.
-    pub(crate) fn take(&mut self, token: &str) -> bool {
-        let found = self.text.as_bytes()[self.at..].starts_with(token.as_bytes());
-        self.at += if found { token.len() } else { 0 };
-        found
-    }
-
-    /// Passes over the next `length` bytes, if they are a text.
-    #[inline]
-    pub(crate) fn take_bytes(&mut self, length: usize) -> Option<&'a str> {
-        let taken = self.text.get(self.at..self.at + length)?;
-        self.at += length;
-        Some(taken)
-    }
-
-    /// Goes back to where `next` was.
-    pub(crate) fn back_to(&mut self, at: usize) {
+    /// Passes over what somebody else has read.
+    pub(crate) fn go_to(&mut self, at: usize) {
         self.at = at;
     }
 
@@ -74,6 +60,18 @@ impl<'a> Scanner<'a> {
         &mut self,
         mut field: impl FnMut(&mut Self, Cow<'a, str>, usize) -> Result<(), Damage>,
     ) -> Result<(), Damage> {
+        self.members(|scanner, start| {
+            let key = scanner.key()?;
+            field(scanner, key, start)
+        })
+    }
+
+    /// An object. `member` gets the place where each key begins, and has to take key and value.
+    #[inline]
+    pub(crate) fn members(
+        &mut self,
+        mut member: impl FnMut(&mut Self, usize) -> Result<(), Damage>,
+    ) -> Result<(), Damage> {
         self.expect(b'{', "an object")?;
         self.next();
         if self.eat(b'}') {
@@ -81,8 +79,7 @@ impl<'a> Scanner<'a> {
         }
         loop {
             let start = self.next();
-            let key = self.key()?;
-            field(self, key, start)?;
+            member(self, start)?;
             self.next();
             if !self.eat(b',') {
                 return self.expect(b'}', "a comma or a closing brace");
@@ -91,6 +88,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// A string and the colon after it.
+    #[inline]
     pub(crate) fn key(&mut self) -> Result<Cow<'a, str>, Damage> {
         let key = self.string()?;
         self.next();
@@ -100,58 +98,77 @@ impl<'a> Scanner<'a> {
     }
 
     /// A string, decoded.
+    #[inline]
     pub(crate) fn string(&mut self) -> Result<Cow<'a, str>, Damage> {
         let start = self.at;
+        if self.pass_plain_string()? {
+            Ok(self.text[start + 1..self.at - 1].into())
+        } else {
+            self.escaped_string(start).map(Cow::Owned)
+        }
+    }
+
+    /// Passes over a string up to its end, or up to its first backslash, and says whether it
+    /// came to the end.
+    #[inline]
+    fn pass_plain_string(&mut self) -> Result<bool, Damage> {
         self.expect(b'"', "a string")?;
-        let mut plain = true;
-        loop {
-            self.at += plain_length(self.text.as_bytes().get(self.at..).unwrap_or_default());
-            match self.peek() {
-                Some(b'"') => break,
-                Some(b'\\') => {
-                    plain = false;
-                    self.at += 2;
-                }
-                Some(_) | None => return Err(self.damage("the end of a string")),
+        self.at += plain_length(self.text.as_bytes().get(self.at..).unwrap_or_default());
+        match self.peek() {
+            Some(b'"') => {
+                self.at += 1;
+                Ok(true)
             }
+            Some(b'\\') => Ok(false),
+            Some(_) | None => Err(self.damage("the end of a string")),
         }
-        self.at += 1;
-        if plain {
-            return Ok(self.text[start + 1..self.at - 1].into());
+    }
+
+    /// The rest of the string that began at `start`, from its first backslash on.
+    #[cold]
+    fn escaped_string(&mut self, start: usize) -> Result<String, Damage> {
+        while self.peek() == Some(b'\\') {
+            self.at += 2;
+            self.at += plain_length(self.text.as_bytes().get(self.at..).unwrap_or_default());
         }
-        let decoded = serde_json::from_str::<String>(self.since(start)).map(Cow::Owned);
-        decoded.map_err(|_| Damage {
+        self.expect(b'"', "the end of a string")?;
+        serde_json::from_str(self.since(start)).map_err(|_| Damage {
             at: start,
             missing: "a string with sound escapes",
         })
     }
 
     /// Any value, as it stands.
+    #[inline]
     pub(crate) fn value(&mut self) -> Result<&'a str, Damage> {
         let start = self.at;
-        match self.peek() {
-            Some(b'"') => {
-                self.string()?;
+        if self.peek() == Some(b'"') {
+            if !self.pass_plain_string()? {
+                self.escaped_string(start)?;
             }
-            Some(b'1'..=b'9') if self.is_plain_number() => {}
-            _ => {
-                let mut values = serde_json::Deserializer::from_str(&self.text[start..])
-                    .into_iter::<IgnoredAny>();
-                if values.next().is_none_or(|value| value.is_err()) {
-                    return Err(Damage {
-                        at: start,
-                        missing: "a value",
-                    });
-                }
-                self.at += values.byte_offset();
-            }
+        } else if self.plain_number().is_none() {
+            self.other_value()?;
         }
         Ok(self.since(start))
     }
 
+    fn other_value(&mut self) -> Result<(), Damage> {
+        let mut values =
+            serde_json::Deserializer::from_str(&self.text[self.at..]).into_iter::<IgnoredAny>();
+        if values.next().is_none_or(|value| value.is_err()) {
+            return Err(self.damage("a value"));
+        }
+        self.at += values.byte_offset();
+        Ok(())
+    }
+
     /// A whole number, or null.
+    #[inline]
     pub(crate) fn number(&mut self) -> Result<Option<u64>, Damage> {
         let start = self.at;
+        if let Some(number) = self.plain_number() {
+            return Ok(Some(number));
+        }
         match self.value()? {
             "null" => Ok(None),
             digits => digits.parse().map(Some).map_err(|_| Damage {
@@ -161,27 +178,27 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Passes over the digits if there is nothing else to the number.
-    fn is_plain_number(&mut self) -> bool {
-        let rest = &self.text.as_bytes()[self.at..];
-        let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let ends = matches!(rest.get(length), Some(b',' | b'}' | b']' | b' ' | b'\n'));
-        if ends {
-            self.at += length;
-        }
-        ends
+    /// Passes over digits if there is nothing else to the number.
+    #[inline]
+    fn plain_number(&mut self) -> Option<u64> {
+        let (number, length) = whole_number(&self.text.as_bytes()[self.at..])?;
+        self.at += length;
+        Some(number)
     }
 
+    #[inline]
     fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
 
+    #[inline]
     fn eat(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
         found
     }
 
+    #[inline]
     fn expect(&mut self, byte: u8, missing: &'static str) -> Result<(), Damage> {
         if self.eat(byte) {
             Ok(())
@@ -190,6 +207,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    #[inline]
     fn damage(&self, missing: &'static str) -> Damage {
         Damage {
             at: self.at,
@@ -198,11 +216,13 @@ impl<'a> Scanner<'a> {
     }
 }
 
+const ONES: u64 = u64::from_ne_bytes([1; 8]);
+const TOP_BITS: u64 = ONES << 7;
+
 /// How many bytes there are before a quotation mark, a backslash or a control character. Eight
 /// at a time: strings are most of a file.
-fn plain_length(bytes: &[u8]) -> usize {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const TOP_BITS: u64 = ONES << 7;
+#[inline]
+pub(crate) fn plain_length(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks::<8>();
     for (at, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
@@ -216,6 +236,34 @@ fn plain_length(bytes: &[u8]) -> usize {
     }
     let special = |byte: &u8| *byte == b'"' || *byte == b'\\' || *byte < b' ';
     bytes.len() - rest.len() + rest.iter().position(special).unwrap_or(rest.len())
+}
+
+/// The whole number that `bytes` begin with, and its length, if nothing else can belong to it.
+/// Numbers of more than 18 digits are left to others, and so is zero.
+#[inline]
+pub(crate) fn whole_number(bytes: &[u8]) -> Option<(u64, usize)> {
+    let (mut number, mut length) = eight_digits(bytes.first_chunk()?);
+    while let Some(digit @ b'0'..=b'9') = bytes.get(length).filter(|_| length < 18) {
+        number = number * 10 + u64::from(digit - b'0');
+        length += 1;
+    }
+    let ends = matches!(bytes.get(length), Some(b',' | b'}' | b']' | b' ' | b'\n'));
+    (ends && length > 0 && bytes[0] != b'0').then_some((number, length))
+}
+
+/// The number of up to eight digits that `bytes` begin with, and its length.
+#[inline]
+fn eight_digits(bytes: &[u8; 8]) -> (u64, usize) {
+    let digits = u64::from_le_bytes(*bytes) ^ (ONES * u64::from(b'0'));
+    // Adding this to a byte above nine sets its top bit, if that was not set before.
+    let others = (digits.wrapping_add(ONES * 0x76) | digits) & TOP_BITS;
+    let length = others.trailing_zeros() / 8;
+    // The last digit comes last, after zeros: then pairs, fours and eights are added up.
+    let digits = digits.checked_shl(64 - 8 * length).unwrap_or(0);
+    let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
+    let number = (fours * 10_000 + (fours >> 32)) & 0xffff_ffff;
+    (number, length as usize)
 }
 
 impl fmt::Display for Damage {
@@ -271,6 +319,38 @@ mod tests {
                     assert_eq!(plain_length(&bytes), expected.unwrap_or(20), "{bytes:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn whole_numbers_of_every_length_are_read_right() {
+        for length in 1..=18 {
+            for start in 1..=9 {
+                let text: String = (0..length)
+                    .map(|at| char::from(b'0' + (start + at) % 10))
+                    .collect();
+                let number: u64 = text.parse().unwrap();
+                for end in [",       ", "}       ", "]       ", "        ", "\n       "] {
+                    let found = whole_number(format!("{text}{end}").as_bytes());
+                    assert_eq!(found, Some((number, usize::from(length))), "{text}");
+                }
+                for end in ["x", ".5", "e3", "-", "\"", "/", ":", "\u{b9}", ""] {
+                    assert_eq!(
+                        whole_number(format!("{text}{end}").as_bytes()),
+                        None,
+                        "{text}"
+                    );
+                }
+            }
+        }
+        for text in [
+            "0,       ",
+            "01,      ",
+            ",        ",
+            "-1,      ",
+            "\"1\",    ",
+        ] {
+            assert_eq!(whole_number(text.as_bytes()), None, "{text}");
         }
     }
 

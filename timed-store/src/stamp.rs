@@ -32,60 +32,65 @@ pub(crate) fn parse(text: &str) -> Option<i64> {
 
 /// The one form that we and the original tool write. Every operation looks at every stamp, and
 /// the general parser would take longer than all the rest.
+#[inline]
 pub(crate) fn parse_own_form(text: &[u8]) -> Option<i64> {
-    let text: &[u8; LENGTH] = text.try_into().ok()?;
-    let marks = [
-        (4, b'-'),
-        (7, b'-'),
-        (10, b'T'),
-        (13, b':'),
-        (16, b':'),
-        (19, b'.'),
-        (23, b'Z'),
-    ];
-    if marks.iter().any(|&(at, mark)| text[at] != mark) {
+    let ([date, time, rest], []) = text.as_chunks::<8>() else {
         return None;
-    }
-    let number = |from: usize, to: usize| {
-        text[from..to].iter().try_fold(0i64, |sum, byte| {
-            byte.is_ascii_digit()
-                .then(|| sum * 10 + i64::from(byte - b'0'))
-        })
     };
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    if hour > 23 || minute > 59 || second > 59 {
+    let date = pairs(date, b"0000-00-")?;
+    let time = pairs(time, b"00T00:00")?;
+    let rest = pairs(rest, b":00.000Z")?;
+    let pair = |pairs: u64, at: u32| (pairs >> (8 * at)) as u32 & 0xff;
+    let (year, month, day) = (
+        pair(date, 0) * 100 + pair(date, 2),
+        pair(date, 5),
+        pair(time, 0),
+    );
+    let (hour, minute, second) = (pair(time, 3), pair(time, 6), pair(rest, 1));
+    // The last pair is one digit and the mark after it, which counts as zero.
+    let ms = pair(rest, 4) * 10 + pair(rest, 6) / 10;
+    if day < 1 || day > days_of_month(year, month)? || hour > 23 || minute > 59 || second > 59 {
         return None;
     }
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let days = days_before(year, usize::try_from(month).ok()?)? + day - 1;
-    if day < 1 || day > days_of_month(year, month) {
-        return None;
-    }
-    Some(days * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000 + number(20, 23)?)
+    let days = days_before(year, month)? + i64::from(day - 1);
+    let ms = ((hour * 60 + minute) * 60 + second) * 1000 + ms;
+    Some(days * DAY_MS + i64::from(ms))
+}
+
+/// The number of two digits that begins at each byte; none if `text` has no digit where `form`
+/// has a zero, or is not like `form` elsewhere. All eight at a time.
+#[inline(always)] // For a known form, its marks are known too.
+fn pairs(text: &[u8; 8], form: &[u8; 8]) -> Option<u64> {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let marks = u64::from_le_bytes(form.map(|byte| if byte == b'0' { 0 } else { 0xff }));
+    let digits = u64::from_le_bytes(*text) ^ u64::from_le_bytes(*form);
+    // Adding this to a byte above nine sets its top bit, if that was not set before.
+    let above_nine = (digits.wrapping_add(ONES * 0x76) | digits) & (ONES << 7);
+    (digits & marks == 0 && above_nine == 0).then(|| digits * 10 + (digits >> 8))
 }
 
 /// Days from the Unix epoch to the first of a month, in the Gregorian calendar.
-fn days_before(year: i64, month: usize) -> Option<i64> {
-    const BEFORE: [i64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
-    let before = BEFORE.get(month.checked_sub(1)?)?;
-    // Leap days up to the end of the last year, and from the beginning of year 0 to 1970.
-    let last = year - 1;
-    let leap_days = last.div_euclid(4) - last.div_euclid(100) + last.div_euclid(400) - 477;
-    let this_year = i64::from(month > 2 && is_leap(year));
-    Some((year - 1970) * 365 + leap_days + before + this_year)
+#[inline]
+fn days_before(year: u32, month: u32) -> Option<i64> {
+    const BEFORE: [u32; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
+    let before = BEFORE.get(month.checked_sub(1)? as usize)?;
+    // 400 years and their 97 leap days more, to stay above zero.
+    let last = year + 399;
+    let leap_days = last / 4 - last / 100 + last / 400 + u32::from(month > 2 && is_leap(year));
+    // Those before 1970, counted in the same way, are 477 + 97.
+    Some((i64::from(year) - 1970) * 365 + i64::from(leap_days + before) - (477 + 97))
 }
 
-fn days_of_month(year: i64, month: i64) -> i64 {
-    match month {
-        2 if is_leap(year) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
+#[inline]
+fn days_of_month(year: u32, month: u32) -> Option<u32> {
+    const DAYS: [u32; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let days = DAYS.get(month.checked_sub(1)? as usize)?;
+    Some(days + u32::from(month == 2 && is_leap(year)))
 }
 
-fn is_leap(year: i64) -> bool {
-    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+#[inline]
+fn is_leap(year: u32) -> bool {
+    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
 }
 
 fn parse_any_form(text: &str) -> Option<i64> {

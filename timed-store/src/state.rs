@@ -10,6 +10,7 @@ use crate::core::Settings;
 use crate::entries::{self, Entries, Transaction};
 use crate::format::{self, Change, Entry};
 use crate::incident::Incident;
+use crate::lines::Lines;
 use crate::lock::Held;
 use crate::process::Process;
 use crate::salvage::Saved;
@@ -23,11 +24,15 @@ pub(crate) struct State<'a> {
     settings: &'a Settings,
     held: &'a Held,
     scope: Scope,
-    entries: Vec<Entry<'a>>,
-    /// What stands beside `storage`.
+    /// The own session's entry, as it was read.
+    mine: Option<Entry<'a>>,
+    /// Those of the others, if the operation looks at them.
+    others: Vec<Entry<'a>>,
+    /// What will stand in the file, if the operation changes it,
+    lines: Lines<'a>,
+    /// and beside `storage`.
     extra: Vec<&'a str>,
-    /// The own entry, if it is new.
-    added: Option<String>,
+    largest_token: u64,
     now_ms: i64,
     /// Whether the file is to be written.
     pub(crate) changed: bool,
@@ -36,13 +41,24 @@ pub(crate) struct State<'a> {
     pub(crate) incidents: Vec<Incident>,
 }
 
-/// What an operation needs of the file.
+/// What an operation does with the file. All look at all entries, to see whether one has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// To read its own entry. The others are looked at, to see whether one has expired.
     ReadMine,
     ReadAll,
-    Change,
+    ChangeMine,
+    /// Changes its own entry, and looks at all for that.
+    ChangeAll,
+}
+
+impl Scope {
+    fn looks_at_all(self) -> bool {
+        matches!(self, Self::ReadAll | Self::ChangeAll)
+    }
+
+    fn changes(self) -> bool {
+        matches!(self, Self::ChangeMine | Self::ChangeAll)
+    }
 }
 
 impl<'a> State<'a> {
@@ -52,9 +68,11 @@ impl<'a> State<'a> {
             settings,
             held,
             scope,
-            entries: Vec::new(),
+            mine: None,
+            others: Vec::new(),
+            lines: Lines::after(""),
             extra: Vec::new(),
-            added: None,
+            largest_token: 0,
             now_ms: settings.clock.now_ms(),
             changed: false,
             token: None,
@@ -64,6 +82,7 @@ impl<'a> State<'a> {
 
     /// Takes the entries of the file; what of it is not sound is left to the caller.
     pub(crate) fn load(&mut self, text: &'a str) -> Result<(), Damage> {
+        self.lines = Lines::after(text);
         self.extra = format::parse(text, |entry| self.admit(entry))?;
         Ok(())
     }
@@ -81,41 +100,55 @@ impl<'a> State<'a> {
     }
 
     /// Expired entries are left out first of all, as in every operation.
-    fn admit(&mut self, mut entry: Entry<'a>) {
+    #[inline]
+    fn admit(&mut self, entry: Entry<'a>) {
         let Some(stamp_ms) = entry.stamp_ms else {
             self.incidents.push(Incident::UnreadableStamp {
                 path: self.settings.location.file.clone(),
+                stamp: entry.stamp(),
                 session: SessionId::of_entry(entry.session),
-                stamp: entry.updated_at.into_owned(),
             });
             self.changed = true;
             return;
         };
-        if self.age_ms(&entry) > self.ttl_ms(&entry) || owner_has_ended(&entry) {
+        if self.age_ms(&entry) > self.ttl_ms(&entry) || entry.owner.is_some_and(has_ended) {
             self.changed = true;
             return;
         }
-        // It would live too long; one of a clock that was years off, for ever.
-        if stamp_ms > self.now_ms && self.scope == Scope::Change {
-            entry.rewrite(entry.edited(&[self.new_stamp()]));
-            self.changed = true;
+        if let Some(token) = entry.token.filter(|token| *token <= LARGEST_NUMBER) {
+            self.largest_token = self.largest_token.max(token);
         }
-        if self.scope != Scope::ReadMine || entry.session == self.settings.session.as_str() {
-            self.entries.push(entry);
+        let is_mine = entry.session == self.settings.session.as_str();
+        if self.scope.changes() {
+            self.keep(&entry, is_mine, stamp_ms);
+        }
+        if is_mine {
+            // Of a session that is there twice, the last one counts, as in JavaScript.
+            self.mine = Some(entry);
+        } else if self.scope.looks_at_all() {
+            self.others.push(entry);
+        }
+    }
+
+    #[inline]
+    fn keep(&mut self, entry: &Entry<'a>, is_mine: bool, stamp_ms: i64) {
+        // It would live too long; one of a clock that was years off, for ever.
+        let new = (stamp_ms > self.now_ms).then(|| entry.edited(&[self.new_stamp()]));
+        self.changed |= new.is_some();
+        match (is_mine, new) {
+            (true, Some(line)) => self.lines.keep_mine(line.into()),
+            (true, None) => self.lines.keep_mine(entry.line.into()),
+            (false, Some(line)) => self.lines.push(line),
+            (false, None) => self.lines.keep(entry),
         }
     }
 
     pub(crate) fn mine(&self) -> Option<&Entry<'a>> {
-        // Of a session that is there twice, the last one counts, as in JavaScript.
-        self.entries
-            .iter()
-            .rfind(|entry| entry.session == self.settings.session.as_str())
+        self.mine.as_ref()
     }
 
-    pub(crate) fn others(&self) -> impl Iterator<Item = &Entry<'a>> {
-        self.entries
-            .iter()
-            .filter(|entry| entry.session != self.settings.session.as_str())
+    pub(crate) fn others(&self) -> &[Entry<'a>] {
+        &self.others
     }
 
     pub(crate) fn decode<T: DeserializeOwned>(&self, entry: &Entry<'_>) -> Result<T, Error> {
@@ -137,7 +170,7 @@ impl<'a> State<'a> {
 
     pub(crate) fn entries<T: DeserializeOwned>(&self) -> Result<Entries<T>, Error> {
         let mut all = BTreeMap::new();
-        for entry in &self.entries {
+        for entry in self.others.iter().chain(&self.mine) {
             let decoded = entries::Entry {
                 value: self.decode(entry)?,
                 token: entry.token,
@@ -158,7 +191,8 @@ impl<'a> State<'a> {
     pub(crate) fn other_values<T: DeserializeOwned>(
         &self,
     ) -> Result<BTreeMap<SessionId, T>, Error> {
-        self.others()
+        self.others
+            .iter()
             .map(|entry| Ok((SessionId::of_entry(&*entry.session), self.decode(entry)?)))
             .collect()
     }
@@ -185,15 +219,14 @@ impl<'a> State<'a> {
     pub(crate) fn refresh(&mut self) -> bool {
         let line = self.mine().map(|entry| entry.edited(&[self.new_stamp()]));
         let found = line.is_some();
-        line.into_iter().for_each(|line| self.replace_mine(line));
+        if found {
+            self.changed |= self.lines.set_mine(line);
+        }
         found
     }
 
     pub(crate) fn remove(&mut self) -> bool {
-        let before = self.entries.len();
-        self.entries
-            .retain(|entry| entry.session != self.settings.session.as_str());
-        let removed = self.entries.len() < before;
+        let removed = self.lines.set_mine(None);
         self.changed |= removed;
         removed
     }
@@ -230,7 +263,7 @@ impl<'a> State<'a> {
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        format::to_bytes(&self.extra, &self.entries, self.added.as_deref())
+        self.lines.to_bytes(&self.extra)
     }
 
     fn put<T: Serialize>(&mut self, value: &T, token: Option<u64>) -> Result<(), Error> {
@@ -249,7 +282,7 @@ impl<'a> State<'a> {
             Some(entry) => entry.edited(&changes),
             None => format::line(self.settings.session.as_str(), &[], &changes),
         };
-        self.replace_mine(line);
+        self.changed |= self.lines.set_mine(Some(line));
         Ok(())
     }
 
@@ -262,9 +295,7 @@ impl<'a> State<'a> {
         // Without a counter (a new file, or a cleaned-up folder for temporary files) the time
         // is as good as certain to be above what was given out before.
         let counter = known.unwrap_or_else(|| u64::try_from(self.now_ms).unwrap_or(0));
-        let tokens = self.entries.iter().filter_map(|entry| entry.token);
-        let tokens = tokens.filter(|token| *token <= LARGEST_NUMBER);
-        let token = tokens.fold(counter, u64::max) + 1;
+        let token = counter.max(self.largest_token) + 1;
         if token > LARGEST_NUMBER {
             return Err(Error::TokensExhausted {
                 path: self.settings.location.file.clone(),
@@ -272,26 +303,6 @@ impl<'a> State<'a> {
         }
         self.token = Some(token);
         Ok(token)
-    }
-
-    /// From here on only the line of the entry counts: the rest is what was read.
-    fn replace_mine(&mut self, line: String) {
-        let session = self.settings.session.as_str();
-        let Some(last) = self
-            .entries
-            .iter()
-            .rposition(|entry| entry.session == session)
-        else {
-            self.added = Some(line);
-            self.changed = true;
-            return;
-        };
-        self.changed |= self.entries[last].rewrite(line);
-        let mut at = 0;
-        self.entries.retain(|entry| {
-            at += 1;
-            entry.session != session || at == last + 1
-        });
     }
 
     fn new_stamp(&self) -> Change<'static> {
@@ -315,11 +326,8 @@ impl<'a> State<'a> {
 
 /// Only entries that name a process can end with one. An owner that we do not understand is
 /// some other tool's field.
-fn owner_has_ended(entry: &Entry<'_>) -> bool {
-    let owner = entry
-        .owner
-        .and_then(|owner| serde_json::from_str::<Process>(owner).ok());
-    owner.is_some_and(|owner| owner.has_ended())
+fn has_ended(owner: &str) -> bool {
+    serde_json::from_str::<Process>(owner).is_ok_and(|owner| owner.has_ended())
 }
 
 fn json<T: Serialize>(value: &T) -> Result<String, Error> {

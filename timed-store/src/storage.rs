@@ -12,13 +12,13 @@ use crate::core::{Commit, Core};
 use crate::entries::{Entries, Transaction};
 use crate::lock::{Access, Held};
 use crate::state::{Scope, State};
-use crate::{Builder, Error, SessionId, blocking};
+use crate::{Builder, Error, SessionId};
 
 /// One JSON file: session -> value with a time stamp, shared by processes.
 ///
 /// Every operation takes the file's lock, drops what has expired, does its work and lets go:
 /// one step that no other operation comes between. See the [crate's page](crate) for what that
-/// guarantees, and [`blocking::TimedStorage`] for the same without a runtime.
+/// guarantees, and [`blocking::TimedStorage`](crate::blocking::TimedStorage) for the same without a runtime.
 ///
 /// A handle is cheap to clone and to share between tasks; clones are the same session.
 /// Dropping one changes nothing in the file.
@@ -72,11 +72,6 @@ impl<T> TimedStorage<T> {
         &self.core.settings.location.file
     }
 
-    /// The same store for code that is not async.
-    pub fn to_blocking(&self) -> blocking::TimedStorage<T> {
-        blocking::TimedStorage::of_core(Arc::clone(&self.core))
-    }
-
     pub(crate) fn of_core(core: Arc<Core>) -> Self {
         Self {
             core,
@@ -97,7 +92,8 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// Cancel safe: all or nothing is done.
     pub async fn store(&self, value: &T) -> Result<(), Error> {
-        self.change(|state| state.store(value)).await
+        self.change(Scope::ChangeMine, |state| state.store(value))
+            .await
     }
 
     /// Removes the own session's entry, and says whether there was one.
@@ -110,7 +106,8 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// Cancel safe: all or nothing is done.
     pub async fn remove(&self) -> Result<bool, Error> {
-        self.change(|state| Ok(state.remove())).await
+        self.change(Scope::ChangeMine, |state| Ok(state.remove()))
+            .await
     }
 
     /// The values of all other sessions.
@@ -153,7 +150,8 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
     ///
     /// Cancel safe: all or nothing is done.
     pub async fn refresh(&self) -> Result<bool, Error> {
-        self.change(|state| Ok(state.refresh())).await
+        self.change(Scope::ChangeMine, |state| Ok(state.refresh()))
+            .await
     }
 
     /// All live entries at one moment.
@@ -205,8 +203,10 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
         T: PartialEq,
     {
         let candidates: Vec<T> = candidates.into_iter().collect();
-        self.change(|state| claim::claim_any(state, candidates))
-            .await
+        self.change(Scope::ChangeAll, |state| {
+            claim::claim_any(state, candidates)
+        })
+        .await
     }
 
     /// Runs `body` under one lock: it sees all entries, and what it does to its own session's
@@ -239,7 +239,8 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
         &self,
         body: impl FnOnce(&mut Transaction<T>) -> R,
     ) -> Result<R, Error> {
-        self.change(|state| state.transaction(body)).await
+        self.change(Scope::ChangeAll, |state| state.transaction(body))
+            .await
     }
 
     async fn read<R>(
@@ -257,10 +258,11 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
 
     async fn change<R>(
         &self,
+        scope: Scope,
         change: impl FnOnce(&mut State<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let held = self.lock(Access::Exclusive).await?;
-        let (answer, commit) = self.core.change::<T, R>(held, change)?;
+        let (answer, commit) = self.core.change::<T, R>(held, scope, change)?;
         run(commit).await?;
         Ok(answer)
     }
@@ -278,7 +280,13 @@ impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
 
     async fn clean(&self) -> Result<(), Error> {
         match self.core.try_lock(Access::Exclusive)? {
-            Some(held) => run(self.core.change::<T, ()>(held, |_| Ok(()))?.1).await,
+            Some(held) => {
+                run(self
+                    .core
+                    .change::<T, ()>(held, Scope::ChangeMine, |_| Ok(()))?
+                    .1)
+                .await
+            }
             None => Ok(()),
         }
     }

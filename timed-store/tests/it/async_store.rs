@@ -28,7 +28,6 @@ async fn the_async_store_is_the_same_store() {
         );
         assert_eq!(store.entries().await.unwrap().mine().unwrap().value(), "x");
         assert!(store.get_other_entries().await.unwrap().is_empty());
-        assert_eq!(store.to_blocking().restore().unwrap(), Some(s("x")));
         assert!(store.remove().await.unwrap());
         assert_eq!(store.restore().await.unwrap(), None);
     }

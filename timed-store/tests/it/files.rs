@@ -203,8 +203,7 @@ fn full_disk(folder: &Path) {
 #[test]
 fn a_file_of_another_user_is_refused() {
     if !is_root() {
-        eprintln!("NOT RUN: only root can make a file that belongs to somebody else");
-        return;
+        return in_a_namespace("foreign-file-in-namespace");
     }
     as_a_user("foreign-file");
     let place = Place::new();
@@ -215,6 +214,42 @@ fn a_file_of_another_user_is_refused() {
         std::os::unix::fs::chown(&path, Some(NOBODY), None).unwrap();
         all_fail(&store, is_refused_for("another user"));
         std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+    }
+    assert_eq!(store.restore().unwrap(), Some(s("x")));
+}
+
+/// Runs a check as root of a user namespace, who may mount. A user cannot make a file that
+/// belongs to somebody else, but can put one in its place.
+fn in_a_namespace(name: &str) {
+    let options = ["--user", "--map-root-user", "--mount"];
+    let allowed = std::process::Command::new("unshare")
+        .args(options)
+        .arg("true")
+        .status();
+    if !allowed.is_ok_and(|status| status.success()) {
+        eprintln!("NOT RUN: needs root, or user namespaces (`unshare --user --mount`)");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let status = Worker::start_under("unshare", &options, name, folder.path()).wait();
+    assert!(status.success(), "{name}: see above");
+}
+
+pub(crate) fn foreign_file_in_namespace(folder: &Path) {
+    let store = open(folder);
+    store.store(&s("x")).unwrap();
+    for name in ["state.json", "state.json.flock"] {
+        let mount = |program: &str, args: &[&str]| {
+            let path = folder.join(name);
+            let done = std::process::Command::new(program)
+                .args(args)
+                .arg(path)
+                .status();
+            assert!(done.unwrap().success(), "{program} {args:?}");
+        };
+        mount("mount", &["--bind", "/etc/passwd"]);
+        all_fail(&store, is_refused_for("another user"));
+        mount("umount", &[]);
     }
     assert_eq!(store.restore().unwrap(), Some(s("x")));
 }
@@ -254,6 +289,27 @@ fn symbolic_links_are_refused_and_not_followed() {
     store.store(&s("x")).unwrap();
     assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
     assert_eq!(store.restore().unwrap(), Some(s("x")));
+}
+
+/// Where the system lets them, others can give our files a second name in a shared folder, and
+/// what is written to that name would land in the file.
+#[test]
+fn files_with_another_name_are_refused_and_stay_as_they_are() {
+    let place = Place::new();
+    let store = place.store("a");
+    let precious = place.folder.path().join("precious");
+    for name in ["state.json", "state.json.flock"] {
+        write_private(&precious, b"precious");
+        set_mode(&precious, 0o644);
+        let link = place.folder.path().join(name);
+        let _ = fs::remove_file(&link);
+        fs::hard_link(&precious, &link).unwrap();
+        all_fail(&store, is_refused_for("hard link"));
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+        assert_eq!(mode(&precious), 0o644);
+        fs::remove_file(&link).unwrap();
+    }
+    store.store(&s("x")).unwrap();
 }
 
 #[test]

@@ -23,6 +23,7 @@ fn play() {
         ("store", _) => kills::store_for_ever(folder),
         ("claim", session) => referee::claim_for_ever(folder, session),
         ("unprivileged", name) => files::unprivileged(folder, name),
+        ("foreign-file-in-namespace", _) => files::foreign_file_in_namespace(folder),
         (other, _) => panic!("no part `{other}`"),
     }
     std::process::exit(0);
@@ -33,7 +34,17 @@ pub(crate) struct Worker(Child);
 
 impl Worker {
     pub(crate) fn start(part: &str, folder: &Path) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Self::start_by(Command::new(std::env::current_exe().unwrap()), part, folder)
+    }
+
+    /// The same through another program, which runs the command line that it is given.
+    pub(crate) fn start_under(program: &str, args: &[&str], part: &str, folder: &Path) -> Self {
+        let mut command = Command::new(program);
+        command.args(args).arg(std::env::current_exe().unwrap());
+        Self::start_by(command, part, folder)
+    }
+
+    fn start_by(mut command: Command, part: &str, folder: &Path) -> Self {
         command.args(["--exact", "worker::play", "--nocapture", "--test-threads=1"]);
         command.env(PART, part).env("TIMED_STORE_FOLDER", folder);
         Self(command.stdout(Stdio::null()).spawn().unwrap())
