@@ -2,7 +2,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::activity::WatchdogLimits;
-use crate::{Error, ExecutionService, MemoryPolicy, ProfileSource, Result, StopLadder};
+use crate::error::Result;
+use crate::{Error, ExecutionService, MemoryPolicy, ProfileSource, StopLadder};
 
 /// Settings of an [`ExecutionService`].
 #[must_use = "call `build`"]

@@ -1,44 +1,15 @@
 //! A child process: started without a fork, waited for through its pidfd, reaped with its
 //! resources.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use tokio::net::unix::pipe;
 
 use crate::pidfd::Pidfd;
-
-/// What to start.
-pub(crate) struct ChildPlan {
-    /// An absolute path. A bare name together with an environment of our own would make std fork,
-    /// which takes a hundred times longer in a host of a gigabyte; so would a `pre_exec`.
-    pub(crate) program: PathBuf,
-    pub(crate) args: Vec<OsString>,
-    /// What differs from our own environment: a value, or `None` for a variable that goes.
-    pub(crate) env: BTreeMap<OsString, Option<OsString>>,
-    pub(crate) working_directory: PathBuf,
-    pub(crate) stdin: bool,
-}
-
-impl ChildPlan {
-    /// The whole environment of the child.
-    pub(crate) fn full_env(&self) -> BTreeMap<OsString, OsString> {
-        let mut env: BTreeMap<_, _> = std::env::vars_os().collect();
-        for (name, value) in &self.env {
-            match value {
-                Some(value) => env.insert(name.clone(), value.clone()),
-                None => env.remove(name),
-            };
-        }
-        env
-    }
-}
 
 /// A child that runs or waits to be reaped. It is neither stopped nor reaped on drop.
 pub(crate) struct Child {
@@ -63,23 +34,13 @@ pub(crate) struct Remains {
 }
 
 impl Child {
-    /// Starts the program as the leader of a group of its own.
-    pub(crate) fn spawn(plan: &ChildPlan) -> io::Result<(Self, Pipes)> {
-        let mut command = Command::new(&plan.program);
-        for (name, value) in &plan.env {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
+    /// Starts the program as the leader of a group of its own, without a fork.
+    ///
+    /// The program must be an absolute path: a bare name together with an environment of our own
+    /// would make std fork, which takes a hundred times longer in a host of a gigabyte. So would a
+    /// `pre_exec`.
+    pub(crate) fn spawn(command: &mut Command) -> io::Result<(Self, Pipes)> {
         let mut child = command
-            .args(&plan.args)
-            .current_dir(&plan.working_directory)
-            .stdin(if plan.stdin {
-                Stdio::piped()
-            } else {
-                Stdio::null()
-            })
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)

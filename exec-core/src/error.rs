@@ -163,8 +163,8 @@ impl Error {
     }
 }
 
-/// A result with this crate's [`Error`].
-pub type Result<T, E = Error> = std::result::Result<T, E>;
+/// Not public: two crates whose `Result`s are both imported by a glob would hide each other's.
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 fn list(names: &[String]) -> String {
     if names.is_empty() {

@@ -66,6 +66,7 @@ pub(crate) struct EventLog {
 ///
 /// It is a [`Stream`], and [`next`](Self::next) does without a trait. Every event comes once and in
 /// order; it ends after [`EventKind::Exited`]. Dropping it lets go of the events it held back.
+#[must_use = "a stream that is kept but not read may hold the agent back"]
 pub struct EventStream {
     shared: Arc<Shared>,
     reader: u64,

@@ -108,7 +108,7 @@ fn run(policy: MemoryPolicy, steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             Step::Leave(who) if !readers.is_empty() => {
                 let who = usize::from(who) % readers.len();
-                readers.swap_remove(who);
+                drop(readers.swap_remove(who));
             }
             Step::Read(..) | Step::Leave(_) => {}
         }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use crate::error::Result;
 use crate::event_log::EventLog;
 use crate::history::{History, What};
 use crate::process_table::TreeRoot;
@@ -13,7 +14,7 @@ use crate::registry::ActiveExecutionRegistry;
 use crate::scanner::ProcessScanner;
 use crate::{
     Error, EventKind, EventStream, ExecutionContext, ExecutionKind, ExecutionResult, ExitReport,
-    OutputStream, Result, SessionId, StopLevel, StopOutcome, StopReport, StoppedBy,
+    OutputStream, SessionId, StopLevel, StopOutcome, StopReport, StoppedBy,
 };
 
 /// A handle of one launch of an agent.

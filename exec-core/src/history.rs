@@ -1,35 +1,46 @@
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ExecutionKind, ExitReport, Result, SessionId};
+use crate::error::Result;
+use crate::state_folder;
+use crate::{Error, ExecutionKind, ExitReport, SessionId};
+
+/// How long the file becomes before it is put aside.
+const MAX_BYTES: u64 = 8 << 20;
 
 /// The executions of the past and present: `history.jsonl` in the state folder.
 ///
 /// One line when an execution starts, one when its session id is known, one when it ends. Several
-/// hosts may append to the same file. It is never shortened; whoever wants to can rotate it.
+/// hosts may append to the same file. At 8 MiB, some ten thousand executions, it becomes
+/// `history.1.jsonl` in place of the one before, and a new file is begun; both are read. So the
+/// latest executions are there, and the two files never hold more than 16 MiB and a line for each
+/// host.
 #[derive(Debug)]
 pub struct History {
     path: PathBuf,
+    /// The one before `path`.
+    older: PathBuf,
     file: Mutex<Option<File>>,
+    max_bytes: u64,
 }
 
 /// What the history file holds.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct HistoryContents {
-    /// The executions, in the order of their start. One whose start is not in the file (it has
-    /// been rotated away) is left out.
+    /// The executions, in the order of their start. One that started so long ago that its start
+    /// is no longer on file is left out.
     pub entries: Vec<HistoryEntry>,
-    /// The numbers (from 1) of lines that could not be read and are not in `entries`.
-    pub damaged_lines: Vec<usize>,
+    /// How many lines could not be understood, such as one that a host died over. Which ones is in
+    /// the `tracing` events.
+    pub damaged_lines: usize,
 }
 
 /// One execution.
@@ -125,35 +136,56 @@ impl History {
     pub fn in_state_dir(state_dir: impl AsRef<Path>) -> Self {
         Self {
             path: state_dir.as_ref().join("history.jsonl"),
+            older: state_dir.as_ref().join("history.1.jsonl"),
             file: Mutex::new(None),
+            max_bytes: MAX_BYTES,
         }
     }
 
     /// Reads the whole history; one that was never written is empty.
     ///
     /// # Errors
-    /// [`Error::State`] if the file cannot be read. A damaged line is not an error: it is listed.
+    /// [`Error::State`] if a file cannot be read. A damaged line is not an error: it is counted.
     pub fn read(&self) -> Result<HistoryContents> {
-        let file = match File::open(&self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(HistoryContents::default());
-            }
-            Err(error) => return Err(Error::state("open", &self.path)(error)),
-        };
+        let (older, current) = self.open_both()?;
         let mut contents = HistoryContents::default();
         let mut index: HashMap<String, usize> = HashMap::new();
-        for (number, line) in BufReader::new(file).split(b'\n').enumerate() {
-            let line = line.map_err(Error::state("read", &self.path))?;
-            if line.is_empty() {
-                continue;
-            }
-            match serde_json::from_slice(&line) {
-                Ok(record) => contents.take(&mut index, record),
-                Err(_) => contents.damaged_lines.push(number + 1),
+        for (path, file) in [(&self.older, older), (&self.path, current)] {
+            let Some(file) = file else { continue };
+            for (number, line) in BufReader::new(file).split(b'\n').enumerate() {
+                let line = line.map_err(Error::state("read", path))?;
+                if line.is_empty() {
+                    continue;
+                }
+                match serde_json::from_slice(&line) {
+                    Ok(record) => contents.take(&mut index, record),
+                    Err(error) => {
+                        let (path, number) = (path.display(), number + 1);
+                        tracing::warn!(%path, line = number, %error, "damaged line of the history");
+                        contents.damaged_lines += 1;
+                    }
+                }
             }
         }
         Ok(contents)
+    }
+
+    /// The two files as they were at one moment.
+    fn open_both(&self) -> Result<(Option<File>, Option<File>)> {
+        let open = |path: &Path| match File::open(path) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::state("open", path)(error)),
+        };
+        loop {
+            let current = open(&self.path)?;
+            let older = open(&self.older)?;
+            // If the current one was put aside in between, what was opened as the older one is
+            // the same file or an even later one.
+            if is_at(current.as_ref(), &self.path).map_err(Error::state("look at", &self.path))? {
+                return Ok((older, current));
+            }
+        }
     }
 
     /// Writes a line. A run does not fail because its history cannot be written, so neither does
@@ -173,22 +205,44 @@ impl History {
         };
         let mut line = serde_json::to_vec(&record)?;
         line.push(b'\n');
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = match &mut *file {
+        let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another host may have put the file aside.
+        if !is_at(slot.as_ref(), &self.path)? {
+            *slot = None;
+        }
+        let file = match &mut *slot {
             Some(file) => file,
             none => none.insert(self.open()?),
         };
         // One write in append mode: lines of several hosts do not mix.
-        file.write_all(&line)
+        file.write_all(&line)?;
+        if file.metadata()?.len() > self.max_bytes {
+            self.put_aside(file)?;
+        }
+        Ok(())
+    }
+
+    /// One step that happens or not, for all hosts: only who holds the lock of the file that is
+    /// current moves it, so nobody moves its successor by mistake.
+    fn put_aside(&self, file: &File) -> io::Result<()> {
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let moved = match is_at(Some(file), &self.path) {
+            Ok(true) => std::fs::rename(&self.path, &self.older),
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
+        };
+        file.unlock()?;
+        moved
     }
 
     fn open(&self) -> io::Result<File> {
-        let mut file = OpenOptions::new()
-            .create(true)
-            .read(true)
-            .append(true)
-            .mode(0o600)
-            .open(&self.path)?;
+        let mut options = OpenOptions::new();
+        let mut file =
+            state_folder::open(options.create(true).read(true).append(true), &self.path)?;
         // A host that died in the middle of a line must not spoil the next one, too.
         if file.seek(SeekFrom::End(0))? > 0 {
             file.seek(SeekFrom::End(-1))?;
@@ -200,6 +254,17 @@ impl History {
         }
         Ok(file)
     }
+}
+
+/// Whether the path names this file, or nothing if there is no file.
+fn is_at(file: Option<&File>, path: &Path) -> io::Result<bool> {
+    let there = match std::fs::metadata(path) {
+        Ok(there) => Some((there.dev(), there.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let file = file.map(File::metadata).transpose()?;
+    Ok(there == file.map(|file| (file.dev(), file.ino())))
 }
 
 impl HistoryContents {
@@ -309,7 +374,7 @@ mod tests {
             .map(|e| e.execution_id.as_str())
             .collect();
         assert_eq!(ids, ["1", "2"]);
-        assert_eq!(contents.damaged_lines, [2]);
+        assert_eq!(contents.damaged_lines, 1);
         assert_eq!(contents.entries[0].state, HistoryState::Reaped);
         let statistics = &contents.statistics()["a"];
         assert_eq!(
@@ -327,7 +392,7 @@ mod tests {
         )
         .unwrap();
         let contents = History::in_state_dir(dir.path()).read().unwrap();
-        assert_eq!(contents.damaged_lines, [0; 0]);
+        assert_eq!(contents.damaged_lines, 0);
         assert_eq!(contents.entries.len(), 2);
         let HistoryState::Ended(report) = &contents.entries[0].state else {
             panic!("{:?}", contents.entries[0]);
@@ -338,6 +403,87 @@ mod tests {
         );
         assert_eq!(contents.entries[0].session_id.agent_id(), "ses_1");
         assert_eq!(contents.entries[1].state, HistoryState::Open);
+    }
+
+    /// A history whose file is put aside after a few lines.
+    fn short(dir: &Path) -> History {
+        History {
+            max_bytes: 1000,
+            ..History::in_state_dir(dir)
+        }
+    }
+
+    #[track_caller]
+    fn ids(history: &History) -> Vec<usize> {
+        let contents = history.read().unwrap();
+        assert_eq!(contents.damaged_lines, 0);
+        let ids = contents.entries.iter().map(|entry| &entry.execution_id);
+        ids.map(|id| id.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_files_stay_short_and_hold_the_latest() {
+        let dir = tempfile::tempdir().unwrap();
+        let history = short(dir.path());
+        for number in 0..200 {
+            started(&history, &number.to_string());
+        }
+        history.write("199", What::Reaped);
+        let ids = ids(&history);
+        assert!(ids.len() >= 5, "{ids:?}");
+        assert_eq!(ids, (200 - ids.len()..200).collect::<Vec<_>>());
+        assert_eq!(
+            history.read().unwrap().entries.last().unwrap().state,
+            HistoryState::Reaped
+        );
+        let files = std::fs::read_dir(dir.path()).unwrap();
+        for file in files.map(|file| file.unwrap()) {
+            assert!(file.metadata().unwrap().len() < 1300, "{file:?}");
+        }
+    }
+
+    #[test]
+    fn hosts_that_put_the_file_aside_at_once_lose_none_of_the_latest() {
+        let dir = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for host in 0..4 {
+                let dir = dir.path();
+                scope.spawn(move || {
+                    let history = short(dir);
+                    for number in 0..200 {
+                        started(&history, &(1000 * host + number).to_string());
+                        // While others write, what is read is never less than a file's worth.
+                        let read = ids(&history).len();
+                        assert!(read >= 4 || number < 20, "{read}");
+                    }
+                });
+            }
+        });
+        let history = short(dir.path());
+        started(&history, "9000");
+        assert_eq!(ids(&history).last(), Some(&9000));
+    }
+
+    #[test]
+    fn a_crash_after_the_file_was_put_aside_costs_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let history = short(dir.path());
+        started(&history, "1");
+        std::fs::rename(&history.path, &history.older).unwrap();
+        assert_eq!(ids(&history), [1]);
+        started(&history, "2");
+        assert_eq!(ids(&history), [1, 2]);
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_history_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "mine").unwrap();
+        let history = History::in_state_dir(dir.path());
+        std::os::unix::fs::symlink(&victim, &history.path).unwrap();
+        started(&history, "1");
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "mine");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! From checked parameters to a supervised process.
 
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
@@ -8,7 +9,8 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::activity::Activity;
-use crate::child::{Child, ChildPlan, Pipes};
+use crate::child::{Child, Pipes};
+use crate::error::Result;
 use crate::event_log::EventLog;
 use crate::execution::{ExecutionState, Progress, Session};
 use crate::launch_plan;
@@ -21,7 +23,7 @@ use crate::state::LiveRecord;
 use crate::supervisor::{Stdin, Supervisor, Watched};
 use crate::{
     Error, EventKind, Execution, ExecutionKind, LaunchRequest, OutputStream, ProcessParameters,
-    Result, SessionResolutionContext,
+    SessionResolutionContext,
 };
 
 /// A process that runs, and what was made for it.
@@ -46,9 +48,9 @@ impl Inner {
             request, command, ..
         } = prepared;
         let id = Uuid::new_v4();
-        let (binary, plan) = launch_plan::plan(id, &request, &command, &parameters)?;
+        let (binary, mut plan) = launch_plan::plan(id, &request, &command, &parameters)?;
         self.registry.register(&request.session_id)?;
-        match self.spawn(id, &request, &binary, &plan) {
+        match self.spawn(id, &request, &binary, &mut plan) {
             Ok(spawned) => Ok(self.supervise(spawned, request, parameters, plan, turn)),
             Err(error) => {
                 self.take_back(id, &request);
@@ -62,7 +64,7 @@ impl Inner {
         id: Uuid,
         request: &LaunchRequest,
         binary: &str,
-        plan: &ChildPlan,
+        plan: &mut Command,
     ) -> Result<Spawned> {
         self.owner.launching(LiveRecord {
             execution_id: id,
@@ -109,7 +111,7 @@ impl Inner {
         spawned: Spawned,
         request: LaunchRequest,
         parameters: ProcessParameters,
-        plan: ChildPlan,
+        plan: Command,
         turn: Option<Turn>,
     ) -> Execution {
         let process_id = spawned.child.pid();
@@ -200,7 +202,7 @@ impl Inner {
                         state.started_at,
                         process_id,
                     );
-                    context.env = plan.full_env();
+                    context.env = launch_plan::full_env(&plan);
                     Lookup {
                         lookup,
                         context,

@@ -30,6 +30,9 @@ mod service;
 mod activity;
 mod child;
 mod framing;
+#[cfg(hot_paths)]
+#[doc(hidden)]
+pub mod hot_paths;
 mod launch;
 mod launch_plan;
 mod pidfd;
@@ -39,13 +42,14 @@ mod raw_log;
 mod scanner;
 mod session_resolution;
 mod state;
+mod state_folder;
 mod stop;
 mod supervisor;
 
 pub use agent_event::{AgentEvent, EventParser, Outcome, Usage};
 pub use builder::ExecutionServiceBuilder;
 pub use command::{CommandConfig, EnvPolicy, ProcessParameters, Wrapper};
-pub use error::{Error, Result};
+pub use error::Error;
 pub use event::{Event, EventKind, Output, OutputStream};
 pub use event_log::{EventStream, MemoryPolicy};
 pub use execution::{Execution, TreeUsage};

@@ -2,12 +2,13 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
+use crate::error::Result;
 use crate::history::What;
 use crate::process_table::{ProcessKey, TreeRoot, boot_id};
 use crate::scanner::ProcessScanner;
 use crate::state::{Estate, LiveRecord};
 use crate::stop::TreeEnder;
-use crate::{Error, ExecutionService, Result, SessionId};
+use crate::{Error, ExecutionService, SessionId};
 
 /// What earlier runs of this host had left behind.
 #[derive(Clone, Debug, Default)]

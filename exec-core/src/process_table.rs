@@ -36,7 +36,6 @@ pub(crate) struct Process {
     group: u32,
     /// Neither a zombie nor gone.
     pub(crate) alive: bool,
-    pub(crate) uid: u32,
     cpu_ticks: u64,
     resident_pages: u64,
     tag: Option<Uuid>,
@@ -95,19 +94,35 @@ impl ProcessTable {
     /// because a table with holes would make a stop believe that nothing is left.
     ///
     /// Processes that started before `since` are not searched for a tag: theirs is none of ours.
-    pub(crate) fn read(since: u64) -> io::Result<Self> {
-        let mut buffer = Vec::new();
+    /// Nor are those whose tag `previous` knows: what was started by an execution stays its own,
+    /// also when it has cleared its environment since. With a thousand sessions that is half of
+    /// the work.
+    pub(crate) fn read(since: u64, previous: &Self) -> io::Result<Self> {
+        let mut buffer = vec![0; PIECE];
         let mut processes = HashMap::new();
-        for entry in std::fs::read_dir("/proc")? {
-            let name = entry?.file_name();
-            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
-                continue;
-            };
-            if let Some(process) = read_process(pid, since, &mut buffer)? {
-                processes.insert(pid, process);
+        // One that ends after it was listed and before it was read may have started others, which
+        // are not in that list: so lists are read until one has nobody new.
+        let mut gone = HashSet::new();
+        loop {
+            let mut somebody_new = false;
+            for entry in std::fs::read_dir("/proc")? {
+                let name = entry?.file_name();
+                let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+                    continue;
+                };
+                if processes.contains_key(&pid) {
+                    continue;
+                }
+                somebody_new |= !gone.contains(&pid);
+                match read_process(pid, since, previous, &mut buffer)? {
+                    Some(process) => drop(processes.insert(pid, process)),
+                    None => drop(gone.insert(pid)),
+                }
+            }
+            if !somebody_new {
+                return Ok(Self { processes });
             }
         }
-        Ok(Self { processes })
     }
 
     /// The living processes of an execution, parents before their children: the leader with its
@@ -144,9 +159,13 @@ impl ProcessTable {
     }
 
     fn has(&self, key: ProcessKey) -> bool {
+        self.get(key).is_some()
+    }
+
+    fn get(&self, key: ProcessKey) -> Option<&Process> {
         self.processes
             .get(&key.pid)
-            .is_some_and(|process| process.key == key)
+            .filter(|process| process.key == key)
     }
 
     /// This process and its ancestors.
@@ -177,17 +196,17 @@ impl Process {
 
 /// The start time of a process that exists, dead or alive.
 pub(crate) fn process_key(pid: u32) -> io::Result<Option<ProcessKey>> {
-    let mut buffer = Vec::new();
-    let Some(file) = open(pid, "stat")? else {
-        return Ok(None);
-    };
-    if !read_all(file, &mut buffer)? {
-        return Ok(None);
-    }
-    Ok(Stat::parse(&buffer).map(|stat| ProcessKey {
+    let stat = read_file(pid, "stat", &mut vec![0; PIECE])?.and_then(Stat::parse);
+    Ok(stat.map(|stat| ProcessKey {
         pid,
         start_time: stat.start_time,
     }))
+}
+
+/// Whose process it is; `None` if it has ended.
+pub(crate) fn owner_of(pid: u32) -> Option<u32> {
+    let process = std::fs::metadata(format!("/proc/{pid}")).ok()?;
+    Some(process.uid())
 }
 
 /// The start time that a process would get now, or a little less.
@@ -205,21 +224,24 @@ pub(crate) fn boot_id() -> io::Result<String> {
         .to_owned())
 }
 
-fn read_process(pid: u32, since: u64, buffer: &mut Vec<u8>) -> io::Result<Option<Process>> {
+fn read_process(
+    pid: u32,
+    since: u64,
+    previous: &ProcessTable,
+    buffer: &mut Vec<u8>,
+) -> io::Result<Option<Process>> {
     let mut looks = 0;
     loop {
-        let Some(file) = open(pid, "stat")? else {
+        let Some(stat) = read_file(pid, "stat", buffer)?.and_then(Stat::parse) else {
             return Ok(None);
         };
-        let uid = file.metadata()?.uid();
-        if !read_all(file, buffer)? {
-            return Ok(None);
-        }
-        let Some(stat) = Stat::parse(buffer) else {
-            return Ok(None);
+        let key = ProcessKey {
+            pid,
+            start_time: stat.start_time,
         };
-        let mut tag = None;
-        if stat.is_alive() && !stat.is_kernel_thread() && stat.start_time >= since {
+        let mut tag = previous.get(key).and_then(|process| process.tag);
+        if tag.is_none() && stat.is_alive() && !stat.is_kernel_thread() && stat.start_time >= since
+        {
             match read_tag(pid, &stat, buffer)? {
                 Tag::Is(found) => tag = found,
                 // It is in the middle of an exec: its old environment is gone or its new one not
@@ -233,14 +255,10 @@ fn read_process(pid: u32, since: u64, buffer: &mut Vec<u8>) -> io::Result<Option
             }
         }
         return Ok(Some(Process {
-            key: ProcessKey {
-                pid,
-                start_time: stat.start_time,
-            },
+            key,
             parent: stat.parent,
             group: stat.group,
             alive: stat.is_alive(),
-            uid,
             cpu_ticks: stat.cpu_ticks,
             resident_pages: stat.resident_pages,
             tag,
@@ -254,16 +272,13 @@ enum Tag {
 }
 
 fn read_tag(pid: u32, stat: &Stat, buffer: &mut Vec<u8>) -> io::Result<Tag> {
-    let Some(file) = open(pid, "environ")? else {
+    let Some(environ) = read_file(pid, "environ", buffer)? else {
         return Ok(Tag::Is(None));
     };
-    if !read_all(file, buffer)? {
-        return Ok(Tag::Is(None));
-    }
-    let tag = find_tag(buffer);
-    let is_whole = stat
-        .environment
-        .is_some_and(|(start, end)| end > 0 && end.checked_sub(start) == Some(buffer.len() as u64));
+    let tag = find_tag(environ);
+    let is_whole = stat.environment.is_some_and(|(start, end)| {
+        end > 0 && end.checked_sub(start) == Some(environ.len() as u64)
+    });
     Ok(if tag.is_some() || is_whole {
         Tag::Is(tag)
     } else {
@@ -281,33 +296,32 @@ fn find_tag(environ: &[u8]) -> Option<Uuid> {
     Uuid::try_parse_ascii(&value[..end]).ok()
 }
 
-/// `None` if the process has ended or is not ours to look at.
-fn open(pid: u32, file: &str) -> io::Result<Option<File>> {
-    match File::open(format!("/proc/{pid}/{file}")) {
-        Ok(file) => Ok(Some(file)),
-        Err(error) if is_out_of_sight(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Reads a file of `/proc`. `read_to_end` would ask for its size first, which is always 0, and then
-/// begin with small pieces.
-fn read_all(mut file: File, buffer: &mut Vec<u8>) -> io::Result<bool> {
+/// Reads a file of a process; `None` if the process has ended or is not ours to look at.
+///
+/// `read_to_end` would ask for its size first, which is always 0, begin with small pieces, and
+/// read once more to see the end: with a thousand processes that is most of the cost of a stop.
+fn read_file<'a>(pid: u32, name: &str, buffer: &'a mut Vec<u8>) -> io::Result<Option<&'a [u8]>> {
+    let mut file = match File::open(format!("/proc/{pid}/{name}")) {
+        Ok(file) => file,
+        Err(error) if is_out_of_sight(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
     let mut len = 0;
     loop {
-        if buffer.len() < len + PIECE {
-            buffer.resize(len + PIECE, 0);
-        }
         match file.read(&mut buffer[len..]) {
             Ok(0) => break,
             Ok(read) => len += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if is_out_of_sight(&error) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if is_out_of_sight(&error) => return Ok(None),
             Err(error) => return Err(error),
         }
+        // These files fill the buffer as long as they have anything: what fits was all.
+        if len < buffer.len() {
+            break;
+        }
+        buffer.resize(2 * len, 0);
     }
-    buffer.truncate(len);
-    Ok(true)
+    Ok(Some(&buffer[..len]))
 }
 
 fn is_out_of_sight(error: &io::Error) -> bool {
@@ -416,7 +430,7 @@ mod tests {
 
     #[test]
     fn this_process_is_in_the_table_but_never_in_a_tree() {
-        let table = ProcessTable::read(0).unwrap();
+        let table = ProcessTable::read(0, &ProcessTable::default()).unwrap();
         let own = process_key(std::process::id()).unwrap().unwrap();
         assert!(table.has(own));
         let root = TreeRoot::of_stranger(Uuid::new_v4(), Some(own));
@@ -440,9 +454,12 @@ mod tests {
             .env(TAG_VARIABLE, tag.to_string())
             .spawn()
             .unwrap();
-        let mut buffer = Vec::new();
+        let mut buffer = vec![0; PIECE];
+        let none = ProcessTable::default();
         for _ in 0..500 {
-            let process = read_process(child.id(), 0, &mut buffer).unwrap().unwrap();
+            let process = read_process(child.id(), 0, &none, &mut buffer)
+                .unwrap()
+                .unwrap();
             assert_eq!(process.tag, Some(tag));
         }
         child.kill().unwrap();
@@ -473,7 +490,7 @@ mod tests {
             start_time: key.start_time + 1,
             ..key
         };
-        let table = ProcessTable::read(0).unwrap();
+        let table = ProcessTable::read(0, &ProcessTable::default()).unwrap();
         let tree = |leader| {
             let root = TreeRoot::of_stranger(Uuid::new_v4(), Some(leader));
             table.tree(&root, &HashSet::new()).len()

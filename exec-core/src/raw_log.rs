@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use crate::{Error, Result};
+use crate::Error;
+use crate::error::Result;
 
 /// The raw output of one stream, byte for byte.
 pub(crate) struct RawLog {

@@ -2,7 +2,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::{Error, Execution, Result, SessionId};
+use crate::error::Result;
+use crate::{Error, Execution, SessionId};
 
 /// Which sessions have a live execution, and which one.
 ///

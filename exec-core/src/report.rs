@@ -63,7 +63,7 @@ pub enum Watchdog {
 }
 
 /// The answer to a stop.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum StopOutcome {
     /// It was running; now no process of it is left.
     Stopped(StopReport),
@@ -72,7 +72,7 @@ pub enum StopOutcome {
 }
 
 /// What it took to stop an execution.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct StopReport {
     /// How many processes were found.

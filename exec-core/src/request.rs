@@ -7,7 +7,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result, SessionId};
+use crate::error::Result;
+use crate::{Error, SessionId};
 
 /// Who runs where: the part that every request has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,7 +103,7 @@ pub struct FollowUpRequest {
 }
 
 /// Whether an execution begins a session or continues one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExecutionKind {
     /// The first prompt of a session.

@@ -40,7 +40,8 @@ impl ProcessScanner {
         }
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let since = self.since;
-        let table = tokio::task::spawn_blocking(move || ProcessTable::read(since))
+        let previous = Arc::clone(&latest.1);
+        let table = tokio::task::spawn_blocking(move || ProcessTable::read(since, &previous))
             .await
             .map_err(io::Error::other)??;
         *latest = (number, Arc::new(table));

@@ -3,13 +3,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::builder::{ExecutionServiceBuilder, Settings};
+use crate::error::Result;
 use crate::scanner::ProcessScanner;
 use crate::session_resolution::LookupTurns;
 use crate::state::Owner;
 use crate::{
     ActiveExecutionRegistry, CommandConfig, Error, Execution, ExecutionKind, ExecutionResult,
     FollowUpRequest, History, LaunchRequest, NewChatRequest, ProcessParameters, Profile,
-    ProfileSource, Result, SessionId, StopOutcome,
+    ProfileSource, SessionId, StopOutcome,
 };
 
 /// Starts, continues and stops the executions of agents.

@@ -3,7 +3,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{Error, Result};
+use crate::Error;
+use crate::error::Result;
 
 /// The id of a session: `{EXECUTOR_TYPE}:{ACTUAL_PROJECT_ID}:{agent's own id}`.
 ///

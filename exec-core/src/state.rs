@@ -11,19 +11,21 @@
 //! Nothing is synced to disk: what the journal is for does not survive a power cut either.
 
 use std::collections::HashMap;
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::error::Result;
 use crate::process_table::{ProcessKey, boot_id};
-use crate::{Error, Result, SessionId};
+use crate::state_folder;
+use crate::{Error, SessionId};
 
-/// A journal is written anew when it has grown to this and most of it is about the past.
+/// A journal is written anew when it has grown to this, or to twice of what it was the last time,
+/// whichever is more.
 const COMPACT_AT: u64 = 256 << 10;
 
 /// The header of an owner file.
@@ -71,6 +73,7 @@ struct Journal {
     path: PathBuf,
     file: File,
     len: u64,
+    compact_at: u64,
     live: HashMap<Uuid, LiveRecord>,
 }
 
@@ -78,7 +81,8 @@ impl Owner {
     /// Makes the folder and a locked journal in it.
     pub(crate) fn open(state_dir: &Path, host: &str) -> Result<Self> {
         let folder = owners_folder(state_dir);
-        create_private_folder(&folder)?;
+        state_folder::create(state_dir)?;
+        state_folder::create(&folder)?;
         let header = Header {
             host: host.to_owned(),
             boot_id: boot_id().map_err(Error::state("read the boot id of", &folder))?,
@@ -116,15 +120,10 @@ impl Owner {
         self.write(|live| {
             live.remove(&execution_id);
             Entry::Ended { execution_id }
-        })
-    }
-
-    fn write(&self, change: impl FnOnce(&mut HashMap<Uuid, LiveRecord>) -> Entry) -> Result<()> {
-        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = change(&mut journal.live);
-        journal.append(&entry)?;
-        // Half of the file at most is about those alive, so this happens seldom enough.
-        if journal.len > COMPACT_AT && journal.live.len() < 256 {
+        })?;
+        // Here rather than at a start, where someone waits.
+        let mut journal = self.lock();
+        if journal.len > journal.compact_at {
             // The new file is locked before the old one goes: at no time is nothing owned.
             let live = journal.live.clone();
             let old = journal.path.clone();
@@ -132,6 +131,16 @@ impl Owner {
             remove(&old)?;
         }
         Ok(())
+    }
+
+    fn write(&self, change: impl FnOnce(&mut HashMap<Uuid, LiveRecord>) -> Entry) -> Result<()> {
+        let mut journal = self.lock();
+        let entry = change(&mut journal.live);
+        journal.append(&entry)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -155,11 +164,8 @@ impl Journal {
         let path = folder.join(format!("{name}.jsonl"));
         // Under another name until it is locked: nobody may find it without an owner.
         let hidden = folder.join(format!(".{name}.new"));
-        let file = OpenOptions::new()
-            .create_new(true)
-            .append(true)
-            .mode(0o600)
-            .open(&hidden)
+        let mut options = OpenOptions::new();
+        let file = state_folder::open(options.create_new(true).append(true), &hidden)
             .map_err(Error::state("create", &hidden))?;
         file.try_lock()
             .map_err(io::Error::from)
@@ -168,6 +174,7 @@ impl Journal {
             path: hidden.clone(),
             file,
             len: 0,
+            compact_at: COMPACT_AT,
             live: HashMap::new(),
         };
         journal.append(&Entry::Owner(header.clone()))?;
@@ -175,6 +182,7 @@ impl Journal {
             journal.append(&Entry::Launch(record.clone()))?;
             journal.live.insert(record.execution_id, record);
         }
+        journal.compact_at = COMPACT_AT.max(2 * journal.len);
         std::fs::rename(&hidden, &path).map_err(Error::state("rename", &hidden))?;
         journal.path = path;
         Ok(journal)
@@ -185,9 +193,11 @@ impl Journal {
             .map_err(io::Error::from)
             .map_err(Error::state("write", &self.path))?;
         line.push(b'\n');
-        self.file
-            .write_all(&line)
-            .map_err(Error::state("write", &self.path))?;
+        if let Err(error) = self.file.write_all(&line) {
+            // Half a line would spoil the next one, too.
+            let _ = self.file.set_len(self.len);
+            return Err(Error::state("write", &self.path)(error));
+        }
         self.len += line.len() as u64;
         Ok(())
     }
@@ -223,7 +233,7 @@ impl Estate {
 
     /// `None` if it has an owner or has just been removed.
     fn open(path: PathBuf) -> Result<Option<Self>> {
-        let file = match File::open(&path) {
+        let file = match state_folder::open(OpenOptions::new().read(true), &path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::state("open", &path)(error)),
@@ -282,14 +292,6 @@ impl Estate {
 
 fn owners_folder(state_dir: &Path) -> PathBuf {
     state_dir.join("owners")
-}
-
-fn create_private_folder(folder: &Path) -> Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
-        .map_err(Error::state("create", folder))
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -402,6 +404,40 @@ mod tests {
         drop(owner);
         let estates = Estate::find_all(dir.path(), "host").unwrap();
         assert_eq!(estates[0].live.len(), 1);
+    }
+
+    #[test]
+    fn many_live_executions_do_not_keep_the_journal_from_being_shortened() {
+        let dir = tempfile::tempdir().unwrap();
+        let owner = Owner::open(dir.path(), "host").unwrap();
+        for number in 0..2000 {
+            owner.launching(record(number)).unwrap();
+        }
+        for number in 2000..12_000 {
+            owner.launching(record(number)).unwrap();
+            owner.ended(Uuid::from_u128(number)).unwrap();
+        }
+        let live: usize = owner.lock().live.len();
+        let longest = 4 * COMPACT_AT;
+        let files_now = files(dir.path());
+        assert_eq!((files_now.len(), live), (1, 2000));
+        let length = std::fs::metadata(&files_now[0]).unwrap().len();
+        assert!(length <= longest, "{length} bytes");
+        drop(owner);
+        let estates = Estate::find_all(dir.path(), "host").unwrap();
+        assert_eq!(estates[0].live.len(), 2000);
+    }
+
+    #[test]
+    fn a_record_that_is_a_link_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Owner::open(dir.path(), "host").unwrap());
+        let forged = dir.path().join("forged");
+        std::fs::write(&forged, "").unwrap();
+        let link = owners_folder(dir.path()).join("x.jsonl");
+        std::os::unix::fs::symlink(&forged, &link).unwrap();
+        let error = Estate::find_all(dir.path(), "host").unwrap_err();
+        assert!(error.to_string().contains("x.jsonl"), "{error}");
     }
 
     #[test]

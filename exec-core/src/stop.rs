@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use tokio::time::Instant;
 
 use crate::pidfd::{Pidfd, raw_pid};
-use crate::process_table::{ProcessKey, ProcessTable, TreeRoot, process_key};
+use crate::process_table::{ProcessKey, ProcessTable, TreeRoot, owner_of, process_key};
 use crate::scanner::ProcessScanner;
 use crate::{StopAction, StopLadder, StopLevel};
 
@@ -121,15 +121,34 @@ impl<'a> TreeEnder<'a> {
 
     /// Brings the targets up to date; tells whether there are none.
     async fn look(&mut self) -> bool {
+        loop {
+            let found = self.look_once().await;
+            if !self.targets.is_empty() {
+                return false;
+            }
+            if !found {
+                return true;
+            }
+            // Whoever was found has ended since, but may have started others before.
+        }
+    }
+
+    /// Tells whether the look found anybody.
+    async fn look_once(&mut self) -> bool {
         let table = self.scan().await;
         let tree = table.tree(self.root, &self.found);
         let alive: Vec<ProcessKey> = tree
             .into_iter()
-            .filter(|process| self.only_uid.is_none_or(|uid| uid == process.uid))
             .map(|process| process.key)
+            // One that has ended since belongs to nobody, but has been found.
+            .filter(|key| {
+                self.only_uid
+                    .is_none_or(|uid| owner_of(key.pid).is_none_or(|owner| owner == uid))
+            })
             .filter(|key| !self.out_of_reach.contains(key))
             .collect();
         self.targets.retain(|key, _| alive.contains(key));
+        let found = !alive.is_empty();
         for key in alive {
             self.found.insert(key);
             if self.targets.contains_key(&key) {
@@ -139,7 +158,7 @@ impl<'a> TreeEnder<'a> {
                 self.targets.insert(key, target);
             }
         }
-        self.targets.is_empty()
+        found
     }
 
     /// A machine that is short of descriptors or memory gets time: giving up here would leave

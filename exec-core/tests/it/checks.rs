@@ -187,3 +187,42 @@ async fn a_follow_up_to_a_session_of_another_project_is_refused() {
     assert!(matches!(error, Error::ForeignSession { .. }), "{error}");
     assert!(!lab.workspace().join("ran").exists());
 }
+
+#[tokio::test]
+async fn a_program_of_the_workspace_is_not_taken_for_the_agent() {
+    let lab = Lab::new();
+    let folder = lab.workspace().join("bin");
+    std::fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::symlink("/bin/sh", folder.join("planted")).unwrap();
+    let profile = agent().binary("planted").variable("PATH", "bin:.:");
+    let error = refused(&lab, profile, lab.context(), "go").await;
+    assert!(matches!(error, Error::BinaryNotFound { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_wrapper_never_takes_the_agent_for_an_option() {
+    let lab = Lab::new();
+    let profile = agent().binary("--version").setup(|_, parameters| {
+        parameters.wrapper = Some(exec_core::Wrapper {
+            binary: "env".into(),
+            args: Vec::new(),
+        });
+    });
+    let error = refused(&lab, profile, lab.context(), "go").await;
+    assert!(
+        matches!(&error, Error::BinaryNotFound { binary, .. } if binary == "--version"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_state_folder_that_others_can_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let lab = Lab::new();
+    let state = lab.path("state");
+    std::fs::create_dir(&state).unwrap();
+    std::fs::set_permissions(&state, PermissionsExt::from_mode(0o777)).unwrap();
+    let error = lab.builder(agent()).build().unwrap_err();
+    let reason = std::error::Error::source(&error).unwrap().to_string();
+    assert!(reason.contains("others can write"), "{error}: {reason}");
+}

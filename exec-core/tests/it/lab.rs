@@ -357,3 +357,79 @@ pub(crate) fn files_in(folder: &Path) -> Vec<PathBuf> {
         Err(_) => Vec::new(),
     }
 }
+
+/// Says to a process of its own where its lab is.
+const HOST: &str = "EXEC_CORE_TEST_HOST";
+
+/// Runs an ignored test as a process of its own, in this lab, and expects it to pass.
+pub(crate) fn run_host(lab: &Lab, test: &str) {
+    let host = host(lab, test).output().unwrap();
+    let printed = String::from_utf8_lossy(&host.stderr);
+    assert!(host.status.success(), "{printed}");
+    assert!(lab.path("passed").exists(), "{test} did not run: {printed}");
+}
+
+/// The process of [`run_host`].
+pub(crate) fn host(lab: &Lab, test: &str) -> Command {
+    let mut host = Command::new(std::env::current_exe().unwrap());
+    host.args(["--ignored", "--exact", test, "--nocapture"])
+        .env(HOST, lab.path(""));
+    host
+}
+
+/// The lab, in a process that [`host`] has started. There is none when somebody runs all ignored
+/// tests.
+pub(crate) fn host_lab() -> Option<Lab> {
+    Some(Lab::at(Path::new(&std::env::var_os(HOST)?)))
+}
+
+/// What a process of [`run_host`] does at its end.
+pub(crate) fn host_passed(lab: &Lab) {
+    std::fs::write(lab.path("passed"), "").unwrap();
+}
+
+/// Has the kernel refuse a system call to this thread and to those it starts, as it does for
+/// whoever lacks the right to.
+pub(crate) fn refuse(call: libc::c_long) {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut steps = [
+        // The number of the call is the first field of what is looked at.
+        step(LOAD, 0, 0, 0),
+        step(JUMP_IF_EQUAL, 0, 1, u32::try_from(call).unwrap()),
+        step(
+            RETURN,
+            0,
+            0,
+            libc::SECCOMP_RET_ERRNO | u32::try_from(libc::EPERM).unwrap(),
+        ),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog {
+        len: u16::try_from(steps.len()).unwrap(),
+        filter: steps.as_mut_ptr(),
+    };
+    // SAFETY: the program and its steps live until the calls return; the kernel copies them.
+    let refused = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                std::ptr::from_ref(&filter),
+            ) == 0
+    };
+    assert!(refused, "{}", std::io::Error::last_os_error());
+}
+
+/// As on a disk that is full: a write beyond this fails.
+pub(crate) fn limit_file_size(bytes: u64) {
+    // SAFETY: no handler is installed; without this the kernel would end the process instead.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    let limit = rustix::process::Rlimit {
+        current: Some(bytes),
+        maximum: None,
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+}

@@ -2,15 +2,11 @@
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use exec_core::{History, HistoryState};
 
-use crate::lab::{Lab, Scripted, alive, files_in, script, until, within};
-
-/// Says where the host's lab is. The host is this test binary, told to run `host` alone.
-const HOST: &str = "EXEC_CORE_TEST_HOST";
+use crate::lab::{self, Lab, Scripted, alive, files_in, host_lab, script, until, within};
 
 /// A tool in its own session with our variable, one in the group, one without the variable.
 fn agent() -> Scripted {
@@ -26,13 +22,9 @@ fn agent() -> Scripted {
 #[test]
 #[ignore = "runs as a process of its own, started and killed by the other tests"]
 fn host() {
-    let Some(folder) = std::env::var_os(HOST) else {
-        return;
-    };
-    let folder = PathBuf::from(folder);
+    let Some(lab) = host_lab() else { return };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let lab = Lab::at(&folder);
         let service = lab.service(agent());
         lab.launch(&service).await;
         std::future::pending::<()>().await;
@@ -44,9 +36,7 @@ struct Host(Child);
 
 impl Host {
     async fn start(lab: &Lab) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "orphans::host"])
-            .env(HOST, lab.path(""))
+        let child = lab::host(lab, "orphans::host")
             .stdout(Stdio::null())
             .spawn()
             .unwrap();

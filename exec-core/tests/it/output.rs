@@ -3,7 +3,10 @@ use std::time::Duration;
 
 use exec_core::{AgentEvent, EventKind, MemoryPolicy, OutputStream};
 
-use crate::lab::{Lab, LineParser, all_events, lines, script, stdout_of, until, within};
+use crate::lab::{
+    Lab, LineParser, all_events, host_lab, host_passed, limit_file_size, lines, run_host, script,
+    stdout_of, until, within,
+};
 
 #[tokio::test]
 async fn a_character_split_over_two_reads_arrives_whole() {
@@ -297,6 +300,49 @@ async fn what_was_written_right_before_the_exit_is_there() {
             (2, 60000, "last")
         );
     }
+}
+
+#[test]
+fn a_log_file_that_cannot_be_written_is_told_and_stops_no_one() {
+    run_host(&Lab::new(), "output::host_with_a_full_disk");
+}
+
+/// No file of this process may become longer than 200 kB.
+#[test]
+#[ignore = "runs as a process of its own, started by the test above"]
+fn host_with_a_full_disk() {
+    let Some(lab) = host_lab() else { return };
+    limit_file_size(200_000);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let agent = "seq 100000; echo fine >&2";
+        let service = lab
+            .builder(script(agent))
+            .log_dir(lab.path("logs"))
+            .build()
+            .unwrap();
+        let execution = lab.launch(&service).await;
+        let events = all_events(&execution).await;
+        assert_eq!(lines(&events, OutputStream::Stdout).len(), 100_000);
+        let failures: Vec<_> = events
+            .iter()
+            .filter_map(|event| match &event.kind {
+                EventKind::LogFailed { message } => Some(message),
+                _ => None,
+            })
+            .collect();
+        let log = |stream| execution.log_path(stream).unwrap();
+        let stdout = log(OutputStream::Stdout);
+        assert_eq!(failures.len(), 1, "{failures:?}");
+        assert!(
+            failures[0].contains(stdout.to_str().unwrap()),
+            "{failures:?}"
+        );
+        assert_eq!(std::fs::metadata(stdout).unwrap().len(), 200_000);
+        assert_eq!(std::fs::read(log(OutputStream::Stderr)).unwrap(), b"fine\n");
+        assert!(execution.exit_report().unwrap().is_success());
+        host_passed(&lab);
+    });
 }
 
 #[test]

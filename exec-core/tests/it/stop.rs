@@ -1,8 +1,10 @@
 use std::time::{Duration, Instant};
 
-use exec_core::{Execution, SessionId, StopAction, StopLadder, StopLevel, StopOutcome, StopReport};
+use exec_core::{
+    Error, Execution, SessionId, StopAction, StopLadder, StopLevel, StopOutcome, StopReport,
+};
 
-use crate::lab::{Lab, alive, script, until_line, within};
+use crate::lab::{Lab, alive, host_lab, host_passed, refuse, run_host, script, until_line, within};
 
 async fn stop(execution: &Execution) -> StopReport {
     match within("the stop", execution.stop()).await.unwrap() {
@@ -236,4 +238,43 @@ async fn a_wrapped_agent_is_stopped_with_its_wrapper() {
     until_line(&execution, "ready").await;
     stop(&execution).await;
     assert_eq!(lab.processes(), [0; 0]);
+}
+
+#[test]
+fn a_tree_that_cannot_be_ended_is_an_error_with_its_processes() {
+    run_host(&Lab::new(), "stop::host_without_the_right_to_signal");
+}
+
+/// The kernel refuses its signals, as it does for processes of another user.
+#[test]
+#[ignore = "runs as a process of its own, started by the test above"]
+fn host_without_the_right_to_signal() {
+    let Some(lab) = host_lab() else { return };
+    // On this thread, and on those of the runtime that it starts.
+    refuse(libc::SYS_pidfd_send_signal);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let agent = "read go < gate; exit 3";
+        let made = std::process::Command::new("mkfifo")
+            .arg(lab.workspace().join("gate"))
+            .status();
+        assert!(made.unwrap().success());
+        let execution = lab.launch(&lab.service(script(agent))).await;
+        let error = within("the stop", execution.stop()).await.unwrap_err();
+        let Error::StillAlive { session_id, pids } = error else {
+            panic!("{error}");
+        };
+        assert_eq!(
+            (session_id, pids),
+            (execution.session_id(), vec![execution.process_id()])
+        );
+        assert!(alive(execution.process_id()));
+        assert!(execution.exit_report().is_none());
+
+        // It is still supervised: when it does end, that is told.
+        std::fs::write(lab.workspace().join("gate"), "go\n").unwrap();
+        let report = within("the end", execution.wait()).await.unwrap();
+        assert_eq!(report.code, Some(3));
+        host_passed(&lab);
+    });
 }

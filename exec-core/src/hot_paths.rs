@@ -1,0 +1,13 @@
+//! Private paths whose instructions are counted; only there with `--cfg hot_paths`.
+#![allow(missing_docs, reason = "not part of the public surface")]
+
+use crate::framing::LineFramer;
+
+pub fn frame_lines(chunks: &[&[u8]]) -> usize {
+    let mut framer = LineFramer::new(1024 * 1024);
+    let mut lines = 0;
+    for chunk in chunks {
+        framer.push(chunk, |_| lines += 1);
+    }
+    lines + usize::from(framer.finish().is_some())
+}
