@@ -74,8 +74,8 @@ pub enum Error {
     NoUserFile,
 }
 
-/// A result with this crate's [`Error`].
-pub type Result<T, E = Error> = std::result::Result<T, E>;
+/// Not public: two crates whose `Result`s are both imported by a glob would hide each other's.
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A profile of the user that was left out, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use exec_core::CommandConfig;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result};
+use crate::Error;
+use crate::error::Result;
 
 /// Which program a profile's `npx …` command becomes at the launch.
 ///

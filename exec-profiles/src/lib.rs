@@ -13,7 +13,7 @@ mod events;
 mod user;
 
 pub use builtin::profile_definitions;
-pub use error::{EntryError, Error, Result};
+pub use error::{EntryError, Error};
 pub use events::EventFormat;
 pub use launcher::Launcher;
 pub use profile_definition::{

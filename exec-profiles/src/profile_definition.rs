@@ -3,7 +3,8 @@ use std::sync::Arc;
 
 use exec_core::{CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, StopLadder, Wrapper};
 
-use crate::{Error, Launcher, Result};
+use crate::error::Result;
+use crate::{Error, Launcher};
 
 /// Turns the command of a profile and a request into what one launch passes to the process.
 ///

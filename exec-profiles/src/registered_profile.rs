@@ -1,7 +1,8 @@
 use exec_core::{CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, Profile};
 
+use crate::error::Result;
 use crate::user::UserPart;
-use crate::{EntryError, ProfileConfig, ProfileDefinition, Result};
+use crate::{EntryError, ProfileConfig, ProfileDefinition};
 
 /// A profile as a service gets it.
 pub(crate) struct RegisteredProfile {

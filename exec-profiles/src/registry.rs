@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use exec_core::{CommandConfig, Profile, ProfileSource};
 
 use crate::builtin::profile_definitions;
+use crate::error::Result;
 use crate::registered_profile::RegisteredProfile;
 use crate::user::{Loaded, UserFile};
 use crate::{
-    EntryError, Error, ProfileConfig, ProfileDefinition, ProfileVariantConfig, Result, UserProfile,
+    EntryError, Error, ProfileConfig, ProfileDefinition, ProfileVariantConfig, UserProfile,
 };
 
 /// The profiles of an execution service: the built-in ones, those registered in code, and those of
@@ -159,8 +160,8 @@ impl ProfileRegistry {
     /// ```
     ///
     /// # Errors
-    /// [`Error::File`] or [`Error::Syntax`] if the file cannot be read as a whole; the profiles
-    /// loaded before then stay. A single profile that is not valid is left out and reported; if it
+    /// [`Error::File`] or [`Error::Syntax`] if the file cannot be read as a whole, or if everybody
+    /// can write to it; the profiles loaded before then stay. A single profile that is not valid is left out and reported; if it
     /// was to change another one, launches of that one are refused, since without the change it
     /// could be allowed more than the user meant it to be.
     pub fn load_user_file(&self, path: impl AsRef<Path>) -> Result<LoadReport> {

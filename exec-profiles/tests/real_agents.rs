@@ -97,7 +97,8 @@ async fn real_agents_start_remember_and_leave_nothing_behind() {
             failed.push(agent.label);
         }
     }
-    let bench = lab.bench(&AGENTS[2], Launcher::Npx);
+    let gemini = AGENTS.iter().find(|agent| agent.label == "gemini").unwrap();
+    let bench = lab.bench(gemini, Launcher::Npx);
     let request = bench.new_chat(&bench.tool());
     let execution = bench.launch(request).await;
     bench.expect_stop(&execution, "stop, npx").await;

@@ -11,8 +11,7 @@
 //! # Ok::<(), exec_profiles::Error>(())
 //! ```
 
-// To add one: a file here, its line in `profile_definitions`, output of the real agent in
-// `tests/data/transcripts` with a parser in `events`, and its part in `tests/real_agents.rs`.
+// To add one: CONTRIBUTING.md of the workspace, 'Add an agent'.
 mod claude_code;
 mod codex;
 mod cursor;
@@ -27,7 +26,8 @@ pub use opencode::opencode;
 
 use exec_core::{CommandConfig, ExecutionKind, LaunchRequest, ProcessParameters};
 
-use crate::{Error, EventFormat, ProfileDefinition, Result};
+use crate::error::Result;
+use crate::{Error, EventFormat, ProfileDefinition};
 
 /// All built-in profiles.
 pub fn profile_definitions() -> Vec<ProfileDefinition> {

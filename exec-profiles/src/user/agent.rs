@@ -5,8 +5,9 @@ use exec_core::{CommandConfig, ExecutionKind, LaunchRequest, ProcessParameters, 
 
 use super::profile::SessionIdSource;
 use super::template::{Placeholder, Template, Values};
+use crate::error::Result;
 use crate::session_files::{SessionFiles, field_text};
-use crate::{Error, EventFormat, Result};
+use crate::{Error, EventFormat};
 
 /// Linux takes no single argument of more bytes than this, its final zero included.
 const ARGUMENT_LIMIT: usize = 128 * 1024;

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::de::{MapAccess, Visitor};
@@ -11,7 +12,8 @@ use tempfile::NamedTempFile;
 use toml_edit::{DocumentMut, Item, Table};
 
 use super::profile::UserProfile;
-use crate::{EntryError, Error, Result};
+use crate::error::Result;
+use crate::{EntryError, Error};
 
 /// The user's file of profiles, TOML or JSON by its ending.
 #[derive(Clone, Debug)]
@@ -93,7 +95,16 @@ impl UserFile {
 
     /// The text, or `None` if there is no file.
     fn read(&self) -> Result<Option<String>> {
-        match fs::read_to_string(&self.path) {
+        let read = || {
+            let file = File::open(&self.path)?;
+            // It says which programs are started, with the user's keys in their environment.
+            if file.metadata()?.mode() & 0o002 != 0 {
+                let reason = "everybody can write to it: take that right away (chmod o-w)";
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+            }
+            io::read_to_string(file)
+        };
+        match read() {
             Ok(text) => Ok(Some(text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(Error::File {
@@ -152,22 +163,34 @@ impl UserFile {
             .unwrap_or_default()
             .parse()
             .map_err(|error: toml_edit::TomlError| self.syntax(&error))?;
+        let trailing = document.trailing().as_str().unwrap_or_default().to_owned();
+        let mut added = false;
         let profiles = document.entry("profiles").or_insert_with(|| {
             let mut table = Table::new();
             table.set_implicit(true);
             Item::Table(table)
         });
+        let inline = profiles.is_inline_table();
         let profiles = profiles
             .as_table_like_mut()
             .ok_or_else(|| self.syntax(&"`profiles` is not a table"))?;
         match profile {
             Some(profile) => {
                 let entry = toml_edit::ser::to_document(profile).map_err(|e| self.syntax(&e))?;
-                profiles.insert(label, Item::Table(entry.into_table()));
+                let mut table = entry.into_table();
+                added = !inline && !profiles.contains_key(label);
+                if added {
+                    // What ends the file stays above what is added to its end.
+                    table.decor_mut().set_prefix(&trailing);
+                }
+                profiles.insert(label, Item::Table(table));
             }
             None => {
                 profiles.remove(label);
             }
+        }
+        if added {
+            document.set_trailing("");
         }
         Ok(document.to_string())
     }
@@ -221,6 +244,8 @@ impl UserFile {
                 .create(true)
                 .truncate(false)
                 .write(true)
+                // Whoever can open it can hold it.
+                .mode(0o600)
                 .open(&path)
         };
         open().map_err(|source| Error::File {

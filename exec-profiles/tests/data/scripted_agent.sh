@@ -1,6 +1,6 @@
 #!/bin/sh
-# A small agent for the tests: it takes the options of the agent whose name it is called by, prints
-# events in that agent's format, and remembers its sessions in $AGENT_HOME/<id>.
+# A small agent for the tests: it takes the options of all agents, prints events in the format of
+# the one whose name it is called by, and remembers its sessions in $AGENT_HOME/<id>.
 #
 # Words in the prompt steer it:
 #   [[TOOL]]   starts a tool in a session of its own, as agents do, and waits for it

@@ -209,10 +209,25 @@ fn saving_keeps_comments_order_bad_entries_and_what_others_saved() {
 }
 
 #[test]
+fn what_is_added_comes_after_the_comments_that_end_the_file() {
+    let fixture = Fixture::new();
+    for text in ["# mine\n", "[profiles.zed]\nbinary = 'z'\n# the end\n"] {
+        let path = fixture.write("p.toml", text);
+        let registry = ProfileRegistry::new();
+        registry.load_user_file(&path).unwrap();
+        registry.save_user_profile("new", &agent("1")).unwrap();
+        let saved = fs::read_to_string(&path).unwrap();
+        assert!(saved.starts_with(text), "{saved}");
+        assert_eq!(binary(&registry, "new").as_deref(), Some("1"));
+    }
+}
+
+#[test]
 fn every_way_to_write_the_table_can_be_saved_into() {
     let fixture = Fixture::new();
     for text in [
         "profiles = { a = { binary = 'x' } }\n",
+        "profiles = { a = { binary = 'x' } }\n# the end\n",
         "profiles.a.binary = 'x'\n",
         "[profiles]\na = { binary = 'x' }\n",
         "[profiles.a]\nbinary = 'x'\n[profiles.b]\nargs = [1]\n",
@@ -400,4 +415,20 @@ fn a_saver_killed_at_any_moment_leaves_a_whole_file_and_no_lock() {
         );
         saved = labels;
     }
+}
+
+#[test]
+fn a_file_that_everybody_can_write_to_is_refused() {
+    let fixture = Fixture::new();
+    let path = fixture.write("p.toml", "[profiles.mine]\nbinary = 'mine'\n");
+    let mode = |mode| fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+    let registry = ProfileRegistry::new();
+    mode(0o666);
+    let error = registry.load_user_file(&path).unwrap_err();
+    let reason = std::error::Error::source(&error).unwrap().to_string();
+    assert!(reason.contains("everybody can write"), "{error}: {reason}");
+    assert_eq!(binary(&registry, "mine"), None);
+    mode(0o664);
+    registry.load_user_file(&path).unwrap();
+    assert_eq!(binary(&registry, "mine").as_deref(), Some("mine"));
 }
