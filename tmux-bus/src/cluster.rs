@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
@@ -14,7 +15,7 @@ use crate::{
     config::{ClusterConfig, ProcessConfig, ProcessRole},
     error::{Error, Exit, Result},
     message_log::MessageLogger,
-    octal::quote,
+    octal::{quote, quote_literal},
     pane::PaneId,
     pane_io::PaneIo,
     process, ready,
@@ -28,12 +29,22 @@ const GRACE: Duration = Duration::from_secs(3);
 const PANE: (usize, usize) = (120, 40);
 
 /// How a cluster is started or found.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ClusterBuilder {
     config: ClusterConfig,
     server: ServerBuilder,
     question: Option<String>,
     log: Option<PathBuf>,
+}
+
+impl fmt::Debug for ClusterBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterBuilder")
+            .field("config", &self.config)
+            .field("server", &self.server)
+            .field("log", &self.log)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ClusterBuilder {
@@ -139,12 +150,20 @@ impl ClusterBuilder {
 /// The agents of a configuration in the panes of one private tmux session.
 ///
 /// Clones are cheap. Dropping the last one leaves the agents running; [`stop`](Self::stop) ends them.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ClusterManager {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
+impl fmt::Debug for ClusterManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterManager")
+            .field("server", &self.inner.server)
+            .field("panes", &self.inner.panes)
+            .finish_non_exhaustive()
+    }
+}
+
 struct Inner {
     config: ClusterConfig,
     server: Server,
@@ -350,7 +369,7 @@ impl ClusterManager {
     }
 
     /// Ends an agent's program with all its processes, starts it again in its pane, and returns when
-    /// it is ready. Who waits for an answer of it gets [`Error::PaneDied`].
+    /// it is ready, or when a sender that waited for the pane has got to it. Who waits for an answer of it gets [`Error::PaneDied`].
     ///
     /// # Errors
     ///
@@ -373,12 +392,12 @@ impl ClusterManager {
         self.inner.start_agent(agent, pane).await
     }
 
-    /// Ends all agents, first gently, then their processes, then the session. Returns when they are
-    /// gone. A cluster that is gone already is not an error.
+    /// Ends all agents, first gently, then their processes, then the session, and removes its folder
+    /// with the socket. Returns when they are gone. A cluster that is gone already is not an error.
     ///
     /// # Errors
     ///
-    /// [`Error::Survivors`] when processes could not be ended.
+    /// As [`Server::stop`].
     ///
     /// # Cancel safety
     ///
@@ -439,7 +458,7 @@ impl Inner {
                 quote(&agent.name)
             );
             self.server.control().one("set-option", line).await?;
-            let title = format!("select-pane -t {pane} -T {}", quote(&agent.name));
+            let title = format!("select-pane -t {pane} -T {}", quote_literal(&agent.name));
             self.server.control().one("select-pane", title).await?;
             panes.insert(agent.name.clone(), pane);
         }

@@ -12,9 +12,9 @@ use serde_saphyr::{Location, Spanned};
 
 use crate::{
     error::{Error, Result},
-    launch::shell_quote,
+    launch::{Launch, shell_quote},
     marker::Marker,
-    server::{Launch, check_session_name},
+    server::check_session_name,
 };
 
 /// What an agent is for.
@@ -47,6 +47,12 @@ impl ProcessRole {
             Self::SpecialistTesting => "specialist_testing",
             Self::Other(name) => name,
         }
+    }
+}
+
+impl fmt::Display for ProcessRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -196,7 +202,6 @@ impl Reader {
                 path: self.path.clone(),
                 place: error.location().map_or_else(|| "file".to_owned(), place),
                 reason: error.to_string(),
-                source: None,
             }
         })?;
         let folder = self.path.parent().unwrap_or(Path::new("/"));
@@ -352,7 +357,6 @@ impl Reader {
             path: self.path.clone(),
             place: place(at),
             reason,
-            source: None,
         }
     }
 }

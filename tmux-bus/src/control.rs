@@ -1,48 +1,36 @@
-//! The control-mode client: one child process for all panes of a server.
+//! The conversation with tmux: requests, and the answers to them, for all panes of a server.
 //!
 //! Two tasks share the work. The writer owns the way in and notes each request before it writes it;
 //! the reader owns stdout, never waits for anyone, and hands out blocks in the order of the requests.
-//!
-//! A client whose stdout is closed while a pane floods hangs, the server with it, until it is
-//! killed. It must therefore be killed when this process lets go of it, and also when this process
-//! itself is killed. A shell does that: it waits for the end of its own stdin, which this process
-//! holds and never writes to, and the client reads its commands from a named pipe.
 
 use std::{
     collections::VecDeque,
     path::Path,
-    process::Stdio,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::unix::pipe,
-    process::{Child, ChildStdin, ChildStdout, Command},
+    process::ChildStdout,
     sync::{mpsc, oneshot},
     task::JoinHandle,
     time::Instant,
 };
 
 use crate::{
+    client::{Client, Guard},
     error::{Error, PartialAnswer, Result},
     pane::PaneId,
     panes::{PaneInfo, Panes},
     parser::{Event, Parser},
     tap::Tap,
+    watch,
 };
-
-/// Runs the client until the lifeline ends. Opening the pipe for both directions does not wait for a
-/// writer; `-u`, because the texts of replies would be ASCII where the locale is not set; the shell gives its stdout up, so that the end of the client is the end of the stream.
-const GUARD: &str = r#"
-mkfifo -m 600 "$1" || exit
-"$2" -u -S "$3" -C attach-session -f ignore-size -t "$4" <>"$1" &
-client=$!
-exec >/dev/null
-read -r _
-kill -9 "$client"
-"#;
 
 /// How long a command may take. tmux answers within a millisecond; a server that hangs is an error.
 pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -75,7 +63,7 @@ impl Request {
         self
     }
 
-    /// Opens the tap exactly where this request stands in the stream of the pane's output.
+    /// Opens the tap where this request stands in the stream of the pane's output.
     pub(crate) fn tap(mut self, tap: &Arc<Tap>) -> Self {
         self.tap = Some(Arc::clone(tap));
         self
@@ -111,6 +99,8 @@ pub(crate) struct Shared {
     session: String,
     requests: mpsc::UnboundedSender<(Request, Answer)>,
     waiting: Mutex<Requests>,
+    /// How much of the stream the reader has taken in.
+    parsed: AtomicU64,
     pub(crate) panes: Panes,
 }
 
@@ -137,49 +127,22 @@ impl Control {
         folder: &Path,
         session: &str,
     ) -> Result<Self> {
-        let commands = folder.join(format!("commands-{}", uuid::Uuid::new_v4().simple()));
-        let mut child = Command::new("/bin/sh")
-            .args(["-c", GUARD, "tmux-bus"])
-            .arg(&commands)
-            .arg(program)
-            .arg(socket)
-            .arg(format!("={session}"))
-            .env_remove("TMUX")
-            .env_remove("TMUX_PANE")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            // An interrupt from the keyboard is for this process to handle.
-            .process_group(0)
-            .spawn()
-            .map_err(|source| Error::failed("/bin/sh", source.to_string()))?;
-        let (Some(lifeline), Some(mut stdout)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Error::failed("attach-session", "the client has no pipes"));
-        };
-        let mut parser = Parser::default();
-        let early = tokio::time::timeout(COMMAND_TIMEOUT, attached(&mut stdout, &mut parser))
-            .await
-            .map_err(|_| Error::TmuxTimeout {
-                command: "attach-session".into(),
-                after: COMMAND_TIMEOUT,
-            })??;
-        let opened = pipe::OpenOptions::new().open_sender(&commands);
-        let _ = std::fs::remove_file(&commands);
-        let stdin = opened.map_err(|source| Error::file("open", commands, source))?;
+        let Client {
+            stdin,
+            stdout,
+            guard,
+            parser,
+            early,
+        } = Client::start(program, socket, folder, session).await?;
         let (requests, receiver) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             session: session.to_owned(),
             requests,
             waiting: Mutex::default(),
+            parsed: AtomicU64::new(parser.parsed()),
             panes: Panes::new(folder),
         });
-        let reader = tokio::spawn(read(
-            Arc::downgrade(&shared),
-            (child, lifeline),
-            stdout,
-            parser,
-            early,
-        ));
+        let reader = tokio::spawn(read(Arc::downgrade(&shared), guard, stdout, parser, early));
         let writer = tokio::spawn(write(Arc::downgrade(&shared), stdin, receiver));
         let control = Self {
             shared,
@@ -187,6 +150,10 @@ impl Control {
         };
         control.list_panes().await?;
         Ok(control)
+    }
+
+    pub(crate) fn session(&self) -> &str {
+        &self.shared.session
     }
 
     /// Whether a pane is known, without asking tmux.
@@ -265,7 +232,7 @@ impl Shared {
 
     fn update(self: &Arc<Self>, infos: &[PaneInfo]) {
         self.panes
-            .update(infos, |info| watch(Arc::downgrade(self), info));
+            .update(infos, |info| watch::process_of(info, Arc::downgrade(self)));
     }
 
     fn send(&self, request: Request, answer: Answer) {
@@ -273,7 +240,8 @@ impl Shared {
         let _ = self.requests.send((request, answer));
     }
 
-    fn refresh(&self) {
+    /// Asks for the list of panes, without waiting for it.
+    pub(crate) fn refresh(&self) {
         self.send(
             Request::new("list-panes", list_panes_line(&self.session)),
             Answer::Panes,
@@ -292,14 +260,14 @@ impl Shared {
                     self.send(Request::new("set-option", line), Answer::Nobody);
                 }
             }
-            Event::Begin { ours: true } => {
+            Event::Begin { ours: true, at } => {
                 if let Some(tap) = self
                     .requests_lock()
                     .queue
                     .front_mut()
                     .and_then(|waiting| waiting.tap.take())
                 {
-                    tap.open();
+                    tap.open_at(at);
                 }
             }
             Event::End {
@@ -372,45 +340,14 @@ fn list_panes_line(session: &str) -> String {
     )
 }
 
-/// Waits for the block of the attach command itself and returns what came after it.
-async fn attached(stdout: &mut ChildStdout, parser: &mut Parser) -> Result<Vec<Event>> {
-    let mut buffer = vec![0; 4096];
-    let mut early = Vec::new();
-    let mut outcome = None;
-    while outcome.is_none() {
-        let count = stdout
-            .read(&mut buffer)
-            .await
-            .map_err(|error| Error::failed("attach-session", error.to_string()))?;
-        if count == 0 {
-            return Err(Error::failed("attach-session", "the client ended"));
-        }
-        parser.feed(&buffer[..count], |event| match event {
-            Event::End {
-                ours: false,
-                ok,
-                body,
-            } if outcome.is_none() => outcome = Some((ok, body)),
-            event => early.push(event),
-        });
-    }
-    match outcome {
-        Some((false, message)) => Err(Error::failed(
-            "attach-session",
-            String::from_utf8_lossy(&message).trim(),
-        )),
-        _ => Ok(early),
-    }
-}
-
 async fn read(
     shared: Weak<Shared>,
-    guard: (Child, ChildStdin),
+    guard: Guard,
     mut stdout: ChildStdout,
     mut parser: Parser,
     early: Vec<Event>,
 ) {
-    // The lifeline ends with this task, also by an abort, and the client with it.
+    // It ends with this task, also by an abort, and the client with it.
     let _guard = guard;
     let mut buffer = vec![0; 64 * 1024];
     let mut events = early;
@@ -424,6 +361,7 @@ async fn read(
             exit |= event == Event::Exit;
             shared.on_event(event, now);
         }
+        shared.parsed.store(parser.parsed(), Ordering::Release);
         if exit {
             return shared.end();
         }
@@ -457,6 +395,9 @@ async fn write(
                 }
                 continue;
             }
+            if let Some(tap) = &request.tap {
+                tap.arm(shared.parsed.load(Ordering::Acquire));
+            }
             waiting.queue.push_back(Waiting {
                 label: request.label,
                 missing: request.blocks,
@@ -473,42 +414,4 @@ async fn write(
             tracing::debug!(%error, "the control client takes no more commands");
         }
     }
-}
-
-/// Watches the pane's process itself: a pane that stays after its program was killed is never
-/// announced. Costs nothing until the process ends.
-#[cfg(target_os = "linux")]
-fn watch(shared: Weak<Shared>, info: &PaneInfo) -> Option<JoinHandle<()>> {
-    use rustix::process::{Pid, PidfdFlags, pidfd_open};
-
-    let raw = i32::try_from(info.pid).ok()?;
-    let pidfd = pidfd_open(Pid::from_raw(raw)?, PidfdFlags::NONBLOCK).ok()?;
-    #[allow(
-        deprecated,
-        reason = "the sound use with an owned descriptor; the replacement is unsafe and younger than our minimum"
-    )]
-    let fd = tokio::io::unix::AsyncFd::with_interest(pidfd, tokio::io::Interest::READABLE).ok()?;
-    let (pane, pid) = (info.id, info.pid);
-    Some(tokio::spawn(async move {
-        if fd.readable().await.is_err() {
-            return;
-        }
-        // tmux reads the last output and the status in its own time; its list comes after both.
-        for _ in 0..3 {
-            let Some(shared) = shared.upgrade() else {
-                return;
-            };
-            shared.refresh();
-            drop(shared);
-            tokio::time::sleep(Duration::from_millis(4)).await;
-        }
-        if let Some(shared) = shared.upgrade() {
-            shared.panes.process_gone(pane, pid);
-        }
-    }))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn watch(_shared: Weak<Shared>, _info: &PaneInfo) -> Option<JoinHandle<()>> {
-    None
 }

@@ -62,6 +62,7 @@ pub(crate) struct Detector {
     count: u64,
     pending: Vec<Pending>,
     hits: Vec<Hit>,
+    first_echo: Option<u64>,
     last_echo: Option<u64>,
 }
 
@@ -89,6 +90,7 @@ impl Detector {
             count: 0,
             pending: Vec::new(),
             hits: Vec::new(),
+            first_echo: None,
             last_echo: None,
         }
     }
@@ -100,6 +102,16 @@ impl Detector {
     /// Whether an occurrence waits for what follows it.
     pub(crate) fn is_undecided(&self) -> bool {
         !self.pending.is_empty()
+    }
+
+    /// How many characters have come.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Where the message's end was first seen.
+    pub(crate) fn first_echo(&self) -> Option<u64> {
+        self.first_echo
     }
 
     /// Where the message's end was last seen.
@@ -172,6 +184,7 @@ impl Detector {
         }
         self.tail.push_back(folded);
         if self.echo.print(c) {
+            self.first_echo.get_or_insert(self.count);
             self.last_echo = Some(self.count);
         }
         if c == self.marker.last() && self.marker.ends(self.tail.make_contiguous()) {

@@ -7,8 +7,6 @@ use crate::pane::PaneId;
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-type Source = Box<dyn std::error::Error + Send + Sync>;
-
 /// What went wrong, one variant for each thing that a caller can do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -116,9 +114,6 @@ pub enum Error {
         place: String,
         /// What is wrong there.
         reason: String,
-        /// The cause, where there is one.
-        #[source]
-        source: Option<Source>,
     },
 
     /// The message was refused before anything was sent.
@@ -309,6 +304,15 @@ pub enum Refusal {
         "it has a newline or a control character, and the program does not ask for bracketed paste: each newline would submit (SendOptions::allow_unbracketed sends it all the same)"
     )]
     Unbracketed,
+    /// The message has a character on which the pane's terminal acts, such as an interrupt. A
+    /// bracketed paste does not keep it from that.
+    #[error(
+        "it has the byte {byte:#04x}, on which the pane's terminal acts (SendOptions::allow_unbracketed sends it all the same)"
+    )]
+    Acts {
+        /// The first such byte.
+        byte: u8,
+    },
     /// A line is longer than a terminal in canonical mode can take.
     #[error(
         "a line of it has {length} bytes, and the pane's terminal reads whole lines of at most {limit}"
@@ -322,7 +326,7 @@ pub enum Refusal {
 }
 
 /// How a pane's program ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Exit {
     /// It exited with this status.

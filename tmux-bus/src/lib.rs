@@ -4,11 +4,13 @@ mod error;
 mod pane;
 mod version;
 
+mod client;
 mod control;
 mod octal;
 mod panes;
 mod parser;
 mod tap;
+mod watch;
 
 mod folder;
 mod launch;
@@ -18,10 +20,14 @@ mod tmux;
 
 mod answer;
 mod detector;
+#[cfg(hot_paths)]
+#[doc(hidden)]
+pub mod hot_paths;
 mod marker;
 mod transcript;
 mod vt;
 
+mod buffer;
 mod pane_io;
 mod queue;
 mod reading;
@@ -40,9 +46,10 @@ pub use agent::{Agent, AskOptions};
 pub use cluster::{AgentStatus, ClusterBuilder, ClusterManager, ClusterStatus};
 pub use config::{ClusterConfig, ProcessConfig, ProcessRole};
 pub use error::{Error, Exit, PartialAnswer, Refusal, Result};
+pub use launch::Launch;
 pub use message::{Message, MessageLogEntry, MessageType};
 pub use message_log::{LogFilter, LogFollower, MessageLog, MessageLogger, SkippedLine};
 pub use pane::PaneId;
 pub use pane_io::{AnswerEnd, PaneIo, ResponseOptions, Sent};
 pub use send::SendOptions;
-pub use server::{Launch, Server, ServerBuilder};
+pub use server::{Server, ServerBuilder};

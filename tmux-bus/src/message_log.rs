@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -27,7 +28,8 @@ impl MessageLogger {
     /// Where the specification has it, relative to the cluster's folder.
     pub const DEFAULT_PATH: &str = "logs/messages.jsonl";
 
-    /// A logger for a file. Its folder is created; the file is with the first message.
+    /// A logger for a file. Its folder is created; the file is with the first message. What is
+    /// created is for this user only: the log holds all that is said.
     ///
     /// # Errors
     ///
@@ -35,7 +37,11 @@ impl MessageLogger {
     pub fn new(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(|source| Error::file("create", folder, source))?;
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(folder)
+                .map_err(|source| Error::file("create", folder, source))?;
         }
         Ok(Self { path })
     }
@@ -106,6 +112,7 @@ fn append_line(path: &Path, line: &[u8]) -> io::Result<()> {
         .create(true)
         .read(true)
         .append(true)
+        .mode(0o600)
         .open(path)?;
     file.lock()?;
     let end = file.seek(SeekFrom::End(0))?;

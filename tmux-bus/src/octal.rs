@@ -1,4 +1,4 @@
-//! The two quotings of control mode: octal escapes in `%output`, and words of a command line.
+//! The quotings of control mode: octal escapes in `%output`, and words of a command line.
 
 /// Appends the bytes of an `%output` value: tmux writes bytes below space and the backslash as `\ooo`.
 ///
@@ -50,6 +50,26 @@ pub(crate) fn quote(bytes: impl AsRef<[u8]>) -> String {
     word
 }
 
+/// As [`quote`], for a word in which tmux expands formats: there `#(...)` would run a command.
+pub(crate) fn quote_literal(bytes: impl AsRef<[u8]>) -> String {
+    let bytes = bytes.as_ref();
+    let mut literal = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some((&byte, after)) = rest.split_first() {
+        if byte != b'#' {
+            literal.push(byte);
+            rest = after;
+            continue;
+        }
+        let run = rest.iter().take_while(|&&b| b == b'#').count();
+        // `##` stands for `#`, but before a bracket, where styles begin, tmux keeps all as it is.
+        let copies = if rest.get(run) == Some(&b'[') { 1 } else { 2 };
+        literal.resize(literal.len() + run * copies, b'#');
+        rest = &rest[run..];
+    }
+    quote(literal)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -86,6 +106,18 @@ mod tests {
             (b"\\\\015", b"\\\r"),
         ] {
             assert_eq!(unescape(value), expected);
+        }
+    }
+
+    #[test]
+    fn formats_are_not_expanded() {
+        for (text, expected) in [
+            ("plain", "\"plain\""),
+            ("a#(b)", "\"a##(b)\""),
+            ("##{x}#", "\"####{x}##\""),
+            ("#[x]##[y]", "\"#[x]##[y]\""),
+        ] {
+            assert_eq!(quote_literal(text), expected);
         }
     }
 

@@ -60,11 +60,19 @@ impl ResponseOptions {
 
 /// Sends messages to the panes of one server and reads the answers. Clones are cheap and share the
 /// server's one control-mode client.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct PaneIo {
     control: Control,
     folder: PathBuf,
     max_answer: usize,
+}
+
+impl fmt::Debug for PaneIo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PaneIo")
+            .field("session", &self.control.session())
+            .finish_non_exhaustive()
+    }
 }
 
 /// A message that was submitted. Holds the pane's turn: until it is dropped or its answer is read,

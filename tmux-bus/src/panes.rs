@@ -44,13 +44,14 @@ impl PaneInfo {
         let id = PaneId::parse(next()?.as_bytes())?;
         let dead = next()? == "1";
         let (status, signal) = (next()?.parse().ok(), next()?.parse().ok());
+        let pid = next()?.parse().unwrap_or(0);
+        let (tty, launch, agent) = (next()?.to_owned(), next()?.to_owned(), next()?.to_owned());
         let exit = match (status, signal) {
             (_, Some(signal)) if signal != 0 => Exit::Signal(signal),
+            (Some(status), _) if !launch.is_empty() => launch::exit(status),
             (Some(status), _) => Exit::Status(status),
             _ => Exit::Unknown,
         };
-        let pid = next()?.parse().unwrap_or(0);
-        let (tty, launch, agent) = (next()?.to_owned(), next()?.to_owned(), next()?.to_owned());
         let ours = flag(next()?);
         // Newer versions of tmux know it themselves.
         let bracketing = next().and_then(flag).or(ours);
@@ -89,6 +90,10 @@ struct Pane {
     pid: u32,
     tty: String,
     launch: String,
+    /// A launch is under way: what tmux says of an earlier one is out of date.
+    starting: bool,
+    /// This process has sent a message to the program that was launched.
+    asked: bool,
     taps: Vec<Weak<Tap>>,
     last_output: Option<SystemTime>,
     queue: Arc<Queue>,
@@ -108,6 +113,7 @@ impl Drop for Pane {
 pub(crate) struct Target {
     pub(crate) bracketing: bool,
     pub(crate) exit: Option<Exit>,
+    pub(crate) pid: u32,
     pub(crate) tty: String,
 }
 
@@ -154,6 +160,10 @@ impl Panes {
             let pane = panes
                 .entry(info.id)
                 .or_insert_with(|| Pane::new(&self.folder, info.id));
+            if pane.starting && pane.launch != info.launch {
+                continue;
+            }
+            pane.starting = false;
             // Another program than before, perhaps started by another process.
             if pane.launch != info.launch || (pane.pid != 0 && pane.pid != info.pid) {
                 pane.restarted(&info.launch);
@@ -193,6 +203,7 @@ impl Panes {
         self.lock().get(&id).map(|pane| Target {
             bracketing: pane.bracketing,
             exit: pane.exit,
+            pid: pane.pid,
             tty: pane.tty.clone(),
         })
     }
@@ -205,13 +216,33 @@ impl Panes {
         self.lock().get(&id).and_then(|pane| pane.last_output)
     }
 
-    /// A program is about to be started in a pane.
+    /// A program is about to be started in a pane. Until [`started`](Self::started), lists that
+    /// were asked for before are not believed.
     pub(crate) fn starting(&self, id: PaneId, launch: &str) {
         let mut panes = self.lock();
-        panes
+        let pane = panes
             .entry(id)
-            .or_insert_with(|| Pane::new(&self.folder, id))
-            .restarted(launch);
+            .or_insert_with(|| Pane::new(&self.folder, id));
+        pane.restarted(launch);
+        pane.starting = true;
+    }
+
+    /// tmux has started it, or failed to: every list from now on is newer.
+    pub(crate) fn started(&self, id: PaneId) {
+        if let Some(pane) = self.lock().get_mut(&id) {
+            pane.starting = false;
+        }
+    }
+
+    /// A message was submitted to a pane.
+    pub(crate) fn asked(&self, id: PaneId) {
+        if let Some(pane) = self.lock().get_mut(&id) {
+            pane.asked = true;
+        }
+    }
+
+    pub(crate) fn was_asked(&self, id: PaneId) -> bool {
+        self.lock().get(&id).is_some_and(|pane| pane.asked)
     }
 
     /// Adds a reader of a pane's output.
@@ -240,6 +271,8 @@ impl Pane {
             pid: 0,
             tty: String::new(),
             launch: String::new(),
+            starting: false,
+            asked: false,
             taps: Vec::new(),
             last_output: None,
             queue: Arc::new(Queue::new(folder, id)),
@@ -276,6 +309,7 @@ impl Pane {
         self.exit = None;
         self.pid = 0;
         self.bracketing = false;
+        self.asked = false;
         self.tokenizer = Tokenizer::default();
         launch.clone_into(&mut self.launch);
     }
@@ -293,5 +327,28 @@ impl Pane {
         {
             f(&tap);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_from_before_a_start_does_not_undo_what_the_program_asked_for() {
+        let panes = Panes::new(Path::new("/nowhere"));
+        let id = PaneId::parse(b"%1").unwrap();
+        let list = |text: &str| panes.update(&PaneInfo::parse(text), |_| None);
+        let before = "%1\t1\t\t9\t10\t/dev/pts/1\told\tagent\t0\t";
+        let after = "%1\t0\t\t\t11\t/dev/pts/2\tnew\tagent\t0\t";
+        list(before);
+        panes.starting(id, "new");
+        list(before);
+        panes.output(id, b"\x1b[?2004h> ", Instant::now());
+        panes.started(id);
+        list(after);
+        let target = panes.target(id).unwrap();
+        assert!(target.bracketing);
+        assert_eq!(target.exit, None);
     }
 }

@@ -5,8 +5,9 @@ use crate::{octal, pane::PaneId};
 /// What tmux said. Bytes, because a pane's output need not be text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A command's block has begun. `ours` is false for the attach command itself.
-    Begin { ours: bool },
+    /// A command's block has begun. `ours` is false for the attach command itself; `at` is the place
+    /// in the stream.
+    Begin { ours: bool, at: u64 },
     /// A command's block has ended.
     End { ours: bool, ok: bool, body: Vec<u8> },
     /// A pane's output.
@@ -23,6 +24,8 @@ pub(crate) struct Parser {
     /// The last line's beginning, as long as its end has not come.
     rest: Vec<u8>,
     block: Option<Block>,
+    /// How much of the stream is parsed.
+    parsed: u64,
 }
 
 #[derive(Debug)]
@@ -34,6 +37,11 @@ struct Block {
 }
 
 impl Parser {
+    /// How many bytes of the stream are parsed.
+    pub(crate) fn parsed(&self) -> u64 {
+        self.parsed
+    }
+
     pub(crate) fn feed(&mut self, mut bytes: &[u8], mut event: impl FnMut(Event)) {
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             if self.rest.is_empty() {
@@ -51,6 +59,7 @@ impl Parser {
     }
 
     fn line(&mut self, line: &[u8], event: &mut impl FnMut(Event)) {
+        self.parsed += line.len() as u64 + 1;
         if let Some(block) = &mut self.block {
             let ok = if line.strip_prefix(b"%end ") == Some(&block.guard) {
                 true
@@ -84,7 +93,10 @@ impl Parser {
                 event(Event::Output { pane, bytes });
             }
             b"%begin" => {
-                event(Event::Begin { ours: ours(value) });
+                event(Event::Begin {
+                    ours: ours(value),
+                    at: self.parsed,
+                });
                 self.block = Some(Block {
                     guard: value.to_vec(),
                     body: Vec::new(),
@@ -132,7 +144,7 @@ mod tests {
         assert_eq!(
             events,
             [
-                Event::Begin { ours: true },
+                Event::Begin { ours: true, at: 16 },
                 Event::End {
                     ours: true,
                     ok: true,
@@ -166,7 +178,10 @@ mod tests {
         assert_eq!(
             events,
             [
-                Event::Begin { ours: false },
+                Event::Begin {
+                    ours: false,
+                    at: 13
+                },
                 Event::End {
                     ours: false,
                     ok: true,

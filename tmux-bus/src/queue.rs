@@ -1,15 +1,17 @@
 //! One sender at a time a pane, in one process and across processes, in the order of arrival.
 //!
-//! Within a process a fair semaphore keeps the order. Across processes each sender at the head of
-//! its process takes a numbered ticket, a file that it holds locked, and waits for the locks of all
-//! lower numbers. The kernel releases the lock of a process that dies, so that no ticket has to be
-//! judged by its age.
+//! Within a process a fair semaphore keeps the order. Across processes the lock of one file is the
+//! turn. Who finds it free, and nobody waiting, takes it by three system calls on files that stay
+//! open. Everybody else takes a numbered ticket, a file that it holds locked, waits for the locks of
+//! all lower numbers, and then for the turn. The kernel releases the locks of a process that dies,
+//! so that nothing has to be judged by its age.
 
 use std::{
     fs::{self, File, TryLockError},
     io,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -29,12 +31,15 @@ pub(crate) struct Queue {
     folder: PathBuf,
     turn: Arc<Semaphore>,
     places: Arc<Semaphore>,
+    /// Used by who has the semaphore only: a lock taken twice through one open file is one lock.
+    files: OnceLock<Files>,
 }
 
 /// The right to send to a pane. Dropping it lets the next sender go on.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    _ticket: Ticket,
+    // The fields are dropped in this order.
+    _lock: Held,
     _turn: OwnedSemaphorePermit,
     _place: OwnedSemaphorePermit,
 }
@@ -46,6 +51,7 @@ impl Queue {
             folder: folder.join(format!("queue-{}", pane.number())),
             turn: Arc::new(Semaphore::new(1)),
             places: Arc::new(Semaphore::new(MAX_WAITING)),
+            files: OnceLock::new(),
         }
     }
 
@@ -62,41 +68,100 @@ impl Queue {
             .acquire_owned()
             .await
             .map_err(|_| full())?;
-        let failed = |source| Error::file("take a ticket in", &self.folder, source);
-        let mut ticket = Ticket::take(&self.folder).map_err(failed)?;
-        if !ticket.try_wait().map_err(failed)? {
-            // A lock cannot be waited for without a thread. If the caller gives up, the thread ends
-            // when the senders before it are through, and drops the ticket then.
-            ticket = tokio::task::spawn_blocking(move || ticket.wait().map(|()| ticket))
-                .await
-                .map_err(io::Error::other)
-                .flatten()
-                .map_err(failed)?;
-        }
+        let failed = |source| Error::file("take a turn in", &self.folder, source);
+        let lock = match self.files().and_then(Files::try_lock).map_err(failed)? {
+            Some(lock) => lock,
+            None => {
+                let folder = self.folder.clone();
+                // A lock cannot be waited for without a thread. If the caller gives up, the thread
+                // ends when the senders before it are through, and drops the lock then.
+                tokio::task::spawn_blocking(move || wait_in_line(&folder))
+                    .await
+                    .map_err(io::Error::other)
+                    .flatten()
+                    .map_err(failed)?
+            }
+        };
         Ok(Turn {
-            _ticket: ticket,
+            _lock: lock,
             _turn: turn,
             _place: place,
         })
     }
 
-    /// Whether a sender, of any process, holds or waits for the turn.
+    /// Whether a sender, of any process, has the turn.
     pub(crate) fn is_busy(&self) -> bool {
-        self.turn.available_permits() == 0
-            || tickets(&self.folder).is_ok_and(|tickets| {
-                tickets
-                    .iter()
-                    .any(|path| matches!(is_free(path), Ok(false)))
-            })
+        self.turn.available_permits() == 0 || matches!(is_free(&self.folder.join(TURN)), Ok(false))
+    }
+
+    fn files(&self) -> io::Result<&Files> {
+        if let Some(files) = self.files.get() {
+            return Ok(files);
+        }
+        let files = Files::open(&self.folder)?;
+        Ok(self.files.get_or_init(|| files))
     }
 }
 
-impl Turn {
-    /// The number of this turn, growing with each sender of any process.
-    #[cfg(test)]
-    fn number(&self) -> u64 {
-        self._ticket.number
+const TURN: &str = "turn";
+/// Held shared by all who wait in line.
+const WAITING: &str = "waiting";
+
+/// The files of a queue, kept open.
+#[derive(Debug)]
+struct Files {
+    turn: Arc<File>,
+    waiting: File,
+}
+
+impl Files {
+    fn open(folder: &Path) -> io::Result<Self> {
+        // Not recursive: the session's folder goes with the session, and must not come back.
+        match fs::DirBuilder::new().mode(0o700).create(folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        Ok(Self {
+            turn: Arc::new(open(&folder.join(TURN))?),
+            waiting: open(&folder.join(WAITING))?,
+        })
     }
+
+    /// The turn, if it is free and nobody waits for it.
+    fn try_lock(&self) -> io::Result<Option<Held>> {
+        if !is_locked_now(self.turn.try_lock())? {
+            return Ok(None);
+        }
+        let held = Held(Arc::clone(&self.turn));
+        if !is_locked_now(self.waiting.try_lock())? {
+            return Ok(None);
+        }
+        self.waiting.unlock()?;
+        Ok(Some(held))
+    }
+}
+
+/// The lock of a file, which goes with this value.
+#[derive(Debug)]
+struct Held(Arc<File>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.unlock() {
+            tracing::warn!(%error, "a turn could not be given back");
+        }
+    }
+}
+
+/// Waits for the turn behind all who came before. Through files of its own: when the caller has
+/// given up, another sender of this process uses the others.
+fn wait_in_line(folder: &Path) -> io::Result<Held> {
+    let files = Files::open(folder)?;
+    files.waiting.lock_shared()?;
+    let ticket = Ticket::take(folder)?;
+    ticket.wait()?;
+    files.turn.lock()?;
+    Ok(Held(files.turn))
 }
 
 #[derive(Debug)]
@@ -110,14 +175,8 @@ struct Ticket {
 
 impl Ticket {
     fn take(folder: &Path) -> io::Result<Self> {
-        let door = match open(&folder.join("door")) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(folder)?;
-                open(&folder.join("door"))?
-            }
-            other => other?,
-        };
-        // Held for three system calls only, so that waiting for it inline is fine.
+        let door = open(&folder.join("door"))?;
+        // Held for three system calls only.
         door.lock()?;
         let before = tickets(folder)?;
         let number = before
@@ -135,19 +194,7 @@ impl Ticket {
         })
     }
 
-    /// Whether all tickets before this one are through.
-    fn try_wait(&self) -> io::Result<bool> {
-        for path in &self.before {
-            if !is_free(path)? {
-                return Ok(false);
-            }
-            // What a dead process left behind: its number is not given again while a higher ticket
-            // stands, and this one is higher.
-            remove(path)?;
-        }
-        Ok(true)
-    }
-
+    /// Waits until all tickets before this one are through.
     fn wait(&self) -> io::Result<()> {
         for path in &self.before {
             match File::open(path) {
@@ -155,6 +202,8 @@ impl Ticket {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
+            // What a dead process left behind: its number is not given again while a higher ticket
+            // stands, and this one is higher.
             remove(path)?;
         }
         Ok(())
@@ -176,6 +225,7 @@ fn open(path: &Path) -> io::Result<File> {
         .truncate(false)
         .read(true)
         .write(true)
+        .mode(0o600)
         .open(path)
 }
 
@@ -194,13 +244,17 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
+fn is_locked_now(tried: std::result::Result<(), TryLockError>) -> io::Result<bool> {
+    match tried {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
 fn is_free(path: &Path) -> io::Result<bool> {
     match File::open(path) {
-        Ok(file) => match file.try_lock_shared() {
-            Ok(()) => Ok(true),
-            Err(TryLockError::WouldBlock) => Ok(false),
-            Err(TryLockError::Error(error)) => Err(error),
-        },
+        Ok(file) => is_locked_now(file.try_lock_shared()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
         Err(error) => Err(error),
     }
@@ -209,17 +263,11 @@ fn is_free(path: &Path) -> io::Result<bool> {
 /// The tickets that are there, lowest first.
 fn tickets(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut tickets = Vec::new();
-    match fs::read_dir(folder) {
-        Ok(entries) => {
-            for entry in entries {
-                let path = entry?.path();
-                if number(&path).is_some() {
-                    tickets.push(path);
-                }
-            }
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if number(&path).is_some() {
+            tickets.push(path);
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
     }
     // The numbers are written with all their digits.
     tickets.sort_unstable();
@@ -236,36 +284,88 @@ mod tests {
         "%1".parse().unwrap()
     }
 
+    /// Waits until so many stand in line.
+    async fn in_line(queue: &Queue, count: usize) {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(40);
+        while tickets(&queue.folder).unwrap().len() < count {
+            assert!(tokio::time::Instant::now() < deadline);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     #[tokio::test]
-    async fn another_queue_on_the_same_folder_waits_and_goes_on_in_order() {
+    async fn other_queues_on_the_same_folder_wait_and_go_on_in_order() {
         let folder = tempfile::tempdir().unwrap();
-        // Two queues are two processes as far as the files can tell.
+        // Several queues are several processes as far as the files can tell.
+        let queue = || Arc::new(Queue::new(folder.path(), pane()));
+        let a = queue();
+        let first = a.turn().await.unwrap();
+        let through = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let mut waiting = Vec::new();
+        for i in 0..4 {
+            let (queue, through) = (queue(), Arc::clone(&through));
+            assert!(queue.is_busy());
+            waiting.push(tokio::spawn(async move {
+                let _turn = queue.turn().await.unwrap();
+                through.lock().unwrap().push(i);
+            }));
+            in_line(&a, i + 1).await;
+        }
+        assert!(through.lock().unwrap().is_empty());
+        drop(first);
+        // Who comes now comes last, although the turn may be free for a moment.
+        let last = a.turn().await.unwrap();
+        assert_eq!(*through.lock().unwrap(), [0, 1, 2, 3]);
+        drop(last);
+        for task in waiting {
+            task.await.unwrap();
+        }
+        assert!(!a.is_busy());
+        assert!(tickets(&a.folder).unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_in_line_does_not_take_the_turn_of_another() {
+        let folder = tempfile::tempdir().unwrap();
         let (a, b) = (
             Queue::new(folder.path(), pane()),
             Queue::new(folder.path(), pane()),
         );
         let first = a.turn().await.unwrap();
-        assert!(b.is_busy());
-        let waiting = tokio::spawn(async move { b.turn().await.unwrap().number() });
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-        while tickets(&a.folder).unwrap().len() < 2 {
+        let given_up = tokio::time::timeout(Duration::from_millis(50), b.turn()).await;
+        assert!(given_up.is_err());
+        in_line(&a, 1).await;
+        drop(first);
+        // Behind the thread that still stands in line for nobody.
+        let second = b.turn().await.unwrap();
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(40);
+        while !tickets(&a.folder).unwrap().is_empty() {
             assert!(tokio::time::Instant::now() < deadline);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert!(!waiting.is_finished());
-        let number = first.number();
-        drop(first);
-        assert_eq!(waiting.await.unwrap(), number + 1);
+        assert!(a.is_busy(), "its end does not end ours");
+        drop(second);
         assert!(!a.is_busy());
     }
 
     #[tokio::test]
     async fn a_ticket_of_a_dead_process_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
-        let queue = Queue::new(folder.path(), pane());
-        fs::create_dir_all(&queue.folder).unwrap();
-        File::create(path(&queue.folder, 7)).unwrap();
-        assert_eq!(queue.turn().await.unwrap().number(), 8);
+        let (a, b) = (
+            Queue::new(folder.path(), pane()),
+            Queue::new(folder.path(), pane()),
+        );
+        let first = a.turn().await.unwrap();
+        File::create(path(&a.folder, 7)).unwrap();
+        let waiting = tokio::spawn(async move { b.turn().await.map(drop) });
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(40);
+        while !path(&a.folder, 8).exists() {
+            assert!(tokio::time::Instant::now() < deadline);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(first);
+        waiting.await.unwrap().unwrap();
+        a.turn().await.unwrap();
     }
 
     #[tokio::test]

@@ -7,11 +7,11 @@ use tokio::time::Instant;
 use crate::{
     answer,
     control::{Control, Request},
-    detector::{Detector, Question, Sighting},
+    detector::{Detector, Hit, Question, Sighting},
     error::{Error, PartialAnswer, Result},
     marker::Marker,
     pane_io::{AnswerEnd, ResponseOptions, Sent},
-    tap::{End, deadline},
+    tap::{End, Taken, deadline},
     transcript::Transcript,
     vt::{Step, Tokenizer},
 };
@@ -50,6 +50,8 @@ pub(crate) struct Reading<'a> {
     before: Sighting,
     checked_hits: usize,
     unchecked: bool,
+    /// How many characters may have been printed before the question was there.
+    early: u64,
 }
 
 /// How the wait ended.
@@ -85,6 +87,7 @@ impl<'a> Reading<'a> {
             scrolled: None,
             checked_hits: 0,
             unchecked: false,
+            early: 0,
         }
     }
 
@@ -103,7 +106,7 @@ impl<'a> Reading<'a> {
         let tap = &self.sent.submitted.tap;
         loop {
             let taken = tap.take();
-            self.feed(&taken.bytes);
+            self.feed(&taken);
             if let Some(found) = self.look().await? {
                 return Ok(found);
             }
@@ -113,7 +116,7 @@ impl<'a> Reading<'a> {
             if let Some(end) = taken.end {
                 // What came between the look and the end is in the tap.
                 let rest = tap.take();
-                self.feed(&rest.bytes);
+                self.feed(&rest);
                 self.detector.quiet();
                 match self.look_at_last().await {
                     Some(found) => return Ok(found),
@@ -142,7 +145,16 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn feed(&mut self, bytes: &[u8]) {
+    fn feed(&mut self, taken: &Taken) {
+        let (early, rest) = taken.bytes.split_at(taken.early);
+        self.feed_bytes(early);
+        if !early.is_empty() {
+            self.early = self.detector.count();
+        }
+        self.feed_bytes(rest);
+    }
+
+    fn feed_bytes(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -183,9 +195,7 @@ impl<'a> Reading<'a> {
     /// Decides on what has come, without waiting.
     async fn look(&mut self) -> Result<Option<Found>> {
         if !self.draws {
-            return Ok(self.detector.hits().first().map(|hit| Found {
-                line: Some(hit.line),
-            }));
+            return Ok(self.first_hit());
         }
         if self.detector.hits().len() > self.checked_hits {
             return self.check_screen().await;
@@ -237,7 +247,18 @@ impl<'a> Reading<'a> {
             return Some(found);
         }
         // A program that ends restores the screen: its last lines are what the stream has.
-        self.detector.hits().first().map(|hit| Found {
+        self.first_hit()
+    }
+
+    /// The first marker that was printed after the question. Among what may be older, the terminal's
+    /// echo of the question tells, if there is one.
+    fn first_hit(&self) -> Option<Found> {
+        let echoed = self.sent.submitted.echoed;
+        let after = self.detector.first_echo();
+        let counts =
+            |hit: &&Hit| hit.at > self.early || !echoed || after.is_some_and(|echo| echo < hit.at);
+        let hit = self.detector.hits().iter().find(counts)?;
+        Some(Found {
             line: Some(hit.line),
         })
     }
@@ -253,7 +274,7 @@ impl<'a> Reading<'a> {
             AnswerEnd::AtMarker => loop {
                 // The rest of the marker's line.
                 let taken = tap.take();
-                self.feed(&taken.bytes);
+                self.feed(&taken);
                 let complete = found
                     .line
                     .is_none_or(|line| self.transcript.line_number() > line);
@@ -264,7 +285,7 @@ impl<'a> Reading<'a> {
             },
         }
         let taken = tap.take();
-        self.feed(&taken.bytes);
+        self.feed(&taken);
         if taken.overflow {
             return Err(self.too_long());
         }

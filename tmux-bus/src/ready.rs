@@ -19,7 +19,8 @@ use crate::{
 /// a line may look like one.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Waits until the agent shows its prompt or, if there is a question, has answered it.
+/// Waits until the agent shows its prompt or, if there is a question, has answered it. One that got a
+/// message counts as ready.
 pub(crate) async fn wait(
     server: &Server,
     pane: PaneId,
@@ -71,10 +72,16 @@ async fn prompt(server: &Server, pane: PaneId, timeout: Duration) -> Result<()> 
             None => {}
         }
         let (screen, row) = screen(server, pane).await?;
-        if answer::waits_for_input(&screen, row) {
+        // A sender that waited for the pane may have been faster, and the agent works already.
+        let panes = server.control().panes();
+        if answer::waits_for_input(&screen, row) || panes.was_asked(pane) {
             return Ok(());
         }
         if Instant::now() >= deadline {
+            // The same for a sender of another process.
+            if panes.queue(pane).is_some_and(|queue| queue.is_busy()) {
+                return Ok(());
+            }
             return Err(Error::NoPrompt {
                 pane,
                 after: timeout,

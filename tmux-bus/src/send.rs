@@ -1,20 +1,11 @@
 //! Sending a message: byte for byte, submitted once.
 
-use std::{
-    fs::File,
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use crate::{
+    buffer::Buffer,
     control::{Control, Request},
     detector::Echo,
     error::{Error, PartialAnswer, Refusal, Result},
@@ -31,15 +22,14 @@ use crate::{
 /// The longest message, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 
-/// Above this a message goes to tmux through a file: a command line is parsed byte by byte.
-const INLINE: usize = 4096;
-
 /// How long the pane must be quiet after the echo, before the submit.
 const QUIET: Duration = Duration::from_millis(15);
 /// How long a program that shows nothing at all is waited for.
 const NO_ECHO: Duration = Duration::from_millis(100);
 /// How long a pane that is never quiet (a spinner) is waited for once the echo was seen.
 const RESTLESS: Duration = Duration::from_millis(300);
+/// An echo that has come so far, in characters that count, is one that goes on.
+const UNDER_WAY: usize = 4;
 /// How long in all.
 const SETTLE_LIMIT: Duration = Duration::from_secs(3);
 
@@ -105,8 +95,9 @@ impl Sender {
 
     pub(crate) async fn send(&self, message: &str, turn: Turn) -> Result<Submitted> {
         let tap = Arc::new(Tap::new(self.max_answer));
-        // A pane that another process restarted has a new terminal; tmux compares it in the same
-        // step in which it pastes, so that a second try cannot be a second send.
+        // A pane that was restarted has another process; tmux compares it in the same step in which
+        // it pastes, so that a second try cannot be a second send. Its terminal would not tell: the
+        // number of one that was closed is the next one's.
         for _ in 0..3 {
             let (target, terminal) = self.target().await?;
             self.check_for(message, &target, terminal)?;
@@ -124,12 +115,15 @@ impl Sender {
                 Arc::new(Tap::new(self.max_answer))
             };
             self.control.panes().tap(self.pane, &first);
-            let pasted = self
-                .paste(&target.tty, &text, Bracket::IfAsked, &first)
-                .await;
+            let bracket = if whole {
+                Bracket::Never
+            } else {
+                Bracket::IfAsked
+            };
+            let pasted = self.paste(target.pid, &text, bracket, &first).await;
             let state = match pasted {
                 Ok(Pasted::Done(state)) => state,
-                Ok(Pasted::OtherTerminal) => {
+                Ok(Pasted::OtherProgram) => {
                     self.control.list_panes().await?;
                     continue;
                 }
@@ -146,9 +140,10 @@ impl Sender {
             let state = if whole {
                 state
             } else {
-                settle(&first, &target.tty, message).await;
-                self.submit(&target.tty, terminal, &tap).await?
+                settle(&first, &target.tty, &folded, message).await;
+                self.submit(target.pid, terminal, &tap).await?
             };
+            self.control.panes().asked(self.pane);
             return Ok(Submitted {
                 tap,
                 at: Instant::now(),
@@ -164,14 +159,14 @@ impl Sender {
         Err(self.refused(Refusal::Dead))
     }
 
-    async fn submit(&self, tty: &str, terminal: Terminal, tap: &Arc<Tap>) -> Result<State> {
+    async fn submit(&self, pid: u32, terminal: Terminal, tap: &Arc<Tap>) -> Result<State> {
         self.control.panes().tap(self.pane, tap);
         match self
-            .paste(tty, &[terminal.submit()], Bracket::Never, tap)
+            .paste(pid, &[terminal.submit()], Bracket::Never, tap)
             .await
         {
             Ok(Pasted::Done(state)) => Ok(state),
-            Ok(Pasted::OtherTerminal) => Err(self.not_submitted(self.refused(Refusal::Dead))),
+            Ok(Pasted::OtherProgram) => Err(self.not_submitted(self.refused(Refusal::Dead))),
             Err(error @ (Error::ServerGone { .. } | Error::TmuxTimeout { .. })) => {
                 Err(self.unknown(error))
             }
@@ -184,7 +179,7 @@ impl Sender {
             return Err(self.control.gone(PartialAnswer::default()));
         }
         let known = self.control.panes().target(self.pane);
-        let target = match known.filter(|t| t.exit.is_none() && !t.tty.is_empty()) {
+        let target = match known.filter(|t| t.exit.is_none() && t.pid != 0) {
             Some(target) => target,
             None => {
                 self.control.list_panes().await?;
@@ -207,6 +202,11 @@ impl Sender {
         if !target.bracketing && !self.options.unbracketed && message.contains(acts) {
             return Err(self.refused(Refusal::Unbracketed));
         }
+        if !self.options.unbracketed
+            && let Some(byte) = message.bytes().find(|&byte| terminal.acts_on(byte))
+        {
+            return Err(self.refused(Refusal::Acts { byte }));
+        }
         if terminal.canonical {
             let length = message.split(['\n', '\r']).map(str::len).max().unwrap_or(0);
             if length > terminal::MAX_LINE {
@@ -223,7 +223,7 @@ impl Sender {
     /// test and the paste stand in one line, between which the server does nothing else.
     async fn paste(
         &self,
-        tty: &str,
+        pid: u32,
         text: &[u8],
         bracket: Bracket,
         tap: &Arc<Tap>,
@@ -231,22 +231,28 @@ impl Sender {
         let pane = self.pane;
         let buffer = Buffer::new(&self.folder, text)?;
         let (load, name) = (&buffer.load, &buffer.name);
-        let bracket = if bracket == Bracket::IfAsked {
-            "-p"
-        } else {
-            ""
+        // In copy mode tmux does not see that the program asks for brackets. Otherwise the mode does
+        // not matter, and a person may go on reading: each command costs tmux some 20 microseconds.
+        // Both branches have as many commands, for that is how many blocks the answer has.
+        let (leave, drop, bracket, blocks) = match bracket {
+            Bracket::IfAsked => (
+                format!("copy-mode -q -t {pane} ; "),
+                " ; display-message -p \"\"",
+                "-p",
+                6,
+            ),
+            Bracket::Never => (String::new(), "", "", 5),
         };
-        let tty = quote(format!(
-            "#{{||:#{{||:#{{pane_dead}},#{{pane_input_off}}}},#{{!=:#{{pane_tty}},{tty}}}}}"
+        let unfit = quote(format!(
+            "#{{||:#{{||:#{{pane_dead}},#{{pane_input_off}}}},#{{!=:#{{pane_pid}},{pid}}}}}"
         ));
         let line = format!(
-            "{load} ; display-message -p -t {pane} \"#{{pane_width}} #{{pane_height}} #{{history_size}}\" ; \
-             capture-pane -p -J -t {pane} ; \
-             if-shell -F -t {pane} {tty} \
-             {{ delete-buffer -b {name} ; display-message -p -t {pane} \"#{{pane_dead}} #{{pane_input_off}}\" }} \
-             {{ copy-mode -q -t {pane} ; paste-buffer -d -r {bracket} -b {name} -t {pane} }}"
+            "{load} ; display-message -p -t {pane} {state} ; capture-pane -p -J -t {pane} ; \
+             if-shell -F -t {pane} {unfit} {{ delete-buffer -b {name}{drop} }} \
+             {{ {leave}paste-buffer -d -r {bracket} -b {name} -t {pane} }}",
+            state = quote(State::FORMAT),
         );
-        let request = Request::new("paste-buffer", line).blocks(6).tap(tap);
+        let request = Request::new("paste-buffer", line).blocks(blocks).tap(tap);
         let bodies = self
             .control
             .run(request)
@@ -257,14 +263,19 @@ impl Sender {
                 }
                 other => other,
             })?;
-        let [_, state, screen, .., refusal] = bodies.as_slice() else {
+        let [_, state, screen, ..] = bodies.as_slice() else {
             return Err(Error::failed("paste-buffer", "an incomplete answer"));
         };
-        match refusal.as_slice() {
-            b"" => Ok(Pasted::Done(State::read(state, screen))),
-            b"0 0" => Ok(Pasted::OtherTerminal),
-            b"0 1" => Err(self.refused(Refusal::InputOff)),
-            _ => Err(self.refused(Refusal::Dead)),
+        let state = State::read(state, screen)
+            .ok_or_else(|| Error::failed("display-message", "an incomplete answer"))?;
+        if state.dead {
+            Err(self.refused(Refusal::Dead))
+        } else if state.input_off {
+            Err(self.refused(Refusal::InputOff))
+        } else if state.pid != pid {
+            Ok(Pasted::OtherProgram)
+        } else {
+            Ok(Pasted::Done(state))
         }
     }
 
@@ -308,88 +319,49 @@ enum Bracket {
 
 enum Pasted {
     Done(State),
-    OtherTerminal,
+    OtherProgram,
 }
 
+/// What a pane was like in the step of tmux in which the paste was done or refused.
 struct State {
     width: usize,
     height: usize,
     history: usize,
+    dead: bool,
+    input_off: bool,
+    pid: u32,
     screen: String,
 }
 
 impl State {
-    fn read(numbers: &[u8], screen: &[u8]) -> Self {
-        let numbers = String::from_utf8_lossy(numbers);
-        let mut numbers = numbers.split(' ').map(|n| n.parse().unwrap_or(0));
-        let mut next = || numbers.next().unwrap_or(0);
-        Self {
-            width: next(),
-            height: next(),
-            history: next(),
+    const FORMAT: &str =
+        "#{pane_width} #{pane_height} #{history_size} #{pane_dead} #{pane_input_off} #{pane_pid}";
+
+    fn read(state: &[u8], screen: &[u8]) -> Option<Self> {
+        let state = String::from_utf8_lossy(state);
+        let mut fields = state.split(' ');
+        let mut next = || fields.next();
+        Some(Self {
+            width: next()?.parse().ok()?,
+            height: next()?.parse().ok()?,
+            history: next()?.parse().ok()?,
+            dead: next()? == "1",
+            input_off: next()? == "1",
+            pid: next()?.parse().ok()?,
             screen: String::from_utf8_lossy(screen).into_owned(),
-        }
-    }
-}
-
-/// A paste buffer of this message alone, and the file through which a large one gets there.
-struct Buffer {
-    name: String,
-    load: String,
-    file: Option<PathBuf>,
-}
-
-impl Buffer {
-    fn new(folder: &Path, text: &[u8]) -> Result<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!(
-            "tmux-bus-{}-{}",
-            std::process::id(),
-            NEXT.fetch_add(1, Ordering::Relaxed)
-        );
-        if text.len() <= INLINE {
-            return Ok(Self {
-                load: format!("set-buffer -b {name} -- {}", quote(text)),
-                name,
-                file: None,
-            });
-        }
-        let path = folder.join(&name);
-        // From here on the file goes with this value.
-        let buffer = Self {
-            load: format!(
-                "load-buffer -b {name} {}",
-                quote(path.as_os_str().as_encoded_bytes())
-            ),
-            name,
-            file: Some(path.clone()),
-        };
-        File::options()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)
-            .and_then(|mut file| file.write_all(text))
-            .map_err(|source| Error::file("write", path, source))?;
-        Ok(buffer)
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        if let Some(path) = &self.file {
-            let _ = std::fs::remove_file(path);
-        }
+        })
     }
 }
 
 /// Waits until the program has taken the paste in: it has shown it and is quiet.
-async fn settle(tap: &Tap, tty: &str, message: &str) {
+async fn settle(tap: &Tap, tty: &str, folded: &[Folded], message: &str) {
     let start = Instant::now();
     let limit = start + SETTLE_LIMIT;
     let mut echo = Echo::of(message);
     let mut tokenizer = Tokenizer::default();
     let (mut shown, mut echoed_at) = (false, None);
+    // How much of the message stands at the end of what was shown.
+    let mut begun = 0;
     loop {
         let taken = tap.take();
         shown |= !taken.bytes.is_empty();
@@ -399,6 +371,11 @@ async fn settle(tap: &Tap, tty: &str, message: &str) {
                 && marker::kind(c).is_none()
             {
                 echoed |= echo.print(c);
+                let is_next = |at: usize| folded.get(at).is_some_and(|next| next.c == c);
+                begun = match is_next(begun) {
+                    true => begun + 1,
+                    false => usize::from(is_next(0)),
+                };
             }
         });
         let now = Instant::now();
@@ -410,6 +387,8 @@ async fn settle(tap: &Tap, tty: &str, message: &str) {
         }
         let ready = match (shown, echoed_at) {
             (_, Some(at)) => (taken.last + QUIET).min(at + RESTLESS),
+            // The rest of the echo is on its way: after the submit it would look like an answer.
+            (true, None) if begun >= UNDER_WAY => taken.last + RESTLESS,
             // Something else than the text, such as `[pasted 20 lines]`.
             (true, None) => taken.last + QUIET,
             (false, None) => start + NO_ECHO,
@@ -427,8 +406,10 @@ async fn settle(tap: &Tap, tty: &str, message: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
-    use crate::server::{Launch, Server};
+    use crate::{buffer::INLINE, launch::Launch, server::Server};
 
     /// Ends the server however the test ends.
     struct End(PathBuf);
@@ -440,38 +421,101 @@ mod tests {
         }
     }
 
+    fn sender(server: &Server, dir: &Path, pane: PaneId) -> Sender {
+        Sender {
+            control: server.control().clone(),
+            folder: dir.to_owned(),
+            pane,
+            options: SendOptions::default(),
+            max_answer: 1024,
+        }
+    }
+
+    async fn start(dir: &Path) -> (Server, End) {
+        let server = Server::builder("test").runtime_dir(dir.join("run"));
+        let server = server
+            .start()
+            .await
+            .expect("these tests need tmux 3.2 or newer: `apt install tmux`");
+        let end = End(server.socket().to_owned());
+        (server, end)
+    }
+
+    /// Feeds `shown` to a settling pane, one piece every 100 ms, and gives what it waited for.
+    async fn settled_with(message: &str, shown: &[&str]) -> usize {
+        let tap = Arc::new(Tap::new(1024));
+        tap.open();
+        let feeding = async {
+            for piece in shown {
+                tap.push(piece.as_bytes(), Instant::now());
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let start = Instant::now();
+        let folded = marker::fold(message);
+        tokio::select! {
+            () = settle(&tap, "/nowhere", &folded, message) => {}
+            () = feeding => {}
+        }
+        let pieces = start.elapsed().as_millis() / 100 + 1;
+        usize::try_from(pieces).unwrap().min(shown.len())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_echo_that_comes_in_pieces_is_waited_for() {
+        let message = "take this task apart, please";
+        let pieces = ["take this", " task apart,", " please"];
+        assert_eq!(settled_with(message, &pieces).await, 3);
+        let other = ["[pasted 1 line]", "something later"];
+        assert_eq!(settled_with(message, &other).await, 1);
+    }
+
+    /// A program that is started anew between the paste and the submit has the same terminal as
+    /// the old one, but not the text: a submit would be an empty message.
+    #[tokio::test]
+    async fn the_program_that_got_the_paste_gets_the_submit_or_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, _end) = start(dir.path()).await;
+        let pane = server.open_pane(&Launch::new("exec cat")).await.unwrap();
+        let sender = sender(&server, dir.path(), pane);
+        let (before, terminal) = sender.target().await.unwrap();
+        // The number comes back, unless somebody else is faster.
+        let mut after = before.clone();
+        for _ in 0..10 {
+            server.launch(pane, &Launch::new("exec cat")).await.unwrap();
+            after = sender.target().await.unwrap().0;
+            if after.tty == before.tty {
+                break;
+            }
+        }
+        let tap = Arc::new(Tap::new(1024));
+        let submitted = sender.submit(before.pid, terminal, &tap).await;
+        assert!(submitted.is_err_and(|error| error.is_not_sent()));
+        assert!(sender.submit(after.pid, terminal, &tap).await.is_ok());
+    }
+
     /// The public way refuses a pane that is known to be dead before it asks tmux. One that dies at
     /// that very moment is left to tmux, and tmux 3.3 would crash.
     #[tokio::test]
     async fn a_paste_into_a_dead_pane_is_stopped_within_tmux() {
         let dir = tempfile::tempdir().unwrap();
-        let server = Server::builder("test").runtime_dir(dir.path().join("run"));
-        let server = server
-            .start()
-            .await
-            .expect("these tests need tmux 3.2 or newer: `apt install tmux`");
-        let _end = End(server.socket().to_owned());
+        let (server, _end) = start(dir.path()).await;
         let pane = server.open_pane(&Launch::new("exit 0")).await.unwrap();
         let deadline = Instant::now() + Duration::from_secs(40);
-        let tty = loop {
+        let pid = loop {
             let infos = server.panes().await.unwrap();
             if infos[0].dead {
-                break infos[0].tty.clone();
+                break infos[0].pid;
             }
             assert!(Instant::now() < deadline);
             tokio::time::sleep(QUIET).await;
         };
-        let sender = Sender {
-            control: server.control().clone(),
-            folder: dir.path().to_owned(),
-            pane,
-            options: SendOptions::default(),
-            max_answer: 1024,
-        };
+        let sender = sender(&server, dir.path(), pane);
         for text in ["small".to_owned(), "large".repeat(INLINE)] {
             let tap = Arc::new(Tap::new(1024));
             let refused = sender
-                .paste(&tty, text.as_bytes(), Bracket::IfAsked, &tap)
+                .paste(pid, text.as_bytes(), Bracket::IfAsked, &tap)
                 .await;
             let dead = matches!(
                 refused,

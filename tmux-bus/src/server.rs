@@ -1,7 +1,6 @@
 //! A private tmux server with one session.
 
 use std::{
-    fs::File,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -10,58 +9,14 @@ use std::{
 use crate::{
     control::{COMMAND_TIMEOUT, Control, Request},
     error::{Error, Result},
-    folder, launch,
-    octal::quote,
+    folder,
+    launch::Launch,
     pane::PaneId,
     pane_io::PaneIo,
     panes::PaneInfo,
     process,
     tmux::Tmux,
 };
-
-/// A program to start in a pane.
-#[derive(Clone)]
-pub struct Launch {
-    command: String,
-    work_dir: Option<PathBuf>,
-    env: Vec<(String, String)>,
-}
-
-impl std::fmt::Debug for Launch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names: Vec<_> = self.env.iter().map(|(name, _)| name).collect();
-        f.debug_struct("Launch")
-            .field("work_dir", &self.work_dir)
-            .field("env", &names)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Launch {
-    /// A shell command line, run by `sh`.
-    #[must_use]
-    pub fn new(command: impl Into<String>) -> Self {
-        Self {
-            command: command.into(),
-            work_dir: None,
-            env: Vec::new(),
-        }
-    }
-
-    /// The folder in which it runs. The default is the server's.
-    #[must_use]
-    pub fn work_dir(mut self, work_dir: impl Into<PathBuf>) -> Self {
-        self.work_dir = Some(work_dir.into());
-        self
-    }
-
-    /// Adds a variable to its environment.
-    #[must_use]
-    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.env.push((name.into(), value.into()));
-        self
-    }
-}
 
 /// How a server is started or found.
 #[derive(Debug, Clone)]
@@ -134,26 +89,11 @@ impl ServerBuilder {
     pub async fn start(self) -> Result<Server> {
         let (base, folder, tmux) = self.places()?;
         tmux.check_version().await?;
-        folder::create(&base, &folder)?;
-        // Two processes that start the same session take turns.
-        let path = folder.join("start");
-        let locked = tokio::task::spawn_blocking({
-            let path = path.clone();
-            move || -> std::io::Result<File> {
-                let file = File::options()
-                    .create(true)
-                    .truncate(false)
-                    .write(true)
-                    .open(path)?;
-                file.lock()?;
-                Ok(file)
-            }
-        });
-        let _locked = locked
-            .await
-            .map_err(std::io::Error::other)
-            .flatten()
-            .map_err(|e| Error::file("lock", path, e))?;
+        let places = (base.clone(), folder.clone());
+        let _locked = on_a_thread("lock", move || {
+            folder::create_and_lock(&places.0, &places.1)
+        })
+        .await?;
         if tmux.has_session(&self.session).await? {
             return Err(Error::AlreadyRunning {
                 session: self.session,
@@ -176,7 +116,7 @@ impl ServerBuilder {
             "exec sleep 2147483647",
         ])
         .await?;
-        self.connect(folder, tmux).await
+        self.connect(base, folder, tmux).await
     }
 
     /// Attaches to a session that another process started.
@@ -191,21 +131,30 @@ impl ServerBuilder {
     pub async fn attach(self) -> Result<Server> {
         let (base, folder, tmux) = self.places()?;
         tmux.check_version().await?;
-        if folder.exists() {
-            folder::create(&base, &folder)?;
+        let found = folder.exists();
+        if found {
+            folder::check(&base)?;
+            folder::check(&folder)?;
         }
-        if !folder.exists() || !tmux.has_session(&self.session).await? {
+        if !found || !tmux.has_session(&self.session).await? {
             return Err(Error::NotRunning {
                 session: self.session,
                 socket: tmux.socket,
             });
         }
-        self.connect(folder, tmux).await
+        self.connect(base, folder, tmux).await
     }
 
     fn places(&self) -> Result<(PathBuf, PathBuf, Tmux)> {
         check_session_name(&self.session)?;
         let base = self.runtime_dir.clone().unwrap_or_else(folder::runtime_dir);
+        // Programs are given paths in it, in which a first `-` would be an option, and the session
+        // outlives this process's current folder.
+        let base = std::path::absolute(&base).map_err(|source| Error::Folder {
+            path: base,
+            reason: "it has no absolute path".to_owned(),
+            source: Some(source),
+        })?;
         let folder = folder::session_folder(&base, &self.session, &self.key);
         let socket = folder::socket(&folder)?;
         Ok((
@@ -219,12 +168,14 @@ impl ServerBuilder {
         ))
     }
 
-    async fn connect(self, folder: PathBuf, tmux: Tmux) -> Result<Server> {
+    async fn connect(self, base: PathBuf, folder: PathBuf, tmux: Tmux) -> Result<Server> {
         let control = Control::attach(&tmux.program, &tmux.socket, &folder, &self.session).await?;
-        let io = PaneIo::new(control.clone(), folder, self.max_answer);
+        let io = PaneIo::new(control.clone(), folder.clone(), self.max_answer);
         Ok(Server {
             inner: Arc::new(Inner {
                 session: self.session,
+                base,
+                folder,
                 tmux,
                 control,
                 io,
@@ -237,14 +188,24 @@ impl ServerBuilder {
 ///
 /// Clones share the client. Dropping the last one ends the client, not the session: the programs in
 /// its panes go on, and [`ServerBuilder::attach`] finds them again.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Server {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("session", &self.inner.session)
+            .field("socket", &self.inner.tmux.socket)
+            .finish_non_exhaustive()
+    }
+}
+
 struct Inner {
     session: String,
+    base: PathBuf,
+    folder: PathBuf,
     tmux: Tmux,
     control: Control,
     io: PaneIo,
@@ -287,7 +248,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::TmuxFailed`] and [`Error::ServerGone`].
+    /// [`Error::InvalidName`] for a variable that cannot be passed on, [`Error::File`] for a folder
+    /// that is not there, [`Error::TmuxFailed`] and [`Error::ServerGone`].
     ///
     /// # Cancel safety
     ///
@@ -333,27 +295,17 @@ impl Server {
     /// Starts a program in a pane, in place of the one that may run there.
     pub(crate) async fn launch(&self, pane: PaneId, launch: &Launch) -> Result<()> {
         let id = uuid::Uuid::new_v4().simple().to_string();
-        let control = &self.inner.control;
-        let mut line = format!(
-            "set-option -p -t {pane} @tmux_bus_launch {id} ; set-option -p -t {pane} @tmux_bus_bracketing 0 ; respawn-pane -k -t {pane}"
+        let line = format!(
+            "set-option -p -t {pane} @tmux_bus_launch {id} ; set-option -p -t {pane} @tmux_bus_bracketing 0 ; {}",
+            launch.respawn(pane, &id)?
         );
-        if let Some(dir) = &launch.work_dir {
-            line.push_str(&format!(
-                " -c {}",
-                quote(dir.as_os_str().as_encoded_bytes())
-            ));
-        }
-        for (name, value) in &launch.env {
-            line.push_str(&format!(" -e {}", quote(format!("{name}={value}"))));
-        }
-        line.push_str(&format!(
-            " /bin/sh -c {}",
-            quote(launch::wrapper(&launch.command, &id))
-        ));
+        let control = &self.inner.control;
         control.panes().starting(pane, &id);
-        control
+        let respawned = control
             .run(Request::new("respawn-pane", line).blocks(3))
-            .await?;
+            .await;
+        control.panes().started(pane);
+        respawned?;
         control.list_panes().await?;
         Ok(())
     }
@@ -366,13 +318,13 @@ impl Server {
         self.inner.control.list_panes().await
     }
 
-    /// Ends the programs in all panes, first gently, and then the session. Returns when their
-    /// processes are gone.
+    /// Ends the programs in all panes, first gently, and then the session, and removes its folder with
+    /// the socket. Returns when their processes are gone.
     ///
     /// # Errors
     ///
-    /// [`Error::Survivors`] when processes could not be ended. A session that is gone already is
-    /// not an error.
+    /// [`Error::Survivors`] when processes could not be ended, [`Error::File`] when the folder could
+    /// not be removed. A session that is gone already is not an error.
     ///
     /// # Cancel safety
     ///
@@ -390,18 +342,31 @@ impl Server {
             Ok(_) | Err(Error::TmuxFailed { .. }) => {}
             Err(error) => return Err(error),
         }
-        if left.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::Survivors {
+        if !left.is_empty() {
+            return Err(Error::Survivors {
                 session: self.inner.session.clone(),
                 pids: left,
-            })
+            });
         }
+        self.remove_folder().await
     }
 }
 
 impl Server {
+    async fn remove_folder(&self) -> Result<()> {
+        match self.inner.tmux.run(&["list-sessions"]).await {
+            // Someone has put another session on this server.
+            Ok(sessions) if !sessions.is_empty() => return Ok(()),
+            Ok(_) | Err(Error::TmuxFailed { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let inner = Arc::clone(&self.inner);
+        on_a_thread("stop", move || {
+            folder::remove(&inner.base, &inner.folder, &inner.tmux.socket)
+        })
+        .await
+    }
+
     async fn list_by_program(&self) -> Result<Vec<PaneInfo>> {
         let target = format!("={}", self.inner.session);
         let args = ["list-panes", "-s", "-t", &target, "-F", PaneInfo::FORMAT];
@@ -411,6 +376,16 @@ impl Server {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Runs what may have to wait for a lock.
+async fn on_a_thread<T: Send + 'static>(
+    what: &str,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(Error::failed(what, error.to_string())))
 }
 
 /// tmux changes `.` and `:` in names silently, and reads others as parts of a target.

@@ -3,7 +3,7 @@
 use rustix::{
     fs::{Mode, OFlags, open},
     io::ioctl_fionread,
-    termios::{InputModes, LocalModes, tcgetattr},
+    termios::{InputModes, LocalModes, SpecialCodeIndex, Termios, tcgetattr},
 };
 
 /// The longest line that a terminal in canonical mode hands on, without its newline.
@@ -22,6 +22,8 @@ pub(crate) struct Terminal {
     pub(crate) echo: bool,
     /// A carriage return is read as a newline.
     return_is_newline: bool,
+    /// The characters on which the system acts, each a bit.
+    acting: u128,
 }
 
 impl Terminal {
@@ -31,7 +33,14 @@ impl Terminal {
             canonical: modes.local_modes.contains(LocalModes::ICANON),
             echo: modes.local_modes.contains(LocalModes::ECHO),
             return_is_newline: modes.input_modes.contains(InputModes::ICRNL),
+            acting: acting(&modes),
         })
+    }
+
+    /// Whether the system keeps this byte to itself and acts on it, as on an interrupt, also within
+    /// a bracketed paste, of which it knows nothing.
+    pub(crate) fn acts_on(self, byte: u8) -> bool {
+        byte < 128 && self.acting & (1 << byte) != 0
     }
 
     /// What submits a line.
@@ -42,6 +51,28 @@ impl Terminal {
             b'\r'
         }
     }
+}
+
+fn acting(modes: &Termios) -> u128 {
+    type Code = SpecialCodeIndex;
+    let mut codes = Vec::new();
+    if modes.local_modes.contains(LocalModes::ISIG) {
+        codes.extend([Code::VINTR, Code::VQUIT, Code::VSUSP]);
+    }
+    if modes.input_modes.contains(InputModes::IXON) {
+        codes.extend([Code::VSTART, Code::VSTOP]);
+    }
+    if modes.local_modes.contains(LocalModes::ICANON) {
+        codes.extend([Code::VEOF, Code::VERASE, Code::VKILL]);
+        if modes.local_modes.contains(LocalModes::IEXTEN) {
+            codes.extend([Code::VWERASE, Code::VREPRINT, Code::VLNEXT]);
+        }
+    }
+    let bytes = codes.into_iter().map(|code| modes.special_codes[code]);
+    // One that is switched off is 0 or 255: no message has those.
+    bytes
+        .filter(|byte| (1..128).contains(byte))
+        .fold(0, |set, byte| set | 1 << byte)
 }
 
 /// Whether the program has input that it has not read yet.

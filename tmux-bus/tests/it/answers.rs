@@ -246,3 +246,30 @@ async fn an_answer_over_the_limit_is_an_error_with_its_beginning() {
     );
     assert!(error.partial().unwrap().starts_with("line 0 "));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_found_while_other_panes_flood() {
+    let server = TestServer::start().await;
+    let mut panes = Vec::new();
+    for _ in 0..12 {
+        panes.push(open(&server, Program::Lines).await);
+    }
+    let io = server.pane_io();
+    for &pane in &panes[..8] {
+        drop(io.send_message(pane, "run yes 0123456789").await.unwrap());
+    }
+    let asking = panes[8..].iter().map(|&pane| {
+        let io = io.clone();
+        tokio::spawn(async move {
+            for i in 0..10 {
+                let message = format!("say {i}\\nTE\\e[0mST OK");
+                let sent = io.send_message(pane, &message).await.unwrap();
+                let answer = io.get_response_with(sent, MARKER, &literal()).await;
+                assert_eq!(answer.unwrap(), format!("{i}\nTEST OK"));
+            }
+        })
+    });
+    for task in asking.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+}

@@ -247,6 +247,74 @@ async fn an_agent_is_restarted_in_its_pane() {
     boss.send_to("agent0", "hello").await.unwrap();
 }
 
+/// Without a prompt after the first start, as an agent that gets to work at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_got_a_message_counts_as_restarted() {
+    for by_this_process in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = config(&dir, &["Lines"]);
+        config.agents[0].command =
+            Some("[ -e started ] || printf '> '; touch started; exec cat".to_owned());
+        let cluster = builder(&dir, config.clone()).start().await.unwrap();
+        let team = TestCluster { cluster, dir };
+        let pane = team.get_pane("agent0").unwrap();
+        let id = pane.to_string();
+        let pid = || {
+            tmux(
+                team.socket(),
+                &["display-message", "-p", "-t", &id, "#{pane_pid}"],
+            )
+        };
+        config.agents[0].timeout = Duration::from_secs(4);
+        let other = builder(&team.dir, config).attach().await.unwrap();
+        let (restarter, sender) = match by_this_process {
+            true => (other.clone(), other.clone()),
+            false => (other.clone(), team.cluster.clone()),
+        };
+        // Has the turn until the program is started again, and then the next sender has it.
+        let first = sender.pane_io().send_message(pane, "first").await.unwrap();
+        let waiting = tokio::spawn({
+            let io = sender.pane_io();
+            async move { io.send_message(pane, "second").await.unwrap() }
+        });
+        let before = pid();
+        let restarting = tokio::spawn(async move { restarter.restart("agent0").await });
+        eventually("it is started again", || pid() != before);
+        drop(first);
+        let second = waiting.await.unwrap();
+        restarting.await.unwrap().unwrap();
+        drop(second);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_attaches_later_is_told_of_the_same_signal() {
+    let team = start(&["Lines"]).await;
+    let agent = team.agent("agent0").unwrap();
+    let error = agent
+        .send_to("agent0", "run kill -KILL $PPID")
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("signal 9"), "{error}");
+    let pane = team.get_pane("agent0").unwrap().to_string();
+    eventually("tmux has noticed", || {
+        tmux(
+            team.socket(),
+            &["display-message", "-p", "-t", &pane, "#{pane_dead}"],
+        )
+        .trim()
+            == "1"
+    });
+    let again = builder(&team.dir, config(&team.dir, &["Lines"]))
+        .attach()
+        .await
+        .unwrap();
+    for cluster in [&team.cluster, &again] {
+        let status = cluster.status().await.unwrap();
+        assert_eq!(status.agents[0].exit.unwrap().to_string(), "signal 9");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stop_ends_everything_and_may_be_repeated() {
     let team = start(&["Lines", "Raw", "Screen"]).await;

@@ -17,4 +17,5 @@ mod config;
 mod deaths;
 mod faults;
 mod log;
+mod privacy;
 mod sends;

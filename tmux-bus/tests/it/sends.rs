@@ -167,7 +167,7 @@ async fn a_line_too_long_for_a_canonical_terminal_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pane_in_copy_mode_is_brought_out_of_it() {
+async fn a_pane_in_copy_mode_takes_messages() {
     let server = TestServer::start().await;
     for program in [Program::Lines, Program::Raw] {
         let file = server.path(&format!("{program:?}"));
