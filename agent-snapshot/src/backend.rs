@@ -5,11 +5,12 @@
 //! (pinned messages and summary), the *stream* of messages by sequence number, and a small
 //! [`Stamp`]. In one atomic step a save
 //!
-//! 1. reads the stored stamp,
+//! 1. reads the stored stamp, and makes sure that the rest can be loaded (rule 3),
 //! 2. asks [`plan`] what to do,
 //! 3. writes what the [`Write`] says, the new stamp included.
 //!
-//! A load reads all four and calls [`assemble`], which notices what is missing.
+//! A load reads all four and calls [`assemble`], which notices what is missing. A delete leaves
+//! the highest epoch behind: it is [`plan`]'s `epoch_floor`.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 

@@ -84,6 +84,16 @@ pub(crate) struct Encoded {
     pub(crate) continues: bool,
 }
 
+/// What [`History::link_all`] had to encode.
+struct Linked {
+    /// Messages before this number had their links already.
+    known: u64,
+    /// The others, as JSON.
+    fresh: Vec<String>,
+    /// The link after the last message.
+    link: u128,
+}
+
 impl History {
     /// An empty history.
     #[must_use]
@@ -260,9 +270,14 @@ impl History {
         Ok(*self.head.get_or_init(|| digest))
     }
 
-    /// What is new for a storage whose stream ends before `stored.0` with the link `stored.1`.
-    pub(crate) fn encode_since(&self, stored: Option<(u64, u128)>) -> Result<Encoded, Error> {
-        // Links are made from the newest known one on, once for each message.
+    /// The link before the first message in view.
+    pub(crate) fn first_link(&self) -> Result<u128, Error> {
+        let link = self.link_all()?.link;
+        Ok(self.link_before(self.first).unwrap_or(link))
+    }
+
+    /// Makes the links that are missing: from the newest known one on, once for each message.
+    fn link_all(&self) -> Result<Linked, Error> {
         let mut known = self.next;
         let mut link = loop {
             match self.link_before(known) {
@@ -278,6 +293,16 @@ impl History {
             let _ = entry.link.set(link);
             fresh.push(json);
         }
+        Ok(Linked { known, fresh, link })
+    }
+
+    /// What is new for a storage whose stream ends before `stored.0` with the link `stored.1`.
+    pub(crate) fn encode_since(&self, stored: Option<(u64, u128)>) -> Result<Encoded, Error> {
+        let Linked {
+            known,
+            mut fresh,
+            link,
+        } = self.link_all()?;
         let from = stored
             .filter(|(next, link)| self.link_before(*next) == Some(*link))
             .map(|(next, _)| next);

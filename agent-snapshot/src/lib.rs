@@ -10,6 +10,8 @@ mod file;
 mod history;
 mod memory;
 mod open;
+#[cfg(any(feature = "file", feature = "sqlite"))]
+mod private;
 #[cfg(feature = "redis")]
 mod redis;
 mod reply;

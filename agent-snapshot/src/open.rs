@@ -104,10 +104,48 @@ fn invalid(url: &str, reason: &str) -> Error {
     }
 }
 
-/// An address as it may be shown.
+/// An address as it may be shown: a password stands before the host, or in the query.
 pub(crate) fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
+    let Some((scheme, rest)) = url.split_once(':') else {
+        return url.to_owned();
+    };
+    if ["file", "sqlite"].contains(&scheme) {
+        return url.to_owned();
+    }
+    let (address, query) = match rest.split_once('?') {
+        Some((address, _)) => (address, "?…"),
+        None => (rest, ""),
+    };
+    match rest.rsplit_once('@') {
+        // A password that was not escaped may hold anything.
+        Some((_, host)) => {
+            let host = host.split('?').next().unwrap_or_default();
+            format!("{scheme}://…@{host}{query}")
+        }
+        None => format!("{scheme}:{address}{query}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_without_its_password() {
+        for (url, shown) in [
+            ("redis://host:6379/1", "redis://host:6379/1"),
+            ("redis://user:secret@host/1", "redis://…@host/1"),
+            ("redis://user:s@c:r/e?t@host/1", "redis://…@host/1?…"),
+            ("redis:user:secret@host", "redis://…@host"),
+            (
+                "redis+unix:///run/redis.sock?db=1&pass=secret",
+                "redis+unix:///run/redis.sock?…",
+            ),
+            ("rds://:secret@host?x=secret", "rds://…@host?…"),
+            ("file:/home/me@work/x", "file:/home/me@work/x"),
+            ("agents", "agents"),
+        ] {
+            assert_eq!(without_password(url), shown, "{url}");
+        }
     }
 }

@@ -309,14 +309,12 @@ impl Serialize for MemoryOut<'_> {
         let history_window = if whole || !written {
             None
         } else {
-            let encoded = history
-                .encode_since(None)
-                .map_err(serde::ser::Error::custom)?;
+            let link = history.first_link().map_err(serde::ser::Error::custom)?;
             Some(Window {
                 pinned: history.pinned().len(),
                 summary: history.summary().is_some(),
                 first: history.first_seq(),
-                link: format!("{:032x}", encoded.first_link),
+                link: format!("{link:032x}"),
             })
         };
         Fields {

@@ -13,7 +13,7 @@ use crate::{AgentId, AgentSnapshot, Error, conversation::Message};
 ///    included.
 /// 3. `load` of something that cannot be read is an error that names it, never `None`: a
 ///    blank agent would overwrite the good state. Damaged data is kept, and `save` does not
-///    overwrite it; only `delete` clears it.
+///    overwrite it; only `delete` clears it, or puts it aside.
 /// 4. When `save` has returned, the snapshot is durable, as the backend's documented setting
 ///    says. It is visible whole or not at all.
 /// 5. `save` of a snapshot that is not newer than the stored one is [`Error::Conflict`] and
@@ -35,8 +35,9 @@ use crate::{AgentId, AgentSnapshot, Error, conversation::Message};
 ///     before. `close` may be repeated.
 /// 14. A call whose future is dropped has taken place or has not, whole.
 ///
-/// The conformance suite (feature `conformance`) checks them; [`backend`](crate::backend)
-/// has the parts that every implementation needs.
+/// The conformance suite (feature `conformance`) checks them, but for the cost in rule 10 and
+/// the durability in rule 4, which need benches and crash tests; [`backend`](crate::backend) has
+/// the parts that every implementation needs.
 #[async_trait]
 pub trait SnapshotStorage: Debug + Send + Sync {
     /// Stores a snapshot durably.

@@ -78,7 +78,9 @@ impl<'a> Tick<'a> {
     }
 
     /// Saves that a tool is about to run: call it before, and run the tool when it returns.
-    /// After a crash, hydration reports the intent; a commit clears it.
+    /// After a crash, hydration reports the intent; the commit of this tick clears it, whether
+    /// the tool has ended or not, so commit when it has. (What a tool that outlives its tick is
+    /// doing belongs into [`variables`](Self::variables).)
     ///
     /// Nothing else of this tick is saved by it.
     ///

@@ -1,6 +1,6 @@
 use std::{
     error::Error as StdError,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
@@ -8,11 +8,13 @@ use std::{
 use async_trait::async_trait;
 
 use super::{MemoryEngine, Offload, memory::digest};
+use crate::private;
 
 /// Keeps conversations in a file, one line of JSON each, for a memory engine to read.
 ///
 /// A conversation is on disk (fsync) when it is acknowledged; the file is for its owner only
-/// (0600), and may be shared by processes. A line that a crash left half written was never
+/// (0600, a new folder 0700), must not be a symbolic link nor lie where every user can write,
+/// and may be shared by processes. A line that a crash left half written was never
 /// acknowledged: the next writer takes it away, and the conversation is offered again. One
 /// that is offered twice has two lines with the same `key`.
 ///
@@ -67,13 +69,13 @@ fn append(path: &Path, line: &[u8]) -> io::Result<()> {
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder {
-        fs::create_dir_all(folder)?;
+        private::folder(folder)?;
     }
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(path)?;
+    let mut file = private::file()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
     // Released when the file is closed. Others wait, so that no line lands inside another.
     file.lock()?;
     let end = whole_lines(&mut file)?;

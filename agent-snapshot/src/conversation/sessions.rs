@@ -200,7 +200,7 @@ impl SessionManager {
         Session::new(self.clone(), id.clone(), self.load(id).await?)
     }
 
-    /// Lists the sessions, by their names.
+    /// Lists the sessions, by their names. Reads each of them whole.
     ///
     /// # Errors
     ///
@@ -251,6 +251,9 @@ impl SessionManager {
     /// Ends the conversation and starts another one in the same session, with a fresh system
     /// prompt. The old one goes to long-term memory.
     ///
+    /// Both happen in one save, so the prompt is made first, from what long-term memory knew
+    /// before: a crash leaves the session as it was, or reset with the old conversation queued.
+    ///
     /// # Errors
     ///
     /// As [`create`](Self::create) and [`get`](Self::get). A memory engine that fails is no
@@ -295,7 +298,8 @@ impl SessionManager {
     }
 
     /// Ends the sessions that nobody committed to since the idle timeout before `now`, and
-    /// offers queued conversations to long-term memory again. To be called now and then.
+    /// offers queued conversations to long-term memory again. To be called now and then: it reads
+    /// every session whole.
     ///
     /// # Errors
     ///

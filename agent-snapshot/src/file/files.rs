@@ -4,6 +4,7 @@ use super::{
     document::{self, Archive, Meta, Parts},
     frame,
     fs::Fs,
+    next_document::NextDocument,
     place::{Contents, Found, Place},
     tombstone::Tombstone,
 };
@@ -429,61 +430,6 @@ impl<F: Fs> Files<F> {
             ticks: end.ticks,
             document_len: contents.document_len,
         }))
-    }
-}
-
-/// The document that a rewrite makes.
-struct NextDocument {
-    meta: Meta,
-    stamp: Stamp,
-    state: String,
-    head: String,
-    messages: Vec<String>,
-    from: u64,
-}
-
-impl NextDocument {
-    fn empty(meta: Meta, write: &Write) -> Self {
-        Self {
-            meta,
-            stamp: write.stamp.clone(),
-            state: String::new(),
-            head: "[]".to_owned(),
-            messages: Vec::new(),
-            from: write.from,
-        }
-    }
-
-    fn of(contents: Contents) -> Result<Self, Error> {
-        let state = match contents.state {
-            Some(state) => state,
-            None => contents.document.state_json()?,
-        };
-        Ok(Self {
-            meta: contents.meta,
-            stamp: contents.stamp,
-            state,
-            head: contents.head,
-            messages: contents.messages,
-            from: contents.from,
-        })
-    }
-
-    fn apply(&mut self, write: Write) {
-        if write.stream == Stream::Replace {
-            self.messages.clear();
-            self.from = write.from;
-            self.meta.archive = Archive {
-                birth: self.meta.generation + 1,
-                ..Archive::default()
-            };
-        }
-        self.messages.extend(write.messages);
-        if let Some(head) = write.head {
-            self.head = head;
-        }
-        self.state = write.state;
-        self.stamp = write.stamp;
     }
 }
 

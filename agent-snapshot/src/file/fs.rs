@@ -4,6 +4,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::private;
+
 /// One folder, reduced to what the storage does with it.
 ///
 /// Small so that a simulated one can fail, forget and reorder at every single step.
@@ -41,13 +43,9 @@ pub(super) struct RealFs {
 }
 
 impl RealFs {
-    /// Makes the folder (mode 0700) if it is missing.
+    /// Makes the folder (mode 0700) if it is missing; it must be the user's own.
     pub(super) fn open(folder: &Path, sync: bool) -> io::Result<Self> {
-        let mut builder = std::fs::DirBuilder::new();
-        builder.recursive(true);
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        builder.create(folder)?;
+        private::folder(folder)?;
         Ok(Self {
             folder: folder.to_owned(),
             sync,
@@ -63,11 +61,10 @@ impl RealFs {
     }
 }
 
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+/// For a file that is made if there is none.
+fn writing() -> OpenOptions {
+    let mut options = private::file();
+    options.write(true).create(true);
     options
 }
 
@@ -77,7 +74,7 @@ impl Fs for RealFs {
 
     fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
-        match File::open(self.path(name)) {
+        match private::file().open(self.path(name)) {
             Ok(mut file) => file.read_to_end(&mut bytes)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -90,11 +87,11 @@ impl Fs for RealFs {
     }
 
     fn create(&self, name: &str) -> io::Result<File> {
-        private().truncate(true).open(self.path(name))
+        writing().truncate(true).open(self.path(name))
     }
 
     fn append(&self, name: &str) -> io::Result<File> {
-        let mut file = private().truncate(false).open(self.path(name))?;
+        let mut file = writing().truncate(false).open(self.path(name))?;
         file.seek(SeekFrom::End(0))?;
         Ok(file)
     }
@@ -149,7 +146,7 @@ impl Fs for RealFs {
     fn lock(&self, name: &str) -> io::Result<File> {
         let path = self.path(name);
         loop {
-            let file = private().truncate(false).open(&path)?;
+            let file = writing().truncate(false).open(&path)?;
             file.lock()?;
             // Its last holder may have removed it while we waited: then it excludes nobody.
             if is_at(&file, &path)? {

@@ -4,6 +4,7 @@ mod document;
 mod files;
 mod frame;
 mod fs;
+mod next_document;
 mod place;
 mod tombstone;
 
@@ -39,7 +40,8 @@ use crate::{AgentId, AgentSnapshot, Error, SnapshotStorage, conversation::Messag
 /// [`close`](SnapshotStorage::close). Messages that are out of view by then go to
 /// `worker_007.N.history`.
 ///
-/// Files have mode 0600, a new folder 0700. Several processes may use one folder: each call
+/// Files have mode 0600, a new folder 0700; symbolic links in it are not followed, and a folder
+/// that every user can write to is refused. Several processes may use one folder: each call
 /// takes the agent's `.lock`. A file that cannot be read is an error until `delete`, which
 /// renames it to `worker_007.damaged.N.json` and so on. A JSON file that was put into the
 /// folder by hand is read; the key `file_storage` in a file is this storage's own.
@@ -115,7 +117,7 @@ impl FileStorageBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Storage`] when it cannot be made.
+    /// [`Error::Storage`] when it cannot be made, or other users can write to it.
     ///
     /// # Cancel safety
     ///
@@ -152,7 +154,7 @@ impl FileStorage {
     ///
     /// # Errors
     ///
-    /// [`Error::Storage`] when it cannot be made.
+    /// [`Error::Storage`] when it cannot be made, or other users can write to it.
     ///
     /// # Cancel safety
     ///

@@ -2,9 +2,11 @@ use std::{ops::Range, path::Path};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
+use super::stream::End;
 use crate::{
     AgentId, AgentSnapshot, Error,
     backend::{self, Stamp, Stream, Write},
+    private,
     swap::{Known, Swapped},
 };
 
@@ -26,19 +28,23 @@ pub(super) struct Stored {
 /// Kept in `user_version`; 0 is an empty database.
 const VERSION: i64 = 1;
 
-// A message is found by one number, agent and sequence number in one, so that a save touches
-// one tree and appends at one place for each agent. `agents` keeps a row after a delete: it
-// holds the epoch, and numbers are not used again.
+// `agents` keeps a row after a delete: it holds the epoch, and numbers are not used again.
 const SCHEMA: &str = "
     CREATE TABLE agents (
         number INTEGER PRIMARY KEY,
         agent TEXT NOT NULL UNIQUE,
         epoch_floor INTEGER NOT NULL DEFAULT 0,
         stamp TEXT,
-        state TEXT
+        state TEXT,
+        last INTEGER
     ) STRICT;
     CREATE TABLE heads (number INTEGER PRIMARY KEY, head TEXT NOT NULL) STRICT;
-    CREATE TABLE messages (key INTEGER PRIMARY KEY, json TEXT NOT NULL) STRICT;
+    CREATE TABLE messages (
+        id INTEGER PRIMARY KEY,
+        agent INTEGER NOT NULL,
+        previous INTEGER,
+        json TEXT NOT NULL
+    ) STRICT;
     CREATE TABLE damaged (
         agent TEXT NOT NULL,
         part TEXT NOT NULL,
@@ -46,9 +52,6 @@ const SCHEMA: &str = "
         kept_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
     ) STRICT;
 ";
-
-/// 2^39 messages for each of 2^24 agents.
-const SEQ_BITS: u32 = 39;
 
 impl Database {
     /// Opens or creates a database for writing.
@@ -132,51 +135,50 @@ impl Database {
         known: &Known,
         write: &Write,
     ) -> Result<Swapped, Error> {
-        let row = self.agent_row(agent)?;
-        let number = match &row {
+        let (end, len) = match self.agent_row(agent)? {
             Some(row) => {
                 let stored = row.known(agent, &self.place)?;
                 if stored != *known {
                     return Ok(Swapped::Changed(stored));
                 }
-                row.number
+                (
+                    row.end,
+                    stored.stamp.map_or(0, |stamp| stamp.next - stamp.start),
+                )
             }
             None if *known != Known::default() => return Ok(Swapped::Changed(Known::default())),
-            None => self.insert_agent(agent)?,
+            None => (self.insert_agent(agent)?, 0),
         };
-        self.write(number, write)
+        self.write(end, len, write)
             .map_err(|error| self.failed("saving", error))?;
         Ok(Swapped::Done)
     }
 
-    fn write(&self, number: i64, write: &Write) -> rusqlite::Result<()> {
+    /// Writes a save where the stored stream has `len` messages.
+    fn write(&self, mut end: End, len: u64, write: &Write) -> rusqlite::Result<()> {
         if write.stream == Stream::Replace {
-            let (low, high) = keys(number, &(0..u64::MAX));
-            self.connection
-                .prepare_cached("DELETE FROM messages WHERE key BETWEEN ?1 AND ?2")?
-                .execute([low, high])?;
+            end.remove(&self.connection, len)?;
+            end.last = None;
         }
-        let mut insert = self
-            .connection
-            .prepare_cached("INSERT INTO messages (key, json) VALUES (?1, ?2)")?;
-        for (seq, json) in (write.from..).zip(&write.messages) {
-            insert.execute(params![key(number, seq)?, json])?;
-        }
+        let End { agent, last } = end.append(&self.connection, &write.messages)?;
         if let Some(head) = &write.head {
             self.connection
                 .prepare_cached("INSERT OR REPLACE INTO heads (number, head) VALUES (?1, ?2)")?
-                .execute(params![number, head])?;
+                .execute(params![agent, head])?;
         }
         self.connection
-            .prepare_cached("UPDATE agents SET stamp = ?2, state = ?3 WHERE number = ?1")?
-            .execute(params![number, write.stamp.to_text(), write.state])?;
+            .prepare_cached(
+                "UPDATE agents SET stamp = ?2, state = ?3, last = ?4 WHERE number = ?1",
+            )?
+            .execute(params![agent, write.stamp.to_text(), write.state, last])?;
         Ok(())
     }
 
-    fn insert_agent(&self, agent: &AgentId) -> Result<i64, Error> {
+    fn insert_agent(&self, agent: &AgentId) -> Result<End, Error> {
         self.connection
             .prepare_cached("INSERT INTO agents (agent) VALUES (?1)")
             .and_then(|mut statement| statement.insert([agent.as_str()]))
+            .map(|agent| End { agent, last: None })
             .map_err(|error| self.failed("saving", error))
     }
 
@@ -189,7 +191,7 @@ impl Database {
             let Known { stamp, epoch_floor } = row.known(agent, &self.place)?;
             let Some(range) = stamp.as_ref().map(|stamp| stamp.first..stamp.next) else {
                 return Ok(Some(Stored {
-                    stamp,
+                    stamp: None,
                     epoch_floor,
                     state: String::new(),
                     head: String::new(),
@@ -201,7 +203,7 @@ impl Database {
                 .connection
                 .prepare_cached("SELECT state FROM agents WHERE number = ?1")
                 .and_then(|mut statement| {
-                    statement.query_row([row.number], |row| row.get::<_, Option<String>>(0))
+                    statement.query_row([row.end.agent], |row| row.get::<_, Option<String>>(0))
                 })
                 .map_err(failed)?;
             let head = self
@@ -209,7 +211,7 @@ impl Database {
                 .prepare_cached("SELECT head FROM heads WHERE number = ?1")
                 .and_then(|mut statement| {
                     statement
-                        .query_row([row.number], |row| row.get(0))
+                        .query_row([row.end.agent], |row| row.get(0))
                         .optional()
                 })
                 .map_err(failed)?;
@@ -218,7 +220,10 @@ impl Database {
                 epoch_floor,
                 state: state.unwrap_or_default(),
                 head: head.unwrap_or_default(),
-                messages: self.messages(row.number, &range).map_err(failed)?,
+                messages: row
+                    .end
+                    .read(&self.connection, range.end, &range)
+                    .map_err(failed)?,
             }))
         })
     }
@@ -238,8 +243,9 @@ impl Database {
             };
             let first = range.start.max(stamp.start);
             let range = first..range.end.min(stamp.next).max(first);
-            let messages = self
-                .messages(row.number, &range)
+            let messages = row
+                .end
+                .read(&self.connection, stamp.next, &range)
                 .map_err(|error| self.unreadable(agent, error))?;
             if messages.len() as u64 != range.end - range.start {
                 return Err(Error::Damaged {
@@ -269,41 +275,38 @@ impl Database {
             Err(error) => error.is_damaged(),
         };
         if damaged {
-            self.keep_aside(agent, row.number)
+            self.keep_aside(agent, row.end.agent)
                 .map_err(|error| self.failed("keeping damaged data aside", error))?;
         }
-        let epoch = known.map_or(0, |known| known.stamp.map_or(0, |stamp| stamp.epoch));
-        let floor = row.epoch_floor.max(epoch);
-        self.forget(row.number, floor)
+        let stamp = known.ok().and_then(|known| known.stamp);
+        let (epoch, len) = stamp.map_or((0, 0), |stamp| (stamp.epoch, stamp.next - stamp.start));
+        self.forget(row.end, len, row.epoch_floor.max(epoch))
             .map_err(|error| self.failed("deleting", error))
     }
 
-    fn forget(&self, number: i64, floor: u64) -> rusqlite::Result<()> {
-        let (low, high) = keys(number, &(0..u64::MAX));
-        self.connection
-            .prepare_cached("DELETE FROM messages WHERE key BETWEEN ?1 AND ?2")?
-            .execute([low, high])?;
+    fn forget(&self, end: End, len: u64, floor: u64) -> rusqlite::Result<()> {
+        end.remove(&self.connection, len)?;
         self.connection
             .prepare_cached("DELETE FROM heads WHERE number = ?1")?
-            .execute([number])?;
+            .execute([end.agent])?;
         self.connection
             .prepare_cached(
-                "UPDATE agents SET epoch_floor = ?2, stamp = NULL, state = NULL WHERE number = ?1",
+                "UPDATE agents SET epoch_floor = ?2, stamp = NULL, state = NULL, last = NULL
+                 WHERE number = ?1",
             )?
-            .execute(params![number, floor.cast_signed()])?;
+            .execute(params![end.agent, floor.cast_signed()])?;
         Ok(())
     }
 
     fn keep_aside(&self, agent: &AgentId, number: i64) -> rusqlite::Result<()> {
-        let (low, high) = keys(number, &(0..u64::MAX));
         self.connection.execute(
             "INSERT INTO damaged (agent, part, contents)
              SELECT ?1, 'stamp', CAST(stamp AS BLOB) FROM agents WHERE number = ?2
              UNION ALL SELECT ?1, 'state', CAST(state AS BLOB) FROM agents WHERE number = ?2
              UNION ALL SELECT ?1, 'head', CAST(head AS BLOB) FROM heads WHERE number = ?2
-             UNION ALL SELECT ?1, 'message ' || (key - ?3), CAST(json AS BLOB) FROM messages
-             WHERE key BETWEEN ?3 AND ?4",
-            params![agent.as_str(), number, low, high],
+             UNION ALL SELECT ?1, 'message ' || id, CAST(json AS BLOB) FROM messages
+             WHERE agent = ?2",
+            params![agent.as_str(), number],
         )?;
         Ok(())
     }
@@ -323,12 +326,15 @@ impl Database {
 
     fn agent_row(&self, agent: &AgentId) -> Result<Option<AgentRow>, Error> {
         self.connection
-            .prepare_cached("SELECT number, epoch_floor, stamp FROM agents WHERE agent = ?1")
+            .prepare_cached("SELECT number, epoch_floor, stamp, last FROM agents WHERE agent = ?1")
             .and_then(|mut statement| {
                 statement
                     .query_row([agent.as_str()], |row| {
                         Ok(AgentRow {
-                            number: row.get(0)?,
+                            end: End {
+                                agent: row.get(0)?,
+                                last: row.get(3)?,
+                            },
                             epoch_floor: row.get::<_, i64>(1)?.cast_unsigned(),
                             stamp: row.get(2)?,
                         })
@@ -336,17 +342,6 @@ impl Database {
                     .optional()
             })
             .map_err(|error| self.unreadable(agent, error))
-    }
-
-    fn messages(&self, number: i64, range: &Range<u64>) -> rusqlite::Result<Vec<String>> {
-        if range.is_empty() {
-            return Ok(Vec::new());
-        }
-        let (low, high) = keys(number, range);
-        self.connection
-            .prepare_cached("SELECT json FROM messages WHERE key BETWEEN ?1 AND ?2 ORDER BY key")?
-            .query_map([low, high], |row| row.get(0))?
-            .collect()
     }
 
     /// Reads from one moment, though another process may write meanwhile.
@@ -386,7 +381,7 @@ impl Database {
 }
 
 struct AgentRow {
-    number: i64,
+    end: End,
     epoch_floor: u64,
     stamp: Option<String>,
 }
@@ -435,42 +430,13 @@ fn failed(operation: &'static str, place: &str, error: rusqlite::Error) -> Error
     }
 }
 
-fn key(number: i64, seq: u64) -> rusqlite::Result<i64> {
-    if seq >> SEQ_BITS != 0 || number >> (63 - SEQ_BITS) != 0 {
-        return Err(rusqlite::Error::IntegralValueOutOfRange(
-            0,
-            seq.cast_signed(),
-        ));
-    }
-    Ok(number << SEQ_BITS | seq.cast_signed())
-}
-
-/// The first and the last key within a range that is not empty.
-fn keys(number: i64, range: &Range<u64>) -> (i64, i64) {
-    let base = number << SEQ_BITS;
-    let limit = (1_u64 << SEQ_BITS) - 1;
-    let part = |seq: u64| base | seq.min(limit).cast_signed();
-    (part(range.start), part(range.end - 1))
-}
-
 /// SQLite gives the files beside the database the same mode.
 fn create_private(path: &Path) -> std::io::Result<()> {
-    if path.exists() {
-        return Ok(());
-    }
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(false);
-    let mut folder = std::fs::DirBuilder::new();
-    folder.recursive(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-        options.mode(0o600);
-        folder.mode(0o700);
-    }
     if let Some(parent) = path.parent() {
-        folder.create(parent)?;
+        private::folder(parent)?;
     }
-    options.open(path)?;
-    Ok(())
+    match private::file().write(true).create_new(true).open(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
 }

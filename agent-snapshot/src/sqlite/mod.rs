@@ -1,6 +1,7 @@
 //! Snapshots in a SQLite database.
 
 mod database;
+mod stream;
 mod worker;
 
 use std::{
@@ -63,14 +64,22 @@ impl SqliteStorage {
     ///
     /// # Errors
     ///
-    /// [`Error::Storage`] when it cannot be opened, [`Error::UnsupportedVersion`] when a
-    /// newer version of this crate made it.
+    /// [`Error::Storage`] when it cannot be opened or every user can write to its folder,
+    /// [`Error::UnsupportedVersion`] when a newer version of this crate made it,
+    /// [`Error::InvalidUrl`] for `:memory:`.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref().to_owned();
+        if ["", ":memory:"].map(Path::new).contains(&&*path) {
+            // To SQLite these are databases of one connection, and there are two.
+            return Err(Error::InvalidUrl {
+                url: format!("sqlite:{}", path.display()),
+                reason: "the database needs a file; in memory there is MemoryStorage".to_owned(),
+            });
+        }
         let (writer, reader) = {
             let path = path.clone();
             // Opening may wait for another process that has the database locked.

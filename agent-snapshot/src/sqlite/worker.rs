@@ -66,7 +66,12 @@ impl Worker {
     pub(super) fn writer(database: Database) -> io::Result<Self> {
         Self::start("snapshot-writer", move |queue| {
             let mut batch = Vec::new();
+            let mut last = 0;
             while queue.blocking_recv_many(&mut batch, BATCH) > 0 {
+                if last > 1 {
+                    gather(queue, &mut batch);
+                }
+                last = batch.len();
                 if !commit(&database, &mut batch) && batch.len() > 1 {
                     // Each for itself, so that only the one at fault gets the error.
                     for job in batch.chunks_mut(1) {
@@ -141,6 +146,21 @@ impl Worker {
         let mut ended = self.ended.clone();
         // An error means that the sender is gone: the thread has ended.
         while ended.changed().await.is_ok() {}
+    }
+}
+
+/// Lets those who come at the same time as the first one join its commit: else it would go
+/// alone, and they would wait for two syncs instead of one.
+fn gather(queue: &mut mpsc::Receiver<Box<dyn Job>>, batch: &mut Vec<Box<dyn Job>>) {
+    let mut before = 0;
+    while batch.len() > before && batch.len() < BATCH {
+        before = batch.len();
+        thread::yield_now();
+        while batch.len() < BATCH
+            && let Ok(job) = queue.try_recv()
+        {
+            batch.push(job);
+        }
     }
 }
 

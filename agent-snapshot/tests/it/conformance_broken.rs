@@ -13,8 +13,19 @@ use agent_snapshot::{
 };
 use async_trait::async_trait;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Defect {
+/// The ways to be broken, and a list of all of them.
+macro_rules! defects {
+    ($($name:ident,)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        enum Defect {
+            $($name,)*
+        }
+
+        const ALL: &[Defect] = &[$(Defect::$name,)*];
+    };
+}
+
+defects! {
     LosesTheLastByte,
     CutsLongMessages,
     ForgetsDelete,
@@ -55,46 +66,6 @@ enum Defect {
 }
 
 use Defect::*;
-
-const ALL: &[Defect] = &[
-    LosesTheLastByte,
-    CutsLongMessages,
-    ForgetsDelete,
-    ForgetsTheStreamWhenDeleting,
-    ForgetsTheEpochWhenDeleting,
-    AcceptsAStaleTick,
-    AcceptsTheSameTickTwice,
-    ComparesTicksAsText,
-    ComparesTicksAsDoubles,
-    IgnoresRevisions,
-    IgnoresEpochs,
-    RefusesARepeat,
-    RaisesTheEpochWhenLoading,
-    SwapsAgents,
-    FoldsCase,
-    DeletesByPrefix,
-    NothingWhenDamaged,
-    OverwritesDamage,
-    LosesUnknownFields,
-    ReversesEvents,
-    DropsTheOldestEvent,
-    MintsIds,
-    LosesThePinnedMessages,
-    LosesTheSummary,
-    ForgetsTrimmedMessages,
-    CountsFromOne,
-    AppendsToAnotherHistory,
-    ListsTwice,
-    ListsUnsorted,
-    ListsTheDeleted,
-    LosesTheLastSaveWhenReopened,
-    KeepsHandlesApart,
-    LosesEverythingOnClose,
-    ChecksAndThenWrites,
-    SavesInTwoSteps,
-    ReportsConflictsAsFailures,
-    NamesNobodyInAConflict,
-];
 
 /// What a place keeps outside of the good storage.
 #[derive(Debug, Default)]

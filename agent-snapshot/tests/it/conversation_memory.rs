@@ -290,10 +290,9 @@ mod json_lines {
         let (_, sessions) = open(&path);
         end(&sessions, "one").await;
         end(&sessions, "two").await;
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(mode(path.parent().unwrap()), 0o700);
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().count(), 2);
         let (engine, _) = open(&path);

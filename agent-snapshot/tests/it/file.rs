@@ -117,6 +117,42 @@ async fn files_and_folder_are_private() {
     }
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_folder_that_every_user_can_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    for mode in [0o777, 0o1777] {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(folder.path(), permissions).unwrap();
+        let error = FileStorage::open(folder.path()).await.unwrap_err();
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains("chmod o-w"), "{cause}");
+    }
+    assert!(names(folder.path()).is_empty());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn links_in_the_folder_are_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::NamedTempFile::new().unwrap();
+    let precious = "not a snapshot";
+    for name in ["a.json.tmp", "a.1.log", "a.lock", "a.json"] {
+        std::fs::write(elsewhere.path(), precious).unwrap();
+        let link = folder.path().join(name);
+        std::os::unix::fs::symlink(elsewhere.path(), &link).unwrap();
+        let storage = FileStorage::open(folder.path()).await.unwrap();
+        let error = storage.save(&ticked("a", 1)).await.unwrap_err();
+        assert!(matches!(error, Error::Storage { .. }), "{name}: {error}");
+        let kept = std::fs::read_to_string(elsewhere.path()).unwrap();
+        assert_eq!(kept, precious, "{name}");
+        for name in names(folder.path()) {
+            std::fs::remove_file(folder.path().join(name)).unwrap();
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_file_from_elsewhere_is_read_and_built_upon() {
     let folder = tempfile::tempdir().unwrap();

@@ -41,6 +41,7 @@ async fn what_is_not_understood_is_a_clear_error() {
         "agents",
         "memory:x",
         "sqlite:",
+        "sqlite::memory:",
         "postgres://host",
         "Redis://host",
     ] {

@@ -223,4 +223,28 @@ async fn an_address_that_is_not_understood_is_an_error_without_its_password() {
     let builder = RedisStorage::builder("redis://user:secret@host");
     assert!(!format!("{builder:?}").contains("secret"));
     assert!(builder.prefix("a{b}").connect().await.is_err());
+    let builder = RedisStorage::builder("redis+unix:///run/x.sock?pass=secret");
+    assert!(!format!("{builder:?}").contains("secret"));
+}
+
+#[tokio::test]
+async fn a_password_is_in_no_error_and_no_debug() {
+    let server = RedisServer::start();
+    server.command(&["SET", "agent-snapshot:{b}", "damage"]);
+    server.command(&["CONFIG", "SET", "requirepass", "right-secret"]);
+    let wrong = format!("{}?pass=wrong-secret", server.url());
+    let error = RedisStorage::connect(&wrong).await.unwrap_err();
+    let mut shown = format!("{error:?} {error}");
+    let mut cause = std::error::Error::source(&error);
+    while let Some(error) = cause {
+        shown.push_str(&error.to_string());
+        cause = error.source();
+    }
+    let right = format!("{}?pass=right-secret", server.url());
+    let storage = RedisStorage::connect(&right).await.unwrap();
+    shown.push_str(&format!("{storage:?}"));
+    storage.save(&blank("a")).await.unwrap();
+    let error = storage.load(&AgentId::new("b").unwrap()).await.unwrap_err();
+    shown.push_str(&format!("{error:?} {error}"));
+    assert!(!shown.contains("secret"), "{shown}");
 }

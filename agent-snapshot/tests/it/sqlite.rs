@@ -46,9 +46,13 @@ async fn every_kind_of_damage_is_an_error_and_is_kept_aside() {
         "UPDATE agents SET state = substr(state, 2)",
         "UPDATE agents SET state = replace(state, 'WAITING', 'RUNNING')",
         "DELETE FROM heads",
-        "DELETE FROM messages WHERE key = (SELECT min(key) FROM messages)",
-        "DELETE FROM messages WHERE key = (SELECT max(key) FROM messages)",
+        "DELETE FROM messages WHERE id = (SELECT min(id) FROM messages)",
+        "DELETE FROM messages WHERE id = (SELECT max(id) FROM messages)",
         "UPDATE messages SET json = replace(json, '1', '2')",
+        "UPDATE messages SET previous = id",
+        "UPDATE messages SET previous = NULL",
+        "UPDATE messages SET agent = agent + 1",
+        "UPDATE agents SET last = NULL",
         "UPDATE messages SET json = CAST(x'ff' AS TEXT)",
     ] {
         let storage = SqliteStorage::open(&path).await.unwrap();
@@ -125,6 +129,74 @@ async fn the_database_is_private() {
     }
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_database_where_every_user_can_write_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let permissions = std::fs::Permissions::from_mode(0o1777);
+    std::fs::set_permissions(folder.path(), permissions).unwrap();
+    let path = folder.path().join("agents.db");
+    let error = SqliteStorage::open(&path).await.unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.contains("chmod o-w"), "{cause}");
+    assert!(!path.exists());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_dangling_link_is_not_made_a_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("elsewhere");
+    let path = folder.path().join("agents.db");
+    std::os::unix::fs::symlink(&target, &path).unwrap();
+    let error = SqliteStorage::open(&path).await.unwrap_err();
+    assert!(matches!(error, Error::Storage { .. }), "{error}");
+    assert!(!target.exists());
+}
+
+#[tokio::test]
+async fn streams_that_grew_side_by_side_are_read_and_removed_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agents.db");
+    let storage = SqliteStorage::open(&path).await.unwrap();
+    let mut agents: Vec<AgentSnapshot> = ["a", "b", "c"]
+        .map(|name| AgentSnapshot::new(AgentId::new(name).unwrap()))
+        .into();
+    for round in 0..30 {
+        for (n, snapshot) in agents.iter_mut().enumerate() {
+            // Sometimes next to each other, sometimes alone, sometimes several at once.
+            for message in 0..(round + n) % 4 {
+                let text = format!("{n} {round} {message}");
+                snapshot.memory.short_term_history.push(Message::user(text));
+            }
+            snapshot.tick_index += 1;
+            storage.save(snapshot).await.unwrap();
+        }
+    }
+    for snapshot in &agents {
+        let loaded = storage.load(&snapshot.agent_id).await.unwrap();
+        assert_eq!(loaded.as_ref(), Some(snapshot));
+        let all: Vec<_> = snapshot.memory.short_term_history.tail().collect();
+        for range in [0..5, 7..8, 20..1000, 3..3] {
+            let part = storage.history(&snapshot.agent_id, range.clone()).await;
+            let expected: Vec<_> = all
+                .iter()
+                .filter(|(seq, _)| range.contains(seq))
+                .map(|(seq, message)| (*seq, (*message).clone()))
+                .collect();
+            assert_eq!(part.unwrap(), expected, "{range:?}");
+        }
+    }
+    storage.delete(&agents[1].agent_id).await.unwrap();
+    for snapshot in [&agents[0], &agents[2]] {
+        let loaded = storage.load(&snapshot.agent_id).await.unwrap();
+        assert_eq!(loaded.as_ref(), Some(snapshot));
+    }
+    let kept = [&agents[0], &agents[2]].map(|snapshot| snapshot.memory.short_term_history.len());
+    assert_eq!(count(&path, "messages"), kept.iter().sum::<usize>() as i64);
+}
+
 #[tokio::test]
 async fn a_closed_storage_says_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -156,14 +228,17 @@ async fn a_database_that_another_process_holds_is_waited_for() {
 
 #[tokio::test]
 async fn one_bad_job_does_not_take_its_batch_down() {
-    // A sequence number that no key can hold fails inside of the transaction.
     let folder = tempfile::tempdir().unwrap();
-    let storage = SqliteStorage::open(folder.path().join("agents.db"))
-        .await
-        .unwrap();
-    let json = r#"{"agent_id":"bad","tick_index":1,"timestamp":0,"status":"","memory":{
-        "short_term_history":[{"role":"user"}],"history_window":{"first":1099511627776}}}"#;
-    let bad = AgentSnapshot::from_json(json).unwrap();
+    let path = folder.path().join("agents.db");
+    let storage = SqliteStorage::open(&path).await.unwrap();
+    sql(
+        &path,
+        "CREATE TRIGGER bad BEFORE INSERT ON messages WHEN new.json LIKE '%poison%'
+         BEGIN SELECT RAISE(ABORT, 'poison'); END",
+    );
+    let mut bad = AgentSnapshot::new(AgentId::new("bad").unwrap());
+    bad.tick_index = 1;
+    bad.memory.short_term_history.push(Message::user("poison"));
     let good = ticked(3);
     let (first, second, third) = tokio::join!(storage.save(&good), storage.save(&bad), async {
         let mut other = AgentSnapshot::new(AgentId::new("b").unwrap());
