@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Parser, Subcommand};
-use examples::{Result, pane_agent, remove_socket_folder, report, scripted_agent};
+use examples::{Result, pane_agent, report, scripted_agent};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use tmux_bus::{
@@ -138,7 +138,6 @@ async fn run(arguments: Arguments) -> Result<()> {
                 Ok(server) => {
                     let wait = spinner("stopping".to_owned());
                     server.stop(Duration::from_secs(3)).await?;
-                    remove_socket_folder(server.socket());
                     wait.finish_and_clear();
                     true
                 }

@@ -19,16 +19,15 @@
     reason = "printing is what a command is for"
 )]
 
-use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
 
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentState, Event, Reply, open_storage};
 use clap::{Parser, ValueEnum};
-use examples::with_causes;
+use examples::redis_server::RedisServer;
+use examples::{Result, report};
 use serde_json::{Value, json};
 
 const AGENT: &str = "worker_007";
@@ -65,22 +64,15 @@ enum Storage {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let done = match (&arguments.worker, &arguments.dir) {
+    report(match (&arguments.worker, &arguments.dir) {
         (Some(url), Some(dir)) => work(url, dir, arguments.wait_at.as_deref()).await,
         _ => watch(&arguments),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", with_causes(&*error));
-            ExitCode::FAILURE
-        }
-    }
+    })
 }
 
 // The agent.
 
-async fn work(url: &str, dir: &Path, wait_at: Option<&str>) -> Result<(), Box<dyn Error>> {
+async fn work(url: &str, dir: &Path, wait_at: Option<&str>) -> Result<()> {
     let storage = open_storage(url).await?;
     let (mut agent, recovery) = AgentState::hydrate(storage.clone(), AgentId::new(AGENT)?).await?;
     tell(json!({
@@ -166,7 +158,7 @@ fn wait_if(wait_at: Option<&str>, here: &str) {
 
 // The one who kills it.
 
-fn watch(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+fn watch(arguments: &Arguments) -> Result<()> {
     let temporary = match &arguments.dir {
         Some(dir) => {
             std::fs::create_dir_all(dir)?;
@@ -190,11 +182,8 @@ fn watch(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         Storage::File => (format!("file:{}", dir.join("snapshots").display()), None),
         Storage::Sqlite => (format!("sqlite:{}", dir.join("agents.db").display()), None),
         Storage::Redis => {
-            let server = Redis::start(&dir)?;
-            (
-                format!("redis+unix://{}", dir.join("redis.sock").display()),
-                Some(server),
-            )
+            let server = RedisServer::start(&dir)?;
+            (server.url(), Some(server))
         }
     };
 
@@ -263,7 +252,7 @@ fn live(
     wait_at: Option<&str>,
     quiet: bool,
     inbox: &mut Inbox,
-) -> Result<(), Box<dyn Error>> {
+) -> Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--dir").arg(dir).args(["--worker", url]);
     command.args(wait_at.iter().flat_map(|at| ["--wait-at", at]));
@@ -312,42 +301,5 @@ impl Drop for Ended {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-/// A server of our own, on a socket in the folder, that syncs every write.
-struct Redis(#[expect(dead_code, reason = "held to end the server")] Ended);
-
-impl Redis {
-    fn start(dir: &Path) -> Result<Self, Box<dyn Error>> {
-        let socket = dir.join("redis.sock");
-        let server = Command::new("redis-server")
-            .args([
-                "--port",
-                "0",
-                "--appendonly",
-                "yes",
-                "--appendfsync",
-                "always",
-            ])
-            .args(["--maxmemory-policy", "noeviction", "--save", ""])
-            .arg("--unixsocket")
-            .arg(&socket)
-            .arg("--dir")
-            .arg(dir)
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(|error| {
-                format!("redis-server cannot be started ({error}); `./scripts/setup` installs it")
-            })?;
-        let server = Ended(server);
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-            if Instant::now() > deadline {
-                return Err("redis-server does not listen after 30 s".into());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(Self(server))
     }
 }

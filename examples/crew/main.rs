@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use agent_snapshot::AgentSnapshot;
 use clap::Parser;
-use examples::{Result, remove_socket_folder, scripted_agent, with_causes};
+use examples::{Result, scripted_agent, with_causes};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tmux_bus::{AskOptions, ClusterConfig, ClusterManager, LogFilter, MessageLog, Server};
@@ -279,15 +279,16 @@ fn why_not_ready(error: tmux_bus::Error) -> Box<dyn Error + Send + Sync> {
 /// Ends every process of the crew, whatever state it is in.
 async fn clean_up(crew: &Crew, config: &ClusterConfig) -> Result<()> {
     let server = Server::builder(&config.session_name).key(&config.path);
-    let socket = match server.attach().await {
-        Ok(server) => {
-            server.stop(Duration::from_secs(3)).await?;
-            server.socket().to_owned()
+    match server.attach().await {
+        Ok(server) => server.stop(Duration::from_secs(3)).await?,
+        // What a killed server left behind.
+        Err(tmux_bus::Error::NotRunning { socket, .. }) => {
+            if let Some(folder) = socket.parent() {
+                let _ = fs::remove_dir_all(folder);
+            }
         }
-        Err(tmux_bus::Error::NotRunning { socket, .. }) => socket,
         Err(error) => return Err(error.into()),
-    };
-    remove_socket_folder(&socket);
+    }
     // Coding agents whose member was killed before it could be started again.
     for role in &ROLES {
         crew.executions(role.name)?.reap_orphans().await?;

@@ -1,5 +1,5 @@
-//! What several of the example programs share: a stand-in for a coding agent, and a small
-//! terminal of our own for programs that live in a tmux pane.
+//! What several of the example programs share: a stand-in for a coding agent, a small terminal of
+//! our own for programs that live in a tmux pane, and a private redis-server.
 
 #![allow(
     clippy::missing_errors_doc,
@@ -9,10 +9,10 @@
 
 pub mod console;
 pub mod pane_agent;
+pub mod redis_server;
 pub mod scripted_agent;
 
 use std::error::Error;
-use std::path::Path;
 use std::process::ExitCode;
 
 /// A program's result: whatever fails is told, wherever it was found.
@@ -42,11 +42,3 @@ pub fn with_causes(error: &dyn Error) -> String {
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
-
-/// Removes the folder of a session that was stopped: its socket, and the locks beside it.
-pub fn remove_socket_folder(socket: &Path) {
-    if let Some(folder) = socket.parent() {
-        // What is left there does no harm: the next start uses it again.
-        let _ = std::fs::remove_dir_all(folder);
-    }
-}

@@ -1,0 +1,167 @@
+//! Everything at once, for as long as asked, with kills: what the crates promise must hold to the
+//! end, nothing may stay behind, and nothing may grow.
+//!
+//! ```sh
+//! scripts/soak              # 20 minutes
+//! scripts/soak --short      # 2 minutes, as CI does
+//! ```
+//!
+//! Each area runs in worker processes of its own (this program, started again), so that they can
+//! be killed as real ones are. The first broken promise ends the run; its folder is then kept.
+//!
+//! Exit codes: 0 all promises were kept, 1 one was not or the run was interrupted.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "printing is what a command is for"
+)]
+
+mod exec;
+mod ledger;
+mod processes;
+mod record;
+mod snapshot;
+mod store;
+mod tmux;
+mod watch;
+mod worker;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand};
+use examples::{Result, report, with_causes};
+use tokio::signal::unix::{SignalKind, signal};
+
+use ledger::Ledger;
+
+/// Runs all crates at once, kills what can be killed, and checks what they promise.
+#[derive(Parser)]
+#[command(name = "soak")]
+struct Arguments {
+    /// How long
+    #[arg(long, default_value_t = 20.0)]
+    minutes: f64,
+    /// Two minutes
+    #[arg(long, conflicts_with = "minutes")]
+    short: bool,
+    /// Only these areas: store, exec, tmux, snapshot
+    #[arg(long, value_parser = AREAS.map(|(name, _)| name))]
+    only: Vec<String>,
+    #[command(subcommand)]
+    worker: Option<Worker>,
+}
+
+/// Runs an area until the end of the run, and checks what is left of it.
+type Run = fn(&Arc<Ledger>) -> Result<()>;
+
+const AREAS: [(&str, Run); 4] = [
+    ("store", store::run),
+    ("exec", exec::run),
+    ("tmux", tmux::run),
+    ("snapshot", snapshot::run),
+];
+
+/// What this program is when it is started by itself.
+#[derive(Subcommand)]
+#[command(hide = true)]
+enum Worker {
+    Store(store::Session),
+    Exec(exec::Host),
+    Tmux(tmux::Host),
+    Pane(tmux::Pane),
+    Snapshot(snapshot::Writer),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    report(match arguments.worker {
+        None => soak(arguments),
+        Some(Worker::Pane(pane)) => pane.run(),
+        Some(Worker::Store(session)) => worker::run(|| session.run()),
+        Some(Worker::Exec(host)) => worker::run(|| block_on(host.run())),
+        Some(Worker::Tmux(host)) => worker::run(|| block_on(host.run())),
+        Some(Worker::Snapshot(writer)) => worker::run(|| block_on(writer.run())),
+    })
+}
+
+fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(work)
+}
+
+fn soak(arguments: Arguments) -> Result<()> {
+    let minutes = if arguments.short {
+        2.0
+    } else {
+        arguments.minutes
+    };
+    let time = Duration::try_from_secs_f64(minutes * 60.0)?;
+    let mut folder = tempfile::Builder::new().prefix("soak-").tempdir()?;
+    // What went wrong can be looked at.
+    folder.disable_cleanup(true);
+    let ledger = Arc::new(Ledger::new(folder.path().to_owned()));
+    println!("soak: {minutes} min in {}", folder.path().display());
+
+    let only = &arguments.only;
+    let interrupted = std::thread::scope(|scope| {
+        for (area, run) in AREAS {
+            let ledger = &ledger;
+            if only.is_empty() || only.iter().any(|name| name == area) {
+                scope.spawn(move || {
+                    if let Err(error) = run(ledger) {
+                        ledger.violation(with_causes(&*error));
+                    }
+                });
+            }
+        }
+        scope.spawn(|| watch::sample_until_end(&ledger));
+        let interrupted = block_on(wait(&ledger, time));
+        ledger.end();
+        interrupted
+    })?;
+
+    let strays = processes::end_all_tagged(ledger.run());
+    for stray in &strays {
+        ledger.violation(format!("left behind: {stray}"));
+    }
+    ledger.judge_growth();
+    ledger.print(strays.len());
+    if ledger.is_broken() {
+        let kept = folder.path().display();
+        return Err(format!("a promise was broken; everything is kept in {kept}").into());
+    }
+    folder.disable_cleanup(false);
+    folder.close()?;
+    if interrupted {
+        return Err("interrupted".into());
+    }
+    Ok(())
+}
+
+/// Until the time is up, a promise is broken, or somebody interrupts; whether the last.
+async fn wait(ledger: &Ledger, time: Duration) -> Result<bool> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let began = Instant::now();
+    let mut progress = tokio::time::interval(Duration::from_secs(1));
+    let mut next_report = Duration::from_secs(30);
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => return Ok(true),
+            _ = terminate.recv() => return Ok(true),
+            _ = progress.tick() => {}
+        }
+        if began.elapsed() >= time || ledger.is_ending() {
+            return Ok(false);
+        }
+        if began.elapsed() >= next_report {
+            let (now, all) = (began.elapsed().as_secs(), time.as_secs());
+            println!("soak: {now} of {all} s: {}", ledger.in_one_line());
+            next_report += Duration::from_secs(30);
+        }
+    }
+}
