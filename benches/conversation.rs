@@ -18,6 +18,9 @@ use agent_snapshot::{
 use benches::{Bench, Goal};
 use serde_json::json;
 
+/// Numbers of messages.
+const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
+
 /// As many appends as make a sample.
 const APPENDS: usize = 64;
 
@@ -30,24 +33,43 @@ fn main() {
 }
 
 fn append(bench: &mut Bench) {
+    const ANEW: &str = "counting the list anew";
     let state = StateManager::new(100_000_000);
     let small = filled(&state, 10);
-    for (size, name) in [(1_000, "1,000"), (10_000, "10,000")] {
+    let (mut ours, mut anew) = (Vec::new(), Vec::new());
+    for size in SIZES {
         let list = filled(&state, size);
         let all: Vec<Message> = list.iter().cloned().collect();
-        bench
+        let name = grouped(size);
+        let mut comparison = bench
             .compare(&format!("append with token upkeep, {name} messages"))
             .floor_timed("to 10 messages", || append_to(&state, &small))
             .ours_timed("to the list", || append_to(&state, &list))
-            .peer_timed("counting the list anew", || {
+            .peer_timed(ANEW, || {
                 let start = Instant::now();
                 let total: usize = all.iter().map(|m| Estimator.count_message(m)).sum();
                 black_box(total);
                 start.elapsed()
             })
-            .goal(Goal::at_most_floor(1.3))
-            .run();
+            .differs("only the counting")
+            .goal(Goal::at_most_floor(1.3));
+        if size == 10_000 {
+            comparison = comparison.headline();
+        }
+        for row in comparison.run() {
+            match row.name.as_str() {
+                "to the list" => ours.push((size, row.median_ns)),
+                ANEW => anew.push((size, row.median_ns)),
+                _ => {}
+            }
+        }
     }
+    bench
+        .growth("append with token upkeep", "messages", "ns")
+        .ours("to the list", ours)
+        .peer(ANEW, anew)
+        .goal(Goal::at_most(1.3))
+        .report();
 }
 
 /// The time of one append, without what the copy costs: making it, freeing it, and bringing
@@ -82,20 +104,55 @@ fn chat(n: usize) -> Message {
 }
 
 fn trim(bench: &mut Bench) {
+    const PLAIN: &str = "plain window, counting each time";
     let open = StateManager::new(100_000_000);
-    let list = filled(&open, 10_000);
-    // Just over, so that a quarter of the messages goes.
-    let state = StateManager::new(list.tokens() - 1).answer_room(0);
+    let (mut ours, mut plain) = (Vec::new(), Vec::new());
+    for size in SIZES {
+        let list = filled(&open, size);
+        let all: Vec<Message> = list.iter().cloned().collect();
+        // Just over, so that a quarter of the messages goes.
+        let state = StateManager::new(list.tokens() - 1).answer_room(0);
+        let budget = state.low_water_mark();
+        let mut comparison = bench
+            .compare(&format!("trim, {} messages", grouped(size)))
+            .ours_timed("down to the low-water mark", || {
+                let mut list = list.clone();
+                let start = Instant::now();
+                black_box(state.trim(&mut list).unwrap());
+                start.elapsed()
+            })
+            .peer_timed(PLAIN, || {
+                let start = Instant::now();
+                black_box(plain_window(&all, budget));
+                start.elapsed()
+            })
+            .differs("parts calls from their results");
+        if size == 10_000 {
+            comparison = comparison.goal(Goal::median_at_most_ms(10.0)).headline();
+        }
+        for row in comparison.run() {
+            let points = if row.name == PLAIN {
+                &mut plain
+            } else {
+                &mut ours
+            };
+            points.push((size, row.median_ns));
+        }
+    }
+    let langchain = langchain_growth(bench, &open);
     bench
-        .compare("trim, 10,000 messages")
-        .ours_timed("down to the low-water mark", || {
-            let mut list = list.clone();
-            let start = Instant::now();
-            black_box(state.trim(&mut list).unwrap());
-            start.elapsed()
-        })
-        .goal(Goal::median_at_most_ms(10.0))
-        .run();
+        .growth("trim by a quarter", "messages", "ns")
+        .ours("down to the low-water mark", ours)
+        .peer(PLAIN, plain)
+        .peer("LangChain, counts given", langchain)
+        .report();
+}
+
+fn grouped(size: usize) -> String {
+    match size {
+        ..1_000 => size.to_string(),
+        _ => format!("{},{:03}", size / 1_000, size % 1_000),
+    }
 }
 
 fn counting(bench: &mut Bench) {
@@ -228,6 +285,51 @@ fn agentic(seed: usize) -> Vec<Message> {
 }
 
 fn langchain(bench: &mut Bench, conversations: &[Vec<Message>], budget: usize) {
+    let data = json!({
+        "budget": budget,
+        "conversations": conversations.iter().map(|list| with_tokens(list)).collect::<Vec<_>>(),
+    });
+    for line in ask_langchain(&data) {
+        let [name, value, unit] = &line[..] else {
+            panic!("not understood: {line:?}");
+        };
+        let name = format!("LangChain, counts given, {name}");
+        bench.figure(&name, value.parse().unwrap(), unit, None);
+    }
+}
+
+/// What a trim by a quarter takes in LangChain.
+fn langchain_growth(bench: &Bench, open: &StateManager) -> Vec<(usize, f64)> {
+    let sizes = if bench.is_smoke() {
+        &SIZES[..2]
+    } else {
+        &SIZES
+    };
+    let lists = sizes.iter().map(|&size| {
+        let list = filled(open, size);
+        let state = StateManager::new(list.tokens() - 1).answer_room(0);
+        let messages: Vec<Message> = list.iter().cloned().collect();
+        json!({"budget": state.low_water_mark(), "messages": with_tokens(&messages)})
+    });
+    let data = json!({"growth": lists.collect::<Vec<_>>()});
+    let lines = ask_langchain(&data);
+    lines
+        .iter()
+        .map(|line| (line[0].parse().unwrap(), line[1].parse().unwrap()))
+        .collect()
+}
+
+fn with_tokens(messages: &[Message]) -> Vec<serde_json::Value> {
+    let with_tokens = |message: &Message| {
+        let mut value = serde_json::to_value(message).unwrap();
+        value["tokens"] = json!(Estimator.count_message(message));
+        value
+    };
+    messages.iter().map(with_tokens).collect()
+}
+
+/// What the peer script prints, by lines and columns; nothing where LangChain is not installed.
+fn ask_langchain(data: &serde_json::Value) -> Vec<Vec<String>> {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
     let installed = Command::new(&python)
         .args(["-c", "import langchain_core"])
@@ -237,19 +339,9 @@ fn langchain(bench: &mut Bench, conversations: &[Vec<Message>], budget: usize) {
         println!(
             "conversation: LangChain is not installed (`pip install langchain-core`): its figures are left out"
         );
-        return;
+        return Vec::new();
     }
-    let with_tokens = |message: &Message| {
-        let mut value = serde_json::to_value(message).unwrap();
-        value["tokens"] = json!(Estimator.count_message(message));
-        value
-    };
-    let conversations: Vec<Vec<_>> = conversations
-        .iter()
-        .map(|list| list.iter().map(with_tokens).collect())
-        .collect();
     let mut file = tempfile::NamedTempFile::new().unwrap();
-    let data = json!({"budget": budget, "conversations": conversations});
     file.write_all(data.to_string().as_bytes()).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/langchain_peer.py");
     let output = Command::new(&python)
@@ -259,15 +351,7 @@ fn langchain(bench: &mut Bench, conversations: &[Vec<Message>], budget: usize) {
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let mut parts = line.split('\t');
-        let name = parts.next().unwrap();
-        let value = parts.next().unwrap().parse().unwrap();
-        bench.figure(
-            &format!("LangChain, {name}"),
-            value,
-            parts.next().unwrap(),
-            None,
-        );
-    }
+    let columns = |line: &str| line.split('\t').map(str::to_owned).collect();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    printed.lines().map(columns).collect()
 }

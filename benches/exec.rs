@@ -8,6 +8,8 @@ use benches::{Bench, Goal};
 use exec_core::{MemoryPolicy, StopAction, StopLadder, StopLevel, StopOutcome};
 use tokio::runtime::Runtime;
 
+#[path = "exec/growth.rs"]
+mod growth;
 #[path = "exec/host.rs"]
 mod host;
 #[path = "exec/idle.rs"]
@@ -16,19 +18,13 @@ mod idle;
 mod relay;
 #[path = "exec/spawn.rs"]
 mod spawn;
+#[path = "exec/tree.rs"]
+mod tree;
 
 use host::Host;
+use tree::SEVEN;
 
-/// A launcher, an agent, and two tools in sessions of their own, one with a child more: seven
-/// processes, all of which end on `TERM`.
-const SEVEN: &str = "
-    sh -c '
-        setsid sh -c \"sleep 600 & sleep 601; :\" &
-        setsid sh -c \"sleep 602; :\" &
-        wait
-    ' &
-    wait";
-/// The same tree, but none of its shells or sleeps heeds `TERM`.
+/// The tree of [`SEVEN`], but none of its shells or sleeps heeds `TERM`.
 const SEVEN_STUBBORN: &str = "
     trap '' TERM
     sh -c '
@@ -47,10 +43,11 @@ fn main() {
     let mut bench = Bench::from_args("exec-core");
     let runtime = Runtime::new().expect("a runtime");
     type Part<'a> = &'a dyn Fn(&mut Bench);
-    let parts: [(&str, Part<'_>); 6] = [
+    let parts: [(&str, Part<'_>); 7] = [
         ("spawn", &|bench| spawn::compare(bench, &runtime)),
         ("relay", &|bench| relay::compare(bench, &runtime)),
         ("idle", &|bench| idle::figures(bench)),
+        ("growth", &|bench| growth::report(bench, &runtime)),
         ("stop", &|bench| stop(bench, &runtime)),
         ("stubborn", &|bench| stop_stubborn(bench, &runtime)),
         ("hundred", &|bench| stop_hundred(bench, &runtime)),
@@ -75,8 +72,13 @@ fn stop(bench: &mut Bench, runtime: &Runtime) {
             assert_eq!(level, StopLevel::Terminated);
             took
         })
+        .peer_timed("tokio::process, kill and wait", || {
+            runtime.block_on(kill_one(&host))
+        })
+        .differs("ends the launcher alone: the other six processes live on")
         .goal(Goal::median_at_most_ms(20.0))
         .goal(Goal::p99_at_most_ms(100.0))
+        .headline()
         .run();
 }
 
@@ -111,7 +113,24 @@ async fn stop_one(host: &Host) -> (Duration, StopLevel) {
     (took, report.level)
 }
 
+async fn kill_one(host: &Host) -> Duration {
+    let mark = "tokio";
+    let mut child = tokio::process::Command::new("/bin/sh")
+        .args(["-c", SEVEN])
+        .env(tree::MARK, mark)
+        .current_dir(host.workspace())
+        .spawn()
+        .expect("a child");
+    tree::until_seven(mark).await;
+    let start = Instant::now();
+    child.kill().await.expect("an end");
+    let took = start.elapsed();
+    assert_eq!(tree::end_marked(mark), 6);
+    took
+}
+
 fn stop_hundred(bench: &mut Bench, runtime: &Runtime) {
+    bench.progress("stops of many sessions at once");
     let (sessions, rounds) = if bench.is_smoke() { (3, 1) } else { (100, 5) };
     let host = Host::new(SEVEN, |builder| {
         builder.memory_policy(MemoryPolicy::DropOldest { max_bytes: 1 << 16 })

@@ -2,11 +2,26 @@
 //!
 //! The programs in the panes are this binary, started again.
 
+#[path = "tmux_bus/bare.rs"]
+mod bare;
+#[path = "tmux_bus/cost.rs"]
+mod cost;
+#[path = "tmux_bus/growth.rs"]
+mod growth;
+#[path = "tmux_bus/libtmux.rs"]
+mod libtmux;
+#[path = "tmux_bus/panes.rs"]
+mod panes;
+#[path = "tmux_bus/polling.rs"]
+mod polling;
+#[path = "tmux_bus/programs.rs"]
+mod programs;
+
 use std::{
     fs,
-    io::{BufRead, Read, Write, stdin, stdout},
-    path::Path,
-    process::{Command, Stdio},
+    io::{BufRead, BufReader, Read, Write, stdin, stdout},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -18,6 +33,13 @@ use rustix::{
 use tempfile::TempDir;
 use tmux_bus::{AnswerEnd, Launch, PaneId, PaneIo, ResponseOptions, Server};
 use tokio::runtime::Runtime;
+
+use bare::Bare;
+use cost::{Bus, nanoseconds};
+use libtmux::{libtmux, peer, python_has_libtmux};
+use panes::{Panes, ask};
+use polling::{capture, poll, poll_all, tmux};
+use programs::{checksum, receiver, replier, since};
 
 const MARKER: &str = "BENCH OK";
 
@@ -40,196 +62,7 @@ fn main() {
     ends(&mut bench);
     round_trips(&mut bench);
     sends(&mut bench);
-    idle(&mut bench);
-}
-
-/// Nanoseconds of a clock that all processes share.
-fn clock() -> i128 {
-    let now = clock_gettime(ClockId::Monotonic);
-    i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
-}
-
-fn since(nanoseconds: i128) -> Duration {
-    Duration::from_nanos(u64::try_from(clock() - nanoseconds).unwrap_or(0))
-}
-
-/// Reads lines in canonical mode. `wait MICROSECONDS NUMBER` waits before it answers; `die` ends it;
-/// each answer has the time at which it was printed.
-fn replier() {
-    let mut out = stdout();
-    for line in stdin().lock().lines() {
-        let line = line.unwrap();
-        if line == "die" {
-            out.write_all(format!("at {}\n", clock()).as_bytes())
-                .unwrap();
-            return;
-        }
-        let mut words = line.split(' ');
-        if words.next() == Some("wait") {
-            let micros = words.next().unwrap().parse().unwrap();
-            std::thread::sleep(Duration::from_micros(micros));
-        }
-        let number = words.next().unwrap_or("0");
-        out.write_all(format!("at {} {number} {MARKER}\n", clock()).as_bytes())
-            .unwrap();
-    }
-}
-
-/// Reads bracketed pastes in raw mode and answers each with its length and a checksum.
-fn receiver() {
-    let mut modes = tcgetattr(stdin()).unwrap();
-    modes.make_raw();
-    tcsetattr(stdin(), OptionalActions::Now, &modes).unwrap();
-    let mut out = stdout();
-    out.write_all(b"\x1b[?2004hready> ").unwrap();
-    out.flush().unwrap();
-    let mut message = Vec::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        let count = stdin().read(&mut buffer).unwrap();
-        if count == 0 {
-            return;
-        }
-        let chunk = &buffer[..count];
-        message.extend_from_slice(chunk);
-        let text = if message.ends_with(b"\x1b[201~") {
-            format!("[pasted {} bytes]", message.len() - 12)
-        } else if message.ends_with(b"\x1b[201~\r") {
-            let pasted = &message[6..message.len() - 7];
-            let text = format!(
-                "\r\n{} {:x} {MARKER}\r\nready> ",
-                pasted.len(),
-                checksum(pasted)
-            );
-            message.clear();
-            text
-        } else {
-            continue;
-        };
-        out.write_all(text.as_bytes()).unwrap();
-        out.flush().unwrap();
-    }
-}
-
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
-/// A private server, ended with this value.
-struct Panes {
-    runtime: Runtime,
-    server: Server,
-    panes: Vec<PaneId>,
-    _dir: TempDir,
-}
-
-impl Panes {
-    fn start(program: &str, count: usize) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        // One worker, which goes on reading while the bench's own thread waits.
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
-        let exe = std::env::current_exe().unwrap();
-        let launch = if program == "idle" {
-            Launch::new("exec sleep 100000")
-        } else {
-            Launch::new(format!("exec '{}'", exe.display())).env("BENCH_PROGRAM", program)
-        };
-        let (server, panes) = runtime.block_on(async {
-            let size = if count > 5 { (2_400, 800) } else { (200, 50) };
-            let server = Server::builder("bench")
-                .runtime_dir(dir.path().join("run"))
-                .size(size.0, size.1)
-                .start()
-                .await
-                .unwrap();
-            let mut panes = Vec::new();
-            for _ in 0..count {
-                panes.push(server.open_pane(&launch).await.unwrap());
-            }
-            (server, panes)
-        });
-        let started = Self {
-            runtime,
-            server,
-            panes,
-            _dir: dir,
-        };
-        if program == "receiver" {
-            started.wait_for("ready>");
-        }
-        started
-    }
-
-    fn wait_for(&self, text: &str) {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while !capture(self.server.socket(), self.panes[0]).contains(text) {
-            assert!(Instant::now() < deadline, "`{text}` did not appear");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn ask(&self, message: &str) -> String {
-        self.runtime
-            .block_on(ask(&self.server.pane_io(), self.panes[0], message))
-    }
-}
-
-impl Drop for Panes {
-    fn drop(&mut self) {
-        let _ = Command::new("tmux")
-            .arg("-S")
-            .arg(self.server.socket())
-            .arg("kill-server")
-            .status();
-    }
-}
-
-async fn ask(io: &PaneIo, pane: PaneId, message: &str) -> String {
-    let options = ResponseOptions::default().end(AnswerEnd::AtMarker);
-    let sent = io.send_message(pane, message).await.unwrap();
-    io.get_response_with(sent, MARKER, &options).await.unwrap()
-}
-
-/// The specification's way: a process for each command.
-fn tmux(socket: &Path, args: &[&str]) -> String {
-    let output = Command::new("tmux")
-        .arg("-S")
-        .arg(socket)
-        .args(args)
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn capture(socket: &Path, pane: PaneId) -> String {
-    tmux(socket, &["capture-pane", "-p", "-t", &pane.to_string()])
-}
-
-/// Sends as specified and looks every `interval` until the numbered answer is there.
-fn poll(socket: &Path, pane: PaneId, message: &str, number: u64, interval: Duration) -> String {
-    tmux(
-        socket,
-        &["send-keys", "-t", &pane.to_string(), message, "Enter"],
-    );
-    let wanted = format!(" {number} {MARKER}");
-    loop {
-        let screen = capture(socket, pane);
-        if let Some(line) = screen.lines().find(|line| line.ends_with(&wanted)) {
-            return line.to_owned();
-        }
-        std::thread::sleep(interval);
-    }
+    growth::growth(&mut bench);
 }
 
 fn printed_at(answer: &str) -> i128 {
@@ -244,7 +77,8 @@ fn micros(number: u64, below: u64) -> u64 {
 }
 
 fn latency(bench: &mut Bench) {
-    let (ours, theirs) = (Panes::start("replier", 1), Panes::start("replier", 1));
+    let (ours, mut theirs) = (Panes::start("replier", 1), Panes::start("replier", 1));
+    theirs.detach();
     let interval = Duration::from_millis(if bench.is_smoke() { 50 } else { 500 });
     let (mut a, mut b) = (0, 0);
     bench
@@ -259,63 +93,27 @@ fn latency(bench: &mut Bench) {
             b += 1;
             let wait = micros(b, 500_000);
             since(printed_at(&poll(
-                theirs.server.socket(),
+                &theirs.socket,
                 theirs.panes[0],
                 &format!("wait {wait} {b}"),
                 b,
                 interval,
             )))
         })
+        .differs("looks each 500 ms, and sees only what stands on the screen then: an answer that has scrolled off is never seen")
         .goal(Goal::median_at_most_ms(0.5))
         .goal(Goal::p99_at_most_ms(5.0))
         .goal(Goal::peer_at_least("the specification's polling", 100.0))
+        .headline()
         .run();
     libtmux(bench, &theirs);
-}
-
-/// Runs the peer script if its library is installed.
-fn libtmux(bench: &mut Bench, panes: &Panes) {
-    let installed = Command::new("python3")
-        .args(["-c", "import libtmux"])
-        .stderr(Stdio::null())
-        .status();
-    if !installed.is_ok_and(|status| status.success()) {
-        println!(
-            "tmux-bus: libtmux is not installed (`pip install libtmux`): its figures are left out"
-        );
-        return;
-    }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/libtmux_peer.py");
-    let rounds = if bench.is_smoke() { "1" } else { "20" };
-    let output = Command::new("python3")
-        .arg(script)
-        .arg(panes.server.socket())
-        .arg(panes.panes[0].to_string())
-        .arg(rounds)
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let (name, value) = line.split_once('\t').unwrap();
-        let (value, unit) = value.split_once('\t').unwrap();
-        bench.figure(
-            &format!("libtmux, {name}"),
-            value.parse().unwrap(),
-            unit,
-            None,
-        );
-    }
 }
 
 /// How soon the end of a program is noticed by who waits for it.
 fn ends(bench: &mut Bench) {
     let rounds = if bench.is_smoke() { 1 } else { 20 };
     let panes = Panes::start("replier", rounds);
-    let io = panes.server.pane_io();
+    let io = panes.server().pane_io();
     let mut noticed: Vec<Duration> = panes
         .panes
         .iter()
@@ -343,66 +141,89 @@ fn ends(bench: &mut Bench) {
 }
 
 fn round_trips(bench: &mut Bench) {
-    let seconds = if bench.is_smoke() { 0.1 } else { 3.0 };
-    for count in [1, 5, 50] {
-        let panes = Panes::start(
-            "replier",
-            if bench.is_smoke() {
-                count.min(5)
-            } else {
-                count
-            },
+    const BARE: &str = "a bare control client, the same commands";
+    const PASTE: &str = "a bare control client, only the paste";
+    const PROCESSES: &str = "a process a command, polling without a pause";
+    // Each on a server of its own, so that nobody is told of another's output.
+    let [ours, mut same, mut only, mut theirs] = [(); 4].map(|()| Panes::start("replier", 1));
+    let (mut same, mut only) = (Bare::attach(&mut same), Bare::attach(&mut only));
+    theirs.detach();
+    let mut number = 1_000_000;
+    let mut by_processes = || {
+        number += 1;
+        let (socket, pane) = (&theirs.socket, theirs.panes[0]);
+        poll(
+            socket,
+            pane,
+            &format!("wait 0 {number}"),
+            number,
+            Duration::ZERO,
         );
-        let until = Instant::now() + Duration::from_secs_f64(seconds);
-        let start = Instant::now();
-        let trips: u64 = panes.runtime.block_on(async {
-            let mut asking = Vec::new();
-            for &pane in &panes.panes {
-                let io = panes.server.pane_io();
-                asking.push(tokio::spawn(async move {
-                    let mut trips = 0;
-                    while Instant::now() < until {
-                        ask(&io, pane, "now").await;
-                        trips += 1;
-                    }
-                    trips
-                }));
+    };
+    // Each at its full pace, by slices in turn.
+    let slice = Duration::from_millis(if bench.is_smoke() { 20 } else { 100 });
+    let rounds = if bench.is_smoke() { 1 } else { 10 };
+    let mut rates = [(0, 0.0); 4];
+    for _ in 0..rounds {
+        rates[0] = add(rates[0], many(&ours, slice));
+        let others: [&mut dyn FnMut(); 3] = [
+            &mut || same.like_ours(),
+            &mut || only.paste_only(),
+            &mut by_processes,
+        ];
+        for (rate, trip) in rates[1..].iter_mut().zip(others) {
+            let (mut trips, start) = (0, Instant::now());
+            while start.elapsed() < slice {
+                trip();
+                trips += 1;
             }
-            let mut trips = 0;
-            for task in asking {
-                trips += task.await.unwrap();
-            }
-            trips
-        });
-        let rate = trips as f64 / start.elapsed().as_secs_f64();
-        let goal = (count == 1).then(|| Goal::at_least(2_000.0));
-        bench.figure(
-            &format!("round trips a second, panes: {count}"),
-            rate,
-            "1/s",
-            goal,
-        );
-        if count == 1 {
-            let (mut number, start) = (1_000_000, Instant::now());
-            while start.elapsed().as_secs_f64() < seconds {
-                number += 1;
-                poll(
-                    panes.server.socket(),
-                    panes.panes[0],
-                    &format!("wait 0 {number}"),
-                    number,
-                    Duration::ZERO,
-                );
-            }
-            let rate = (number - 1_000_000) as f64 / start.elapsed().as_secs_f64();
-            bench.figure(
-                "the same by processes, polling without a pause",
-                rate,
-                "1/s",
-                None,
-            );
+            *rate = add(*rate, (trips, start.elapsed().as_secs_f64()));
         }
     }
+    let [ours, same, only, theirs] = rates.map(|(trips, seconds)| trips as f64 / seconds);
+    let limit = format!(
+        "tmux itself: with the same commands a bare client reaches {same:.0} in the same run (ours / floor {:.2}), with the bare paste {only:.0}",
+        same / ours,
+    );
+    let goal = Goal::at_least(2_000.0).limited_by(&limit);
+    bench.figure("round trips a second, one pane", ours, "1/s", Some(goal));
+    bench.figure(&format!("round trips a second, {BARE}"), same, "1/s", None);
+    bench.figure(&format!("round trips a second, {PASTE}"), only, "1/s", None);
+    bench.figure(
+        &format!("round trips a second, {PROCESSES}"),
+        theirs,
+        "1/s",
+        None,
+    );
+}
+
+fn add(sum: (u64, f64), more: (u64, f64)) -> (u64, f64) {
+    (sum.0 + more.0, sum.1 + more.1)
+}
+
+/// How many round trips all panes make at once, and in how many seconds.
+fn many(panes: &Panes, time: Duration) -> (u64, f64) {
+    let start = Instant::now();
+    let trips = panes.runtime.block_on(async {
+        let mut asking = Vec::new();
+        for &pane in &panes.panes {
+            let io = panes.server().pane_io();
+            asking.push(tokio::spawn(async move {
+                let mut trips = 0;
+                while start.elapsed() < time {
+                    ask(&io, pane, "now").await;
+                    trips += 1;
+                }
+                trips
+            }));
+        }
+        let mut trips = 0;
+        for task in asking {
+            trips += task.await.unwrap();
+        }
+        trips
+    });
+    (trips, start.elapsed().as_secs_f64())
 }
 
 fn sends(bench: &mut Bench) {
@@ -423,6 +244,8 @@ fn sends(bench: &mut Bench) {
         );
         took
     };
+    // Of each, 15 ms are waited on purpose: a return that follows its paste at once is taken for a part
+    // of it by programs that read single bytes.
     for (name, length, goal) in [
         ("10 B", 10, None),
         ("10 KB", 10 << 10, None),
@@ -436,14 +259,22 @@ fn sends(bench: &mut Bench) {
         let mut comparison = bench.compare(&format!(
             "a message of {name} is sent, received and answered"
         ));
-        comparison = comparison.ours_timed("send_message", || deliver(&next()));
+        comparison = comparison.ours_timed(
+            "send_message, of which 15 ms wait for the paste to settle",
+            || deliver(&next()),
+        );
         if let Some(ms) = goal {
             comparison = comparison.goal(Goal::median_at_most_ms(ms));
         }
         comparison.run();
     }
     // `deliver` stops the bench at the first difference.
-    let rounds = if bench.is_smoke() { 2 } else { 1_000 };
+    let full = std::env::var("BENCH_MODE").is_ok_and(|mode| mode == "full");
+    let rounds = match (bench.is_smoke(), full) {
+        (true, _) => 1,
+        (_, true) => 1_000,
+        _ => 100,
+    };
     for seed in 0..rounds {
         deliver(&text(1 << 20, seed));
     }
@@ -466,72 +297,4 @@ fn text(length: usize, seed: u64) -> String {
     }
     text.truncate(end);
     text
-}
-
-fn idle(bench: &mut Bench) {
-    let (count, seconds) = if bench.is_smoke() {
-        (4, 0.2)
-    } else {
-        (200, 10.0)
-    };
-    let panes = Panes::start("idle", count);
-    let server: u32 = tmux(panes.server.socket(), &["display-message", "-p", "#{pid}"])
-        .trim()
-        .parse()
-        .unwrap();
-    let clients = tmux(
-        panes.server.socket(),
-        &["list-clients", "-F", "#{client_pid}"],
-    );
-    let client: u32 = clients.lines().next().unwrap().parse().unwrap();
-    std::thread::sleep(Duration::from_secs_f64(f64::min(seconds, 2.0)));
-
-    let cpu = || ticks(server, false) + ticks(client, false) + ticks(std::process::id(), true);
-    let share = |before: u64, start: Instant| {
-        (cpu() - before) as f64 / 100.0 / start.elapsed().as_secs_f64() * 100.0
-    };
-    let (before, start) = (cpu(), Instant::now());
-    std::thread::sleep(Duration::from_secs_f64(seconds));
-    let ours = share(before, start);
-    bench.figure(
-        &format!("idle, {count} panes, share of a core"),
-        ours,
-        "%",
-        Some(Goal::at_most(0.05)),
-    );
-
-    let (before, start) = (cpu(), Instant::now());
-    while start.elapsed().as_secs_f64() < seconds {
-        let round = Instant::now();
-        for &pane in &panes.panes {
-            capture(panes.server.socket(), pane);
-        }
-        std::thread::sleep(Duration::from_millis(500).saturating_sub(round.elapsed()));
-    }
-    bench.figure(
-        &format!("polling {count} idle panes each 500 ms, share of a core"),
-        share(before, start),
-        "%",
-        None,
-    );
-}
-
-/// Clock ticks (hundredths of a second) of a process, with those of its ended children if asked.
-fn ticks(pid: u32, children: bool) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
-        .expect("/proc is needed to measure idle cost");
-    let fields: Vec<u64> = stat
-        .rsplit_once(')')
-        .unwrap()
-        .1
-        .split_whitespace()
-        .skip(1)
-        .map(|n| n.parse().unwrap_or(0))
-        .collect();
-    let own = fields[10] + fields[11];
-    if children {
-        own + fields[12] + fields[13]
-    } else {
-        own
-    }
 }

@@ -49,7 +49,43 @@ pub fn play() {
 }
 
 pub fn figures(bench: &mut Bench) {
-    let sessions = if bench.is_smoke() { 10 } else { 1000 };
+    let sizes: &[usize] = if bench.is_smoke() {
+        &[1, 10]
+    } else {
+        &[1, 10, 100, 1000]
+    };
+    let mut points = Vec::new();
+    for &sessions in sizes {
+        bench.progress(&format!("a host with {sessions} idle sessions"));
+        let (before, after) = measure(sessions);
+        points.push((sessions, after / 1024.0));
+        if Some(&sessions) == sizes.last() {
+            bench.figure(
+                &format!("resident memory of a host with {sessions} idle sessions"),
+                after / 1024.0,
+                "MiB",
+                Some(Goal::at_most(64.0)),
+            );
+            bench.figure(
+                "resident memory for each idle session",
+                (after - before) / sessions as f64,
+                "KiB",
+                None,
+            );
+        }
+    }
+    bench
+        .growth(
+            "resident memory of a host of idle sessions",
+            "sessions",
+            "MiB",
+        )
+        .ours("exec-core", points)
+        .report();
+}
+
+/// The resident memory in KiB, before and after the start of the sessions.
+fn measure(sessions: usize) -> (f64, f64) {
     let output = Command::new(std::env::current_exe().expect("this program"))
         .env(SESSIONS, sessions.to_string())
         .stderr(Stdio::inherit())
@@ -64,18 +100,7 @@ pub fn figures(bench: &mut Bench) {
     let [before, after] = kib[..] else {
         panic!("not two numbers: {text}");
     };
-    bench.figure(
-        &format!("resident memory of a host with {sessions} idle sessions"),
-        after / 1024.0,
-        "MiB",
-        Some(Goal::at_most(64.0)),
-    );
-    bench.figure(
-        "resident memory for each idle session",
-        (after - before) / sessions as f64,
-        "KiB",
-        None,
-    );
+    (before, after)
 }
 
 fn resident_kib() -> u64 {

@@ -32,6 +32,7 @@ pub fn compare(bench: &mut Bench, runtime: &Runtime) {
         .floor_timed("tokio::process, 64 KB reads", || {
             runtime.block_on(read_chunks(&file))
         })
+        .differs("counts bytes: no lines, no events, no log file, nothing kept for a late reader")
         .ours_timed("events and a log file", || {
             let (took, log) = runtime.block_on(relay(&logging, size));
             std::fs::remove_file(log.expect("a log file")).expect("the log file goes");
@@ -40,10 +41,14 @@ pub fn compare(bench: &mut Bench, runtime: &Runtime) {
         .peer_timed("events without a log file", || {
             runtime.block_on(relay(&plain, size)).0
         })
+        .differs("ours, without the log file")
         .peer_timed("blocking read(2) of 64 KB, no runtime", || read_raw(&file))
+        .differs("counts bytes, and blocks a thread for each pipe")
         .peer_timed("tokio lines()", || runtime.block_on(read_lines(&file)))
+        .differs("lines for one reader, of any length; ends at the first byte that is not UTF-8")
         // At least 0.80 of the floor's speed.
         .goal(Goal::at_most_floor(1.25))
+        .headline()
         .run();
     bench.figure(
         "replacement characters in the relayed lines",

@@ -3,9 +3,13 @@
 Usage: langchain_peer.py FILE
 The file holds {"budget": tokens, "conversations": [[message, ...], ...]}, each message in the
 form of agent-snapshot with its tokens as `tokens`. Prints name, value and unit by line.
+With {"growth": [{"budget": tokens, "messages": [...]}, ...]} instead it prints the number of
+messages and the nanoseconds that a trim takes.
+
 """
 
 import json
+import statistics
 import sys
 import time
 
@@ -64,9 +68,33 @@ def acceptable(messages):
     return not waiting
 
 
+def trim(messages, budget, **options):
+    """The kept messages, and the seconds that it took."""
+    start = time.perf_counter()
+    kept = trim_messages(
+        messages,
+        max_tokens=budget,
+        token_counter=count,
+        strategy="last",
+        include_system=True,
+        **options,
+    )
+    return kept, time.perf_counter() - start
+
+
+def growth(lists):
+    for entry in lists:
+        messages = [convert(m) for m in entry["messages"]]
+        took = statistics.median(trim(messages, entry["budget"])[1] for _ in range(5))
+        print(f"{len(messages)}\t{took * 1e9}")
+
+
 def main():
     with open(sys.argv[1], encoding="utf-8") as file:
         data = json.load(file)
+    if "growth" in data:
+        growth(data["growth"])
+        return
     budget = data["budget"]
     conversations = [[convert(m) for m in c] for c in data["conversations"]]
     for name, options in [
@@ -76,16 +104,8 @@ def main():
         refused = empty = used = 0
         took = 0
         for messages in conversations:
-            start = time.perf_counter()
-            kept = trim_messages(
-                messages,
-                max_tokens=budget,
-                token_counter=count,
-                strategy="last",
-                include_system=True,
-                **options,
-            )
-            took += time.perf_counter() - start
+            kept, seconds = trim(messages, budget, **options)
+            took += seconds
             if all(isinstance(message, SystemMessage) for message in kept):
                 empty += 1
             elif not acceptable(kept):

@@ -1,9 +1,10 @@
-//! A chart of an area's comparisons as SVG: one group of bars a comparison, all on one
-//! logarithmic scale, so that a factor of ten is the same length everywhere.
+//! An area's chart as SVG: bars for its headline comparisons, lines for how its figures grow.
+//!
+//! All scales are logarithmic, so that a factor of ten is the same length everywhere.
 
 use std::fmt::Write as _;
 
-use crate::{Part, Row, duration};
+use crate::{Line, Part, Row, Series, duration, figure};
 
 const WIDTH: f64 = 860.0;
 const LABEL: f64 = 320.0;
@@ -12,8 +13,82 @@ const BAR: f64 = 16.0;
 const GAP: f64 = 4.0;
 const TITLE: f64 = 26.0;
 
-/// Draws `groups`, each a comparison's name with its rows.
-pub fn bars(heading: &str, groups: &[(&str, &[Row])]) -> String {
+/// A plot of growth: two stand side by side.
+const PLOT_WIDTH: f64 = WIDTH / 2.0;
+const PLOT_HEIGHT: f64 = 150.0;
+const KEY_LINE: f64 = 15.0;
+
+const TEXT: &str = "#1f2328";
+const QUIET: &str = "#57606a";
+
+/// Draws the headline comparisons of `lines` (all, if none is one) and every growth.
+pub fn draw(heading: &str, lines: &[&Line]) -> String {
+    let comparisons = |only_headlines: bool| {
+        lines.iter().filter_map(move |line| match line {
+            Line::Comparison {
+                name,
+                rows,
+                headline,
+                ..
+            } if *headline || !only_headlines => Some((name.as_str(), rows.as_slice())),
+            _ => None,
+        })
+    };
+    let mut groups: Vec<(&str, &[Row])> = comparisons(true).collect();
+    if groups.is_empty() {
+        groups = comparisons(false).collect();
+    }
+    let mut body = String::new();
+    let mut y = 40.0;
+    if !groups.is_empty() {
+        y = bars(&mut body, y, &groups);
+    }
+    let mut column = 0.0;
+    let mut tallest: f64 = 0.0;
+    for line in lines {
+        let Line::Growth {
+            name,
+            axis,
+            unit,
+            series,
+            ..
+        } = line
+        else {
+            continue;
+        };
+        let _ = write!(
+            body,
+            r##"<g transform="translate({:.0} {y:.0})">"##,
+            column * PLOT_WIDTH
+        );
+        let height = plot(&mut body, &format!("{name}, by {axis}"), unit, series);
+        body.push_str("</g>");
+        tallest = tallest.max(height);
+        column += 1.0;
+        if column == 2.0 {
+            y += tallest;
+            (column, tallest) = (0.0, 0.0);
+        }
+    }
+    y += tallest;
+    format!(
+        concat!(
+            r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h:.0}" "##,
+            r##"font-family="system-ui, sans-serif" font-size="12">"##,
+            r##"<rect width="{w}" height="{h:.0}" fill="#ffffff"/>"##,
+            r##"<text x="16" y="26" font-size="16" font-weight="600" fill="{colour}">{heading}</text>"##,
+            "{body}</svg>\n",
+        ),
+        w = WIDTH,
+        h = y + 12.0,
+        colour = TEXT,
+        heading = escape(heading),
+        body = body,
+    )
+}
+
+/// Draws a group of bars a comparison, and gives where the next thing may begin.
+fn bars(svg: &mut String, top: f64, groups: &[(&str, &[Row])]) -> f64 {
     let times = || {
         groups
             .iter()
@@ -25,63 +100,161 @@ pub fn bars(heading: &str, groups: &[(&str, &[Row])]) -> String {
     let high = times().fold(f64::NEG_INFINITY, f64::max).log10();
     let span = (high - low).max(1.0);
     let room = WIDTH - LABEL - VALUE;
-    let rows: usize = groups.iter().map(|(_, rows)| rows.len()).sum();
-    let height = 64.0 + groups.len() as f64 * (TITLE + 8.0) + rows as f64 * (BAR + GAP);
-
-    let mut svg = format!(
-        concat!(
-            r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" "##,
-            r##"font-family="system-ui, sans-serif" font-size="12">"##,
-            r##"<rect width="{w}" height="{h}" fill="#ffffff"/>"##,
-            r##"<text x="16" y="26" font-size="16" font-weight="600" fill="#1f2328">{heading}</text>"##,
-            r##"<text x="16" y="46" fill="#57606a">median time, logarithmic: shorter is better</text>"##,
-        ),
-        w = WIDTH,
-        h = height,
-        heading = escape(heading),
+    let _ = write!(
+        svg,
+        r##"<text x="16" y="{}" fill="{QUIET}">median time, logarithmic: shorter is better; ours is blue, the raw floor grey</text>"##,
+        top + 6.0,
     );
-    let mut y = 58.0;
+    let mut y = top + 14.0;
     for (name, rows) in groups {
         y += TITLE;
         let _ = write!(
             svg,
-            r##"<text x="16" y="{y}" font-weight="600" fill="#1f2328">{}</text>"##,
+            r##"<text x="16" y="{y}" font-weight="600" fill="{TEXT}">{}</text>"##,
             escape(name),
         );
         y += 8.0;
         for row in *rows {
             let length = ((row.median_ns.max(1e-3).log10() - low) / span * room).max(1.0);
-            let baseline = y + BAR - 4.0;
             let _ = write!(
                 svg,
                 concat!(
-                    r##"<text x="{lx}" y="{ty}" text-anchor="end" fill="#57606a">{name}</text>"##,
+                    r##"<text x="{lx}" y="{ty}" text-anchor="end" fill="{quiet}">{name}</text>"##,
                     r##"<rect x="{bx}" y="{y}" width="{length:.1}" height="{bar}" rx="2" fill="{colour}"/>"##,
-                    r##"<text x="{vx:.1}" y="{ty}" fill="#1f2328">{value}</text>"##,
+                    r##"<text x="{vx:.1}" y="{ty}" fill="{text}">{value}</text>"##,
                 ),
                 lx = LABEL - 10.0,
-                ty = baseline,
+                ty = y + BAR - 4.0,
                 name = escape(&row.name),
                 bx = LABEL,
                 y = y,
                 length = length,
                 bar = BAR,
-                colour = colour(row.part),
+                colour = bar_colour(row.part),
                 vx = LABEL + length + 6.0,
                 value = duration(row.median_ns),
+                quiet = QUIET,
+                text = TEXT,
             );
             y += BAR + GAP;
         }
     }
-    svg.push_str("</svg>\n");
-    svg
+    y + 16.0
 }
 
-fn colour(part: Part) -> &'static str {
+/// Draws the lines of one growth into a field of [`PLOT_WIDTH`], and gives its height.
+fn plot(svg: &mut String, title: &str, unit: &str, series: &[Series]) -> f64 {
+    // Room for the title and the key above, the sizes below, the scale at the left.
+    let top = 34.0 + KEY_LINE * series.len() as f64;
+    let (left, right, bottom) = (76.0, PLOT_WIDTH - 24.0, top + PLOT_HEIGHT);
+    let height = bottom + 40.0;
+    let all = series;
+    let points = || all.iter().flat_map(|series| &series.points);
+    // A figure of zero has no logarithm: it sits at the foot.
+    let range = |values: &mut dyn Iterator<Item = f64>| {
+        values
+            .filter(|value| *value > 0.0)
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+                (low.min(value), high.max(value))
+            })
+    };
+    let (from, to) = range(&mut points().map(|point| point.0));
+    let (low, high) = range(&mut points().map(|point| point.1));
+    let _ = write!(
+        svg,
+        r##"<text x="16" y="14" font-weight="600" fill="{TEXT}">{}</text>"##,
+        escape(title),
+    );
+    if low > high || from > to {
+        return height;
+    }
+    let (floor, ceiling) = (low.log10().floor(), high.log10().ceil());
+    let ceiling = ceiling.max(floor + 1.0);
+    let x = |size: f64| {
+        let share = (size / from).ln() / (to / from).ln().max(1e-9);
+        left + share * (right - left)
+    };
+    let y = |value: f64| {
+        let share = (value.max(low).log10() - floor) / (ceiling - floor);
+        bottom - share * (bottom - top)
+    };
+    let mut power = floor;
+    while power <= ceiling {
+        let (value, at) = (10f64.powf(power), y(10f64.powf(power).max(low)));
+        let at = if power == floor { bottom } else { at };
+        let _ = write!(
+            svg,
+            concat!(
+                r##"<line x1="{left}" x2="{right}" y1="{at:.1}" y2="{at:.1}" stroke="#d8dee4"/>"##,
+                r##"<text x="{tx}" y="{ty:.1}" text-anchor="end" fill="{quiet}" font-size="10">{value}</text>"##,
+            ),
+            left = left,
+            right = right,
+            at = at,
+            tx = left - 6.0,
+            ty = at + 3.0,
+            quiet = QUIET,
+            value = figure(value, unit).replace(".00", ""),
+        );
+        power += 1.0;
+    }
+    let mut sizes: Vec<f64> = points().map(|point| point.0).collect();
+    sizes.sort_by(f64::total_cmp);
+    sizes.dedup();
+    for size in sizes {
+        let _ = write!(
+            svg,
+            r##"<text x="{:.1}" y="{}" text-anchor="middle" fill="{QUIET}" font-size="10">{}</text>"##,
+            x(size),
+            bottom + 14.0,
+            figure(size, ""),
+        );
+    }
+    for (i, series) in series.iter().enumerate() {
+        let before = all[..i].iter().filter(|other| other.part == series.part);
+        let colour = line_colour(series.part, before.count());
+        let path: Vec<String> = series
+            .points
+            .iter()
+            .map(|&(size, value)| format!("{:.1},{:.1}", x(size), y(value)))
+            .collect();
+        let _ = write!(
+            svg,
+            concat!(
+                r##"<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"/>"##,
+                r##"<rect x="16" y="{ky}" width="14" height="4" fill="{colour}"/>"##,
+                r##"<text x="36" y="{ty}" fill="{quiet}" font-size="11">{name}</text>"##,
+            ),
+            points = path.join(" "),
+            colour = colour,
+            width = if series.part == Part::Ours { 3 } else { 1 },
+            ky = 22.0 + KEY_LINE * i as f64,
+            ty = 28.0 + KEY_LINE * i as f64,
+            quiet = QUIET,
+            name = escape(&series.name),
+        );
+    }
+    height
+}
+
+fn bar_colour(part: Part) -> &'static str {
     match part {
         Part::Floor => "#afb8c1",
         Part::Ours => "#0969da",
         Part::Peer => "#d4a72c",
+    }
+}
+
+/// As a bar's, but those of one part differ from each other: shades of ours, colours of peers.
+fn line_colour(part: Part, earlier: usize) -> &'static str {
+    const OURS: [&str; 4] = ["#0969da", "#0a3069", "#54aeff", "#1b7c83"];
+    const PEERS: [&str; 6] = [
+        "#d4a72c", "#bc4c00", "#8250df", "#1a7f37", "#bf3989", "#57606a",
+    ];
+    match part {
+        Part::Floor => bar_colour(part),
+        Part::Ours => OURS[earlier % OURS.len()],
+        Part::Peer => PEERS[earlier % PEERS.len()],
     }
 }
 
@@ -95,20 +268,61 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_bar_grows_with_the_logarithm_of_its_time() {
-        let row = |name: &str, median_ns| Row {
+    fn comparison(name: &str, headline: bool, times: &[(&str, f64)]) -> Line {
+        let rows = times.iter().map(|&(name, median_ns)| Row {
             part: Part::Ours,
             name: name.to_owned(),
             median_ns,
             p99_ns: median_ns,
             samples: 1,
-        };
-        let rows = [row("a<b", 10.0), row("b", 100.0), row("c", 1000.0)];
-        let svg = bars("area", &[("work", &rows)]);
+            differs: None,
+        });
+        Line::Comparison {
+            area: "area".to_owned(),
+            name: name.to_owned(),
+            rows: rows.collect(),
+            verdicts: Vec::new(),
+            headline,
+        }
+    }
+
+    #[test]
+    fn a_bar_grows_with_the_logarithm_of_its_time() {
+        let line = comparison("work", false, &[("a<b", 10.0), ("b", 100.0), ("c", 1000.0)]);
+        let svg = draw("area", &[&line]);
         let room = WIDTH - LABEL - VALUE;
         assert!(svg.contains(&format!("width=\"{:.1}\"", room / 2.0)));
         assert!(svg.contains(&format!("width=\"{room:.1}\"")));
         assert!(svg.contains("a&lt;b"));
+    }
+
+    #[test]
+    fn headlines_stand_alone_if_there_are_any() {
+        let lines = [
+            comparison("told", true, &[("a", 1.0)]),
+            comparison("left out", false, &[("a", 1.0)]),
+        ];
+        let svg = draw("area", &lines.each_ref());
+        assert!(svg.contains("told") && !svg.contains("left out"));
+    }
+
+    #[test]
+    fn a_line_goes_from_corner_to_corner_when_it_grows_with_the_size() {
+        let series = vec![Series {
+            part: Part::Ours,
+            name: "ours".to_owned(),
+            points: vec![(10.0, 10.0), (100.0, 100.0), (1000.0, 1000.0)],
+        }];
+        let mut svg = String::new();
+        plot(&mut svg, "title", "ns", &series);
+        let top = 34.0 + KEY_LINE;
+        let bottom = top + PLOT_HEIGHT;
+        let (left, right) = (76.0, PLOT_WIDTH - 24.0);
+        let middle = ((left + right) / 2.0, (top + bottom) / 2.0);
+        let points = format!(
+            "{left:.1},{bottom:.1} {:.1},{:.1} {right:.1},{top:.1}",
+            middle.0, middle.1
+        );
+        assert!(svg.contains(&points), "{svg}");
     }
 }

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use criterion::Criterion;
 
-use crate::report::{Goal, Line, Part, Row, judge, judge_figure, sentence, table};
+use crate::growth::Growth;
+use crate::report::{Goal, Line, Part, Row, figure, judge, judge_figure, sentence, table};
 
 /// How long one sample should take: long enough that reading the clock does not count.
 const SAMPLE: Duration = Duration::from_micros(500);
@@ -20,8 +21,9 @@ enum Mode {
 
 /// The benches of one area, run as the command line asks.
 pub struct Bench {
-    area: &'static str,
+    pub(crate) area: &'static str,
     mode: Mode,
+    began: Instant,
 }
 
 impl Bench {
@@ -46,7 +48,8 @@ impl Bench {
                 .configure_from_args();
             Mode::Criterion(Box::new(criterion))
         };
-        Self { area, mode }
+        let began = Instant::now();
+        Self { area, mode, began }
     }
 
     /// Whether this run only shows that the benches work: use small sizes.
@@ -62,13 +65,25 @@ impl Bench {
             name,
             contenders: Vec::new(),
             goals: Vec::new(),
+            headline: false,
         }
+    }
+
+    /// Begins a series of figures over sizes of `axis`, such as `entries`.
+    pub fn growth<'a>(&'a mut self, name: &str, axis: &str, unit: &str) -> Growth<'a> {
+        Growth::new(self, name, axis, unit)
+    }
+
+    /// Says what is being done now, for whoever waits for a long run.
+    pub fn progress(&self, what: &str) {
+        let seconds = self.began.elapsed().as_secs();
+        println!("[{seconds:>4} s] {}: {what}", self.area);
     }
 
     /// Reports one figure that is not the time of an iteration, such as bytes or a share.
     pub fn figure(&mut self, name: &str, value: f64, unit: &str, goal: Option<Goal>) {
         let verdict = goal.and_then(|goal| judge_figure(&goal, value));
-        println!("{}: {name}: {value:.3} {unit}", self.area);
+        self.progress(&format!("{name}: {}", figure(value, unit)));
         if self.is_smoke() {
             // A smoke run uses small sizes: what it reaches says nothing about the goal.
             return;
@@ -94,6 +109,7 @@ struct Contender<'a> {
     part: Part,
     name: String,
     work: Work<'a>,
+    differs: Option<String>,
     /// Whether iterations may be put together into one sample.
     batched: bool,
 }
@@ -105,6 +121,7 @@ pub struct Comparison<'a> {
     name: String,
     contenders: Vec<Contender<'a>>,
     goals: Vec<Goal>,
+    headline: bool,
 }
 
 impl<'a> Comparison<'a> {
@@ -144,20 +161,37 @@ impl<'a> Comparison<'a> {
         self
     }
 
-    /// Runs the contenders as the command line asked.
-    pub fn run(self) {
+    /// What the contender added last does less or more than we do: the report says so.
+    pub fn differs(mut self, how: &str) -> Self {
+        if let Some(contender) = self.contenders.last_mut() {
+            contender.differs = Some(how.to_owned());
+        }
+        self
+    }
+
+    /// Shows this comparison in the area's chart.
+    pub fn headline(mut self) -> Self {
+        self.headline = true;
+        self
+    }
+
+    /// Runs the contenders as the command line asked, and gives what a side-by-side run found.
+    pub fn run(self) -> Vec<Row> {
         let Self {
             bench,
             name,
             mut contenders,
             goals,
+            headline,
         } = self;
+        bench.progress(&name);
         match &mut bench.mode {
             Mode::Smoke => {
                 for contender in &mut contenders {
                     (contender.work)(1);
-                    println!("{}: {name}: {}: works", bench.area, contender.name);
+                    println!("  {}: works", contender.name);
                 }
+                Vec::new()
             }
             Mode::Criterion(criterion) => {
                 let mut group = criterion.benchmark_group(format!("{}/{name}", bench.area));
@@ -167,18 +201,21 @@ impl<'a> Comparison<'a> {
                     });
                 }
                 group.finish();
+                Vec::new()
             }
             Mode::SideBySide { budget } => {
                 let rows = take_turns(&mut contenders, *budget);
                 let verdicts: Vec<_> = goals.iter().filter_map(|goal| judge(goal, &rows)).collect();
-                println!("{}: {name}\n{}", bench.area, table(&rows, &verdicts));
+                print!("{}", table(&rows, &verdicts));
                 Line::Comparison {
                     area: bench.area.to_owned(),
                     name,
-                    rows,
+                    rows: rows.clone(),
                     verdicts,
+                    headline,
                 }
                 .append();
+                rows
             }
         }
     }
@@ -188,6 +225,7 @@ impl<'a> Comparison<'a> {
             part,
             name: name.to_owned(),
             batched: true,
+            differs: None,
             work: Box::new(move |iterations| {
                 let start = Instant::now();
                 for _ in 0..iterations {
@@ -204,6 +242,7 @@ impl<'a> Comparison<'a> {
             part,
             name: name.to_owned(),
             batched: false,
+            differs: None,
             work: Box::new(move |iterations| (0..iterations).map(|_| work()).sum()),
         });
         self
@@ -235,6 +274,7 @@ fn take_turns(contenders: &mut [Contender<'_>], budget: Duration) -> Vec<Row> {
                 median_ns: percentile(&samples, 50),
                 p99_ns: percentile(&samples, 99),
                 samples: samples.len(),
+                differs: contender.differs.clone(),
             }
         })
         .collect()
@@ -280,6 +320,7 @@ mod tests {
             mode: Mode::SideBySide {
                 budget: Duration::ZERO,
             },
+            began: Instant::now(),
         };
         let note = |name| {
             turns.borrow_mut().push(name);

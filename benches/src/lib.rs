@@ -20,15 +20,24 @@
 //!     .floor("open, lock, read, parse", || { /* raw work */ })
 //!     .ours("restore", || { /* one restore */ })
 //!     .peer("SQLite, fresh handle", || { /* the same by SQLite */ })
+//!     .differs("opens a database, where we open two files")
 //!     .goal(Goal::at_most_floor(1.2))
-//!     .goal(Goal::peer_at_least("SQLite, fresh handle", 10.0))
+//!     .goal(Goal::peer_at_least("SQLite, fresh handle", 10.0).limited_by("the whole file is read"))
+//!     .headline()
 //!     .run();
 //! bench.figure("8 processes, Jain index", 0.99, "", Some(Goal::at_least(0.95)));
+//! bench
+//!     .growth("restore", "entries", "ns")
+//!     .ours("restore", [(10, 12_000.0), (1_000, 110_000.0)])
+//!     .goal(Goal::at_most(100.0))
+//!     .report();
 //! ```
 
 pub mod chart;
 mod comparison;
+mod growth;
 mod report;
 
 pub use comparison::{Bench, Comparison};
-pub use report::{Goal, Line, Part, Row, Verdict, duration, sentence};
+pub use growth::Growth;
+pub use report::{Goal, Line, Part, Row, Series, Verdict, duration, figure, sentence, target};

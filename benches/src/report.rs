@@ -6,54 +6,82 @@ use std::io::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-/// What a figure should reach.
+/// What a figure should reach, and what is known to hold it back.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Goal {
+    #[serde(flatten)]
+    aim: Aim,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limit: Option<String>,
+}
+
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case", tag = "goal")]
-pub enum Goal {
-    /// Our median divided by the floor's is at most `ratio`.
+enum Aim {
     AtMostFloor { ratio: f64 },
-    /// The peer's median divided by ours is at least `ratio`.
     PeerAtLeast { peer: String, ratio: f64 },
-    /// Our median in milliseconds is at most `ms`.
     MedianAtMost { ms: f64 },
-    /// Our 99th percentile in milliseconds is at most `ms`.
     P99AtMost { ms: f64 },
-    /// A single figure is at least `value`.
     AtLeast { value: f64 },
-    /// A single figure is at most `value`.
     AtMost { value: f64 },
+}
+
+impl From<Aim> for Goal {
+    fn from(aim: Aim) -> Self {
+        Self { aim, limit: None }
+    }
 }
 
 impl Goal {
     /// Our median divided by the floor's is at most `ratio`.
     pub fn at_most_floor(ratio: f64) -> Self {
-        Self::AtMostFloor { ratio }
+        Aim::AtMostFloor { ratio }.into()
     }
 
     /// The median of the peer called `peer`, divided by ours, is at least `ratio`.
     pub fn peer_at_least(peer: &str, ratio: f64) -> Self {
         let peer = peer.to_owned();
-        Self::PeerAtLeast { peer, ratio }
+        Aim::PeerAtLeast { peer, ratio }.into()
     }
 
     /// Our median is at most `ms` milliseconds.
     pub fn median_at_most_ms(ms: f64) -> Self {
-        Self::MedianAtMost { ms }
+        Aim::MedianAtMost { ms }.into()
     }
 
     /// Our 99th percentile is at most `ms` milliseconds.
     pub fn p99_at_most_ms(ms: f64) -> Self {
-        Self::P99AtMost { ms }
+        Aim::P99AtMost { ms }.into()
     }
 
-    /// A single figure is at least `value`.
+    /// A single figure is at least `value`; of a growth, the last of ours divided by the first.
     pub fn at_least(value: f64) -> Self {
-        Self::AtLeast { value }
+        Aim::AtLeast { value }.into()
     }
 
-    /// A single figure is at most `value`.
+    /// A single figure is at most `value`; of a growth, the last of ours divided by the first.
     pub fn at_most(value: f64) -> Self {
-        Self::AtMost { value }
+        Aim::AtMost { value }.into()
+    }
+
+    /// What holds us back where this goal is missed: the report gives it beside the figure.
+    #[must_use]
+    pub fn limited_by(mut self, reason: &str) -> Self {
+        self.limit = Some(reason.to_owned());
+        self
+    }
+
+    /// What was said to hold us back.
+    pub fn limit(&self) -> Option<&str> {
+        self.limit.as_deref()
+    }
+
+    /// The name of the peer that this goal is about.
+    pub fn peer(&self) -> Option<&str> {
+        match &self.aim {
+            Aim::PeerAtLeast { peer, .. } => Some(peer),
+            _ => None,
+        }
     }
 }
 
@@ -82,6 +110,28 @@ pub struct Row {
     pub p99_ns: f64,
     /// How many samples there are.
     pub samples: usize,
+    /// What it does less or more than we do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub differs: Option<String>,
+}
+
+/// How one contender's figure moves with a size.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Series {
+    /// Its part in the comparison.
+    pub part: Part,
+    /// Its name.
+    pub name: String,
+    /// Sizes and figures, from the smallest size to the largest.
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Series {
+    /// The figure at the largest size divided by that at the smallest.
+    pub fn growth(&self) -> Option<f64> {
+        let (first, last) = (self.points.first()?, self.points.last()?);
+        Some(last.1 / first.1)
+    }
 }
 
 /// A goal and what was reached.
@@ -111,6 +161,24 @@ pub enum Line {
         /// The goals of this comparison.
         #[serde(default)]
         verdicts: Vec<Verdict>,
+        /// Whether the area's chart shows it.
+        #[serde(default)]
+        headline: bool,
+    },
+    /// How figures move with a size.
+    Growth {
+        /// The crate or part of one.
+        area: String,
+        /// What was measured.
+        name: String,
+        /// What grows.
+        axis: String,
+        /// The figures' unit; `ns` for times.
+        unit: String,
+        /// Who did it.
+        series: Vec<Series>,
+        /// Its goal, if it has one.
+        verdict: Option<Verdict>,
     },
     /// A single figure that is not the time of an iteration.
     Figure {
@@ -131,8 +199,30 @@ impl Line {
     /// The area that this line belongs to.
     pub fn area(&self) -> &str {
         match self {
-            Self::Comparison { area, .. } | Self::Figure { area, .. } => area,
+            Self::Comparison { area, .. }
+            | Self::Growth { area, .. }
+            | Self::Figure { area, .. } => area,
         }
+    }
+
+    /// What was done or measured.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Comparison { name, .. }
+            | Self::Growth { name, .. }
+            | Self::Figure { name, .. } => name,
+        }
+    }
+
+    /// The goals of this line, judged.
+    pub fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
+        let (many, one) = match self {
+            Self::Comparison { verdicts, .. } => (verdicts.as_slice(), None),
+            Self::Growth { verdict, .. } | Self::Figure { verdict, .. } => {
+                (&[][..], verdict.as_ref())
+            }
+        };
+        many.iter().chain(one)
     }
 
     /// Appends this line to the file named by `BENCH_REPORT`, if there is one.
@@ -156,20 +246,20 @@ impl Line {
 /// Judges `goal` by the rows of a comparison. `None` if the rows do not hold what it speaks of.
 pub(crate) fn judge(goal: &Goal, rows: &[Row]) -> Option<Verdict> {
     let ours = rows.iter().find(|row| row.part == Part::Ours)?;
-    let (reached, met) = match goal {
-        Goal::AtMostFloor { ratio } => {
+    let (reached, met) = match &goal.aim {
+        Aim::AtMostFloor { ratio } => {
             let floor = rows.iter().find(|row| row.part == Part::Floor)?;
             let reached = ours.median_ns / floor.median_ns;
             (reached, reached <= *ratio)
         }
-        Goal::PeerAtLeast { peer, ratio } => {
+        Aim::PeerAtLeast { peer, ratio } => {
             let peer = rows.iter().find(|row| &row.name == peer)?;
             let reached = peer.median_ns / ours.median_ns;
             (reached, reached >= *ratio)
         }
-        Goal::MedianAtMost { ms } => (ours.median_ns / 1e6, ours.median_ns / 1e6 <= *ms),
-        Goal::P99AtMost { ms } => (ours.p99_ns / 1e6, ours.p99_ns / 1e6 <= *ms),
-        Goal::AtLeast { .. } | Goal::AtMost { .. } => return None,
+        Aim::MedianAtMost { ms } => (ours.median_ns / 1e6, ours.median_ns / 1e6 <= *ms),
+        Aim::P99AtMost { ms } => (ours.p99_ns / 1e6, ours.p99_ns / 1e6 <= *ms),
+        Aim::AtLeast { .. } | Aim::AtMost { .. } => return None,
     };
     let goal = goal.clone();
     Some(Verdict { goal, reached, met })
@@ -177,9 +267,9 @@ pub(crate) fn judge(goal: &Goal, rows: &[Row]) -> Option<Verdict> {
 
 /// Judges `goal` by a single figure. `None` if the goal speaks of a comparison.
 pub(crate) fn judge_figure(goal: &Goal, reached: f64) -> Option<Verdict> {
-    let met = match goal {
-        Goal::AtLeast { value } => reached >= *value,
-        Goal::AtMost { value } => reached <= *value,
+    let met = match &goal.aim {
+        Aim::AtLeast { value } => reached >= *value,
+        Aim::AtMost { value } => reached <= *value,
         _ => return None,
     };
     let goal = goal.clone();
@@ -207,23 +297,64 @@ pub(crate) fn table(rows: &[Row], verdicts: &[Verdict]) -> String {
     text
 }
 
+/// What was asked for, in a few characters for a table.
+pub fn target(goal: &Goal) -> String {
+    match &goal.aim {
+        Aim::AtMostFloor { ratio } => format!("≤ {ratio} of the floor"),
+        Aim::PeerAtLeast { ratio, .. } => format!("≥ {ratio} times ours"),
+        Aim::MedianAtMost { ms } => format!("p50 ≤ {ms} ms"),
+        Aim::P99AtMost { ms } => format!("p99 ≤ {ms} ms"),
+        Aim::AtLeast { value } => format!("≥ {value}"),
+        Aim::AtMost { value } => format!("≤ {value}"),
+    }
+}
+
+/// A figure for people: a time if its unit is `ns`, else with as many digits as tell something.
+pub fn figure(value: f64, unit: &str) -> String {
+    let number = match value.abs() {
+        _ if unit == "ns" => return duration(value),
+        _ if value.fract() == 0.0 => thousands(value),
+        size if size >= 100.0 => thousands(value.round()),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 0.01 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    };
+    format!("{number} {unit}").trim_end().to_owned()
+}
+
+fn thousands(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value < 0.0 {
+        format!("-{text}")
+    } else {
+        text
+    }
+}
+
 /// A verdict as a sentence.
 pub fn sentence(verdict: &Verdict) -> String {
     let met = if verdict.met { "met" } else { "MISSED" };
     let reached = verdict.reached;
-    match &verdict.goal {
-        Goal::AtMostFloor { ratio } => {
+    match &verdict.goal.aim {
+        Aim::AtMostFloor { ratio } => {
             format!("goal {met}: ours / floor {reached:.2}, at most {ratio:.2}")
         }
-        Goal::PeerAtLeast { peer, ratio } => {
+        Aim::PeerAtLeast { peer, ratio } => {
             format!("goal {met}: {peer} / ours {reached:.2}, at least {ratio:.2}")
         }
-        Goal::MedianAtMost { ms } => {
+        Aim::MedianAtMost { ms } => {
             format!("goal {met}: p50 {reached:.3} ms, at most {ms} ms")
         }
-        Goal::P99AtMost { ms } => format!("goal {met}: p99 {reached:.3} ms, at most {ms} ms"),
-        Goal::AtLeast { value } => format!("goal {met}: {reached:.3}, at least {value}"),
-        Goal::AtMost { value } => format!("goal {met}: {reached:.3}, at most {value}"),
+        Aim::P99AtMost { ms } => format!("goal {met}: p99 {reached:.3} ms, at most {ms} ms"),
+        Aim::AtLeast { value } => format!("goal {met}: {reached:.3}, at least {value}"),
+        Aim::AtMost { value } => format!("goal {met}: {reached:.3}, at most {value}"),
     }
 }
 
@@ -249,6 +380,7 @@ mod tests {
             median_ns,
             p99_ns,
             samples,
+            differs: None,
         }
     }
 
@@ -271,6 +403,15 @@ mod tests {
         check(&Goal::peer_at_least("peer", 4.1), 4.0, false);
         check(&Goal::p99_at_most_ms(0.0003), 0.0003, true);
         check(&Goal::median_at_most_ms(0.0001), 0.00015, false);
+    }
+
+    #[test]
+    fn figures_have_the_digits_that_tell_something() {
+        assert_eq!(figure(1_234_567.8, "1/s"), "1,234,568 1/s");
+        assert_eq!(figure(12.34, "MiB"), "12.3 MiB");
+        assert_eq!(figure(0.956, ""), "0.96");
+        assert_eq!(figure(0.0, "%"), "0 %");
+        assert_eq!(figure(12_340.0, "ns"), "12.34 µs");
     }
 
     #[test]

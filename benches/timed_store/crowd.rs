@@ -1,4 +1,4 @@
-//! Eight processes at once: who gets how much done, and how long the unlucky ones wait.
+//! Many processes at once: how much they get done, how evenly, and how long the unlucky wait.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,91 +10,179 @@ use timed_store::Durability;
 use crate::peers::Sqlite;
 use crate::{Places, now_ms, open, value};
 
-const MEMBERS: usize = 8;
 const PART: &str = "BENCH_TIMED_STORE_PART";
+
+/// FULL last: it is the slowest, and would still be writing when the next one begins.
+const PARTS: [&str; 5] = [
+    "restore",
+    "store",
+    "store-durably",
+    "sqlite-normal",
+    "sqlite-full",
+];
 
 pub(crate) fn is_member() -> bool {
     std::env::var_os(PART).is_some()
 }
 
+/// Eight processes on stores of `size` entries.
 pub(crate) fn compare(bench: &mut Bench, size: usize) {
-    let length = Duration::from_millis(if bench.is_smoke() { 50 } else { 3_000 });
-    // FULL last: it is the slowest, and would still be writing when the next one begins.
-    for part in [
-        "restore",
-        "store",
-        "store-durably",
-        "sqlite-normal",
-        "sqlite-full",
-    ] {
-        let places = Places::new(size);
-        let database = places.path("s.db");
-        match part {
-            "sqlite-normal" => drop(Sqlite::fill(&database, "NORMAL", size)),
-            "sqlite-full" => drop(Sqlite::fill(&database, "FULL", size)),
-            _ => {}
-        }
-        let path = if part.starts_with("sqlite") {
-            &database
-        } else {
-            places.file()
-        };
-        let results = run(part, path, length);
-        let total: f64 = results.iter().map(|result| result.operations).sum();
-        let squares: f64 = results.iter().map(|result| result.operations.powi(2)).sum();
-        let jain = total.powi(2) / (MEMBERS as f64 * squares);
-        let worst = results
-            .iter()
-            .map(|result| result.p99_ms)
-            .fold(0.0, f64::max);
-        let name = |what: &str| format!("{MEMBERS} processes, {size} entries, {part}: {what}");
+    for part in PARTS {
+        let crowd = Crowd::run(bench, part, size, 8);
+        let name = |what: &str| format!("8 processes, {size} entries, {part}: {what}");
         let goal = (!part.starts_with("sqlite")).then(|| Goal::at_least(0.95));
-        bench.figure(&name("Jain index"), jain, "", goal);
-        bench.figure(
-            &name("operations"),
-            total / length.as_secs_f64(),
-            "a second",
-            None,
-        );
-        bench.figure(&name("largest p99"), worst, "ms", None);
+        bench.figure(&name("Jain index"), crowd.jain(), "", goal);
+        bench.figure(&name("operations"), crowd.rate(), "a second", None);
+        bench.figure(&name("largest p99"), crowd.worst_p99_ms(), "ms", None);
     }
+    // Readers share the lock, and could hold it for ever between them.
+    let crowd = Crowd::run(bench, "store-among-readers", size, 8);
+    let name = |what: &str| format!("{size} entries, one stores, seven restore: {what}");
+    bench.figure(&name("stores"), crowd.rate_of(0), "a second", None);
+    let readers = (1..8).map(|member| crowd.rate_of(member)).sum();
+    bench.figure(&name("restores"), readers, "a second", None);
 }
 
-struct Outcome {
+/// From one writer to 32.
+pub(crate) fn grow(bench: &mut Bench) {
+    let writers: &[usize] = if bench.is_smoke() {
+        &[1, 2]
+    } else {
+        &[1, 2, 4, 8, 16, 32]
+    };
+    let parts = [
+        ("store", "store"),
+        ("store-durably", "store, Durability::Power"),
+        ("sqlite-normal", "SQLite NORMAL, handle kept"),
+        ("sqlite-full", "SQLite FULL, handle kept"),
+    ];
+    let crowds = parts.map(|(part, name)| {
+        let crowds: Vec<_> = writers
+            .iter()
+            .map(|&members| (members, Crowd::run(bench, part, 10, members)))
+            .collect();
+        (name, crowds)
+    });
+    let report = |bench: &mut Bench, name: &str, unit: &str, figure: fn(&Crowd) -> f64| {
+        let mut growth = bench.growth(name, "writers", unit);
+        for (name, crowds) in &crowds {
+            let points = crowds
+                .iter()
+                .map(|(members, crowd)| (*members, figure(crowd)));
+            growth = if name.starts_with("SQLite") {
+                growth.peer(name, points)
+            } else {
+                growth.ours(name, points)
+            };
+        }
+        growth.report();
+    };
+    report(bench, "stores, 10 entries", "a second", Crowd::rate);
+    report(bench, "Jain index of stores, 10 entries", "", Crowd::jain);
+}
+
+/// What each process of a crowd has got done.
+struct Crowd {
+    length: Duration,
+    members: Vec<Member>,
+}
+
+struct Member {
     operations: f64,
     p99_ms: f64,
 }
 
-fn run(part: &str, path: &Path, length: Duration) -> Vec<Outcome> {
-    // Late enough that all have started by then.
-    let begin = now_ms() + 300;
-    let members: Vec<_> = (0..MEMBERS)
-        .map(|number| {
-            Command::new(std::env::current_exe().unwrap())
-                .env(
-                    PART,
-                    format!("{part} {number} {begin} {}", length.as_millis()),
-                )
-                .env("BENCH_TIMED_STORE_PATH", path)
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap()
-        })
-        .collect();
-    let outcomes = members.into_iter().map(|member| {
-        let output = member.wait_with_output().unwrap();
-        assert!(output.status.success(), "{part}: a process failed");
-        let text = String::from_utf8(output.stdout).unwrap();
-        let (operations, p99_ms) = text.trim().split_once(' ').unwrap();
-        Outcome {
-            operations: operations.parse().unwrap(),
-            p99_ms: p99_ms.parse().unwrap(),
+impl Crowd {
+    fn run(bench: &Bench, part: &str, size: usize, members: usize) -> Self {
+        bench.progress(&format!("{members} processes, {size} entries, {part}"));
+        let full = std::env::var("BENCH_MODE").is_ok_and(|mode| mode == "full");
+        let length = Duration::from_millis(match (bench.is_smoke(), full) {
+            (true, _) => 50,
+            (_, false) => 600,
+            (_, true) => 3_000,
+        });
+        let places = Places::new(size);
+        let database = places.path("s.db");
+        let path = match part {
+            "sqlite-normal" | "sqlite-full" => {
+                Sqlite::fill(&database, synchronous(part), size);
+                &database
+            }
+            _ => places.file(),
+        };
+        // Late enough that all have started by then.
+        let begin = now_ms() + 200 + 10 * members as u64;
+        let members: Vec<_> = (0..members)
+            .map(|number| start(part, number, begin, length, path))
+            .collect();
+        let members = members.into_iter().map(|member| {
+            let output = member.wait_with_output().unwrap();
+            assert!(output.status.success(), "{part}: a process failed");
+            let text = String::from_utf8(output.stdout).unwrap();
+            let (operations, p99_ms) = text.trim().split_once(' ').unwrap();
+            Member {
+                operations: operations.parse().unwrap(),
+                p99_ms: p99_ms.parse().unwrap(),
+            }
+        });
+        Self {
+            members: members.collect(),
+            length,
         }
-    });
-    outcomes.collect()
+    }
+
+    /// One if all got the same done, one part in n if one got all.
+    fn jain(&self) -> f64 {
+        let squares = self.members.iter().map(|member| member.operations.powi(2));
+        let (total, squares) = (self.total(), squares.sum::<f64>());
+        total.powi(2) / (self.members.len() as f64 * squares)
+    }
+
+    fn total(&self) -> f64 {
+        self.members.iter().map(|member| member.operations).sum()
+    }
+
+    fn rate(&self) -> f64 {
+        self.total() / self.length.as_secs_f64()
+    }
+
+    fn rate_of(&self, member: usize) -> f64 {
+        self.members[member].operations / self.length.as_secs_f64()
+    }
+
+    fn worst_p99_ms(&self) -> f64 {
+        let p99 = self.members.iter().map(|member| member.p99_ms);
+        p99.fold(0.0, f64::max)
+    }
 }
 
-/// One of the eight.
+fn synchronous(part: &str) -> &'static str {
+    if part == "sqlite-full" {
+        "FULL"
+    } else {
+        "NORMAL"
+    }
+}
+
+fn start(
+    part: &str,
+    number: usize,
+    begin: u64,
+    length: Duration,
+    path: &Path,
+) -> std::process::Child {
+    Command::new(std::env::current_exe().unwrap())
+        .env(
+            PART,
+            format!("{part} {number} {begin} {}", length.as_millis()),
+        )
+        .env("BENCH_TIMED_STORE_PATH", path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// One of the crowd.
 pub(crate) fn play() {
     let part = std::env::var(PART).unwrap();
     let path = PathBuf::from(std::env::var_os("BENCH_TIMED_STORE_PATH").unwrap());
@@ -102,29 +190,25 @@ pub(crate) fn play() {
         panic!("{part}")
     };
     let session = format!("session-{number}");
-    let mut work: Box<dyn FnMut()> = match part {
-        "restore" => {
-            let store = open(&path, &session, Durability::Process);
+    let opened = |durability| open(&path, &session, durability);
+    let mut work: Box<dyn FnMut()> = match (part, number) {
+        ("store", _) | ("store-among-readers", "0") => {
+            let store = opened(Durability::Process);
+            Box::new(move || store.store(&value()).unwrap())
+        }
+        ("restore" | "store-among-readers", _) => {
+            let store = opened(Durability::Process);
             Box::new(move || assert!(store.restore().unwrap().is_some()))
         }
-        "store" => {
-            let store = open(&path, &session, Durability::Process);
+        ("store-durably", _) => {
+            let store = opened(Durability::Power);
             Box::new(move || store.store(&value()).unwrap())
         }
-        "store-durably" => {
-            let store = open(&path, &session, Durability::Power);
-            Box::new(move || store.store(&value()).unwrap())
-        }
-        "sqlite-normal" | "sqlite-full" => {
-            let synchronous = if part == "sqlite-full" {
-                "FULL"
-            } else {
-                "NORMAL"
-            };
-            let handle = Sqlite::new(&path, synchronous).connect();
+        ("sqlite-normal" | "sqlite-full", _) => {
+            let handle = Sqlite::new(&path, synchronous(part)).connect();
             Box::new(move || handle.store_as(&session, &value()))
         }
-        other => panic!("no part {other}"),
+        (other, _) => panic!("no part {other}"),
     };
     let begin: u64 = begin.parse().unwrap();
     std::thread::sleep(Duration::from_millis(begin.saturating_sub(now_ms())));

@@ -48,12 +48,22 @@ impl Raw {
 
     /// A file of the same size takes the place of another one.
     pub(crate) fn exchange(&self) {
+        self.exchange_after(|_| ());
+    }
+
+    /// The same, to survive a power cut.
+    pub(crate) fn exchange_durably(&self) {
+        self.exchange_after(|next| next.sync_data().unwrap());
+        let folder = File::open(self.path.parent().unwrap()).unwrap();
+        folder.sync_all().unwrap();
+    }
+
+    fn exchange_after(&self, sync: impl FnOnce(&File)) {
         let mut lock = RwLock::new(File::open(&self.lock).unwrap());
         let _guard = lock.write().unwrap();
-        File::create_new(&self.next)
-            .unwrap()
-            .write_all(&self.bytes)
-            .unwrap();
+        let mut next = File::create_new(&self.next).unwrap();
+        next.write_all(&self.bytes).unwrap();
+        sync(&next);
         renameat_with(CWD, &self.next, CWD, &self.path, RenameFlags::EXCHANGE).unwrap();
         std::fs::remove_file(&self.next).unwrap();
     }

@@ -1,0 +1,153 @@
+//! The agents that are saved, and what people would write by hand to save them.
+
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    path::Path,
+    time::Duration,
+};
+
+use agent_snapshot::{AgentId, AgentSnapshot, conversation::Message};
+use rusqlite::{Connection, params};
+
+/// An agent whose ticks each add one message of a size.
+pub struct Agent {
+    pub snapshot: AgentSnapshot,
+    text: String,
+}
+
+impl Agent {
+    pub fn new(name: &str, size: usize) -> Self {
+        let snapshot = AgentSnapshot::new(AgentId::new(name).unwrap());
+        let text = "0123456789abcdef".repeat(size / 16);
+        Self { snapshot, text }
+    }
+
+    /// The next tick, after which everything is in view.
+    pub fn grow(&mut self) -> &AgentSnapshot {
+        self.snapshot.tick_index += 1;
+        let message = Message::user(self.text.clone());
+        self.snapshot.memory.short_term_history.push(message);
+        &self.snapshot
+    }
+
+    /// The next tick, after which only the last message is in view: the work is what the tick
+    /// adds.
+    pub fn tick(&mut self) -> &AgentSnapshot {
+        self.grow();
+        let history = &mut self.snapshot.memory.short_term_history;
+        history.drop_front(history.tail_len().saturating_sub(1));
+        history.release_hidden();
+        &self.snapshot
+    }
+
+    /// The last message as JSON: what a tick adds.
+    pub fn last(&self) -> String {
+        let last = self.snapshot.memory.short_term_history.iter().next_back();
+        serde_json::to_string(&last).unwrap()
+    }
+}
+
+/// The whole snapshot as JSON.
+pub fn json(snapshot: &AgentSnapshot) -> Vec<u8> {
+    serde_json::to_vec(snapshot).unwrap()
+}
+
+/// Serialise, write, fsync, rename, fsync of the folder.
+pub fn rewrite_file(folder: &Path, snapshot: &AgentSnapshot) {
+    let temporary = folder.join("floor.tmp");
+    let mut file = File::create(&temporary).unwrap();
+    file.write_all(&json(snapshot)).unwrap();
+    file.sync_all().unwrap();
+    fs::rename(&temporary, folder.join("floor.json")).unwrap();
+    File::open(folder).unwrap().sync_all().unwrap();
+}
+
+/// A database as durable as ours.
+pub fn database(path: &Path) -> Connection {
+    let database = Connection::open(path).unwrap();
+    database.pragma_update(None, "journal_mode", "WAL").unwrap();
+    database.pragma_update(None, "synchronous", "FULL").unwrap();
+    database
+        .execute_batch(
+            "CREATE TABLE snapshots (agent TEXT PRIMARY KEY, tick INTEGER, json BLOB);
+             CREATE TABLE agents (agent TEXT PRIMARY KEY, tick INTEGER, state TEXT);
+             CREATE TABLE messages (agent TEXT, tick INTEGER, json TEXT,
+                                    PRIMARY KEY (agent, tick)) WITHOUT ROWID;",
+        )
+        .unwrap();
+    database.busy_timeout(Duration::from_secs(30)).unwrap();
+    database
+}
+
+/// One transaction: compare the tick, replace the row.
+pub fn replace_row(database: &Connection, snapshot: &AgentSnapshot) {
+    let json = json(snapshot);
+    transaction(database, "snapshots", snapshot, |agent, tick| {
+        database
+            .prepare_cached("INSERT OR REPLACE INTO snapshots VALUES (?1, ?2, ?3)")
+            .unwrap()
+            .execute(params![agent, tick, json])
+            .unwrap();
+    });
+}
+
+/// One transaction: compare the tick, append the message, replace the rest of the state.
+pub fn append_row(database: &Connection, agent: &Agent) {
+    let message = agent.last();
+    let mut state = AgentSnapshot::new(agent.snapshot.agent_id.clone());
+    state.tick_index = agent.snapshot.tick_index;
+    let state = String::from_utf8(json(&state)).unwrap();
+    transaction(database, "agents", &agent.snapshot, |agent, tick| {
+        database
+            .prepare_cached("INSERT INTO messages VALUES (?1, ?2, ?3)")
+            .unwrap()
+            .execute(params![agent, tick, message])
+            .unwrap();
+        database
+            .prepare_cached("INSERT OR REPLACE INTO agents VALUES (?1, ?2, ?3)")
+            .unwrap()
+            .execute(params![agent, tick, state])
+            .unwrap();
+    });
+}
+
+fn transaction(
+    database: &Connection,
+    table: &str,
+    snapshot: &AgentSnapshot,
+    write: impl FnOnce(&str, i64),
+) {
+    let execute = |sql| {
+        let mut statement = database.prepare_cached(sql).unwrap();
+        statement.execute([]).unwrap();
+    };
+    execute("BEGIN IMMEDIATE");
+    let tick = i64::try_from(snapshot.tick_index).unwrap();
+    let agent = snapshot.agent_id.as_str();
+    let stored: Option<i64> = database
+        .prepare_cached(&format!("SELECT tick FROM {table} WHERE agent = ?1"))
+        .unwrap()
+        .query_row([agent], |row| row.get(0))
+        .ok();
+    assert!(stored.is_none_or(|stored| stored < tick));
+    write(agent, tick);
+    execute("COMMIT");
+}
+
+pub fn load_row(database: &Connection, agent: &AgentId) -> AgentSnapshot {
+    let bytes: Vec<u8> = database
+        .prepare_cached("SELECT json FROM snapshots WHERE agent = ?1")
+        .unwrap()
+        .query_row([agent.as_str()], |row| row.get(0))
+        .unwrap();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+pub fn set(connection: &mut redis::Connection, snapshot: &AgentSnapshot) {
+    redis::cmd("SET")
+        .arg("raw")
+        .arg(json(snapshot))
+        .exec(connection)
+        .unwrap();
+}

@@ -1,0 +1,49 @@
+//! A process tree as agents make them, and a way to count it that belongs to no contender.
+
+use std::process::Command;
+use std::time::Duration;
+
+/// A launcher, an agent, and two tools in sessions of their own, one with a child more: seven
+/// processes, all of which end on `TERM`.
+pub const SEVEN: &str = "
+    sh -c '
+        setsid sh -c \"sleep 600 & sleep 601; :\" &
+        setsid sh -c \"sleep 602; :\" &
+        wait
+    ' &
+    wait";
+
+/// Marks the processes of a tree that was not started by us.
+pub const MARK: &str = "EXEC_BENCH_TREE";
+
+/// The living processes with this mark.
+pub fn marked(mark: &str) -> Vec<String> {
+    let wanted = format!("{MARK}={mark}");
+    let entries = std::fs::read_dir("/proc").expect("/proc");
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+        .filter(|pid| {
+            // A zombie has none.
+            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let mut variables = environ.split(|byte| *byte == 0);
+            variables.any(|variable| variable == wanted.as_bytes())
+        })
+        .collect()
+}
+
+/// Waits until the tree is complete.
+pub async fn until_seven(mark: &str) {
+    while marked(mark).len() < 7 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Ends what a contender has left behind; tells how many processes that were.
+pub fn end_marked(mark: &str) -> usize {
+    let left = marked(mark);
+    for pid in &left {
+        let _ = Command::new("kill").args(["-9", pid]).status();
+    }
+    left.len()
+}

@@ -1,0 +1,101 @@
+//! How figures move with a size.
+
+use crate::comparison::Bench;
+use crate::report::{Goal, Line, Part, Series, figure, judge_figure, sentence};
+
+/// Figures of several contenders over the sizes of one axis. Made by [`Bench::growth`].
+#[must_use = "a growth is not reported until `report`"]
+pub struct Growth<'a> {
+    bench: &'a mut Bench,
+    name: String,
+    axis: String,
+    unit: String,
+    series: Vec<Series>,
+    goal: Option<Goal>,
+}
+
+impl<'a> Growth<'a> {
+    pub(crate) fn new(bench: &'a mut Bench, name: &str, axis: &str, unit: &str) -> Self {
+        Self {
+            bench,
+            name: name.to_owned(),
+            axis: axis.to_owned(),
+            unit: unit.to_owned(),
+            series: Vec::new(),
+            goal: None,
+        }
+    }
+
+    /// Our figures: pairs of a size and what was measured, from the smallest size on.
+    pub fn ours(self, name: &str, points: impl IntoIterator<Item = (usize, f64)>) -> Self {
+        self.series(Part::Ours, name, points)
+    }
+
+    /// The figures of what people would use instead.
+    pub fn peer(self, name: &str, points: impl IntoIterator<Item = (usize, f64)>) -> Self {
+        self.series(Part::Peer, name, points)
+    }
+
+    /// The figures of the raw floor.
+    pub fn floor(self, name: &str, points: impl IntoIterator<Item = (usize, f64)>) -> Self {
+        self.series(Part::Floor, name, points)
+    }
+
+    /// What the last of our figures divided by the first should be.
+    pub fn goal(mut self, goal: Goal) -> Self {
+        self.goal = Some(goal);
+        self
+    }
+
+    /// Puts the series into the report. Contenders without a figure are left out.
+    pub fn report(self) {
+        self.bench
+            .progress(&format!("{} over {}", self.name, self.axis));
+        for series in &self.series {
+            let points: Vec<String> = series
+                .points
+                .iter()
+                .map(|&(size, value)| format!("{size}: {}", figure(value, &self.unit)))
+                .collect();
+            println!("  {:<44} {}", series.name, points.join(", "));
+        }
+        if self.bench.is_smoke() || self.series.is_empty() {
+            return;
+        }
+        let ours = self.series.iter().find(|series| series.part == Part::Ours);
+        let grown = ours.and_then(Series::growth);
+        let verdict = self
+            .goal
+            .zip(grown)
+            .and_then(|(goal, grown)| judge_figure(&goal, grown));
+        if let Some(verdict) = &verdict {
+            println!("  last / first: {}", sentence(verdict));
+        }
+        Line::Growth {
+            area: self.bench.area.to_owned(),
+            name: self.name,
+            axis: self.axis,
+            unit: self.unit,
+            series: self.series,
+            verdict,
+        }
+        .append();
+    }
+
+    fn series(
+        mut self,
+        part: Part,
+        name: &str,
+        points: impl IntoIterator<Item = (usize, f64)>,
+    ) -> Self {
+        let points: Vec<(f64, f64)> = points
+            .into_iter()
+            .map(|(size, value)| (size as f64, value))
+            .collect();
+        if !points.is_empty() {
+            let name = name.to_owned();
+            self.series.push(Series { part, name, points });
+        }
+        self
+    }
+}

@@ -1,0 +1,76 @@
+//! What a bus costs while nothing happens.
+
+use super::*;
+
+/// The processes that keep a bus going: this one, its client and the tmux server.
+pub(crate) struct Bus {
+    pub(crate) server: u32,
+    pub(crate) client: u32,
+}
+
+impl Bus {
+    pub(crate) fn of(panes: &Panes) -> Self {
+        let ask = |args: &[&str]| {
+            let found = tmux(&panes.socket, args);
+            found.lines().next().unwrap().parse().unwrap()
+        };
+        Self {
+            server: ask(&["display-message", "-p", "#{pid}"]),
+            client: ask(&["list-clients", "-F", "#{client_pid}"]),
+        }
+    }
+
+    /// The share of a core, in percent, that they and the children that end use during `work`.
+    pub(crate) fn share(&self, work: impl FnOnce()) -> f64 {
+        let used = || {
+            nanoseconds(self.server)
+                + nanoseconds(self.client)
+                + nanoseconds(std::process::id())
+                + of_children()
+        };
+        let (before, start) = (used(), Instant::now());
+        work();
+        (used() - before) as f64 / start.elapsed().as_nanos() as f64 * 100.0
+    }
+
+    /// The resident memory, in MiB, of this process and its client.
+    pub(crate) fn memory(&self) -> f64 {
+        [self.client, std::process::id()]
+            .iter()
+            .map(|pid| {
+                let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+                let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+                let kilobytes = line.and_then(|line| line.split_whitespace().nth(1));
+                kilobytes.unwrap().parse::<f64>().unwrap() / 1024.0
+            })
+            .sum()
+    }
+}
+
+/// The time that a process has been running on a core.
+pub(crate) fn nanoseconds(pid: u32) -> u64 {
+    let tasks =
+        fs::read_dir(format!("/proc/{pid}/task")).expect("/proc is needed to measure idle cost");
+    tasks
+        .map(|task| {
+            let path = task.unwrap().path().join("schedstat");
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let first = text.split(' ').next().and_then(|n| n.parse::<u64>().ok());
+            first.unwrap_or(0)
+        })
+        .sum()
+}
+
+/// The time that the ended children of this process used, which the system counts by hundredths.
+pub(crate) fn of_children() -> u64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<u64> = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .skip(1)
+        .map(|n| n.parse().unwrap_or(0))
+        .collect();
+    (fields[12] + fields[13]) * 10_000_000
+}
