@@ -29,7 +29,7 @@ use crate::{
     panes::{PaneInfo, Panes},
     parser::{Event, Parser},
     tap::Tap,
-    watch,
+    watch::{self, STATUS_LIMIT, STATUS_PAUSE},
 };
 
 /// How long a command may take. tmux answers within a millisecond; a server that hangs is an error.
@@ -177,48 +177,32 @@ impl Control {
         &self.shared.panes
     }
 
-    /// Runs a line of commands and returns a body for each.
-    ///
-    /// Cancel safe in that the line is written whole or not at all; whether it ran is not known.
+    /// As [`Shared::run`].
     pub(crate) async fn run(&self, request: Request) -> Reply {
-        let label = request.label;
-        let (sender, receiver) = oneshot::channel();
-        if self
-            .shared
-            .requests
-            .send((request, Answer::To(sender)))
-            .is_err()
-        {
-            return Err(self.shared.gone());
-        }
-        match tokio::time::timeout(COMMAND_TIMEOUT, receiver).await {
-            Ok(Ok(reply)) => reply,
-            Ok(Err(_)) => Err(self.shared.gone()),
-            Err(_) => Err(Error::TmuxTimeout {
-                command: label.to_owned(),
-                after: COMMAND_TIMEOUT,
-            }),
-        }
+        self.shared.run(request).await
     }
 
-    /// Runs one command and returns its output.
+    /// As [`Shared::one`].
     pub(crate) async fn one(&self, label: &'static str, line: String) -> Result<String> {
-        let body = self
-            .run(Request::new(label, line))
-            .await?
-            .pop()
-            .unwrap_or_default();
-        Ok(String::from_utf8_lossy(&body).into_owned())
+        self.shared.one(label, line).await
     }
 
-    /// Asks for the panes of the session and takes note of which have ended.
+    /// Asks for the panes of the session and takes note of which have ended, and how.
     pub(crate) async fn list_panes(&self) -> Result<Vec<PaneInfo>> {
-        let body = self
-            .one("list-panes", list_panes_line(&self.shared.session))
-            .await?;
-        let infos = PaneInfo::parse(&body);
-        self.shared.update(&infos);
-        Ok(infos)
+        let deadline = Instant::now() + STATUS_LIMIT;
+        loop {
+            let infos = self.shared.list_panes().await?;
+            if !infos.iter().any(PaneInfo::is_ending) {
+                return Ok(infos);
+            }
+            if Instant::now() >= deadline {
+                for info in infos.iter().filter(|info| info.is_ending()) {
+                    self.shared.panes.process_gone(info.id, info.pid);
+                }
+                return Ok(infos);
+            }
+            tokio::time::sleep(STATUS_PAUSE).await;
+        }
     }
 }
 
@@ -230,9 +214,54 @@ impl Shared {
         }
     }
 
+    /// Runs a line of commands and returns a body for each.
+    ///
+    /// Cancel safe in that the line is written whole or not at all; whether it ran is not known.
+    async fn run(&self, request: Request) -> Reply {
+        let label = request.label;
+        let (sender, receiver) = oneshot::channel();
+        if self.requests.send((request, Answer::To(sender))).is_err() {
+            return Err(self.gone());
+        }
+        match tokio::time::timeout(COMMAND_TIMEOUT, receiver).await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(_)) => Err(self.gone()),
+            Err(_) => Err(Error::TmuxTimeout {
+                command: label.to_owned(),
+                after: COMMAND_TIMEOUT,
+            }),
+        }
+    }
+
+    /// Runs one command and returns its output.
+    async fn one(&self, label: &'static str, line: String) -> Result<String> {
+        let body = self
+            .run(Request::new(label, line))
+            .await?
+            .pop()
+            .unwrap_or_default();
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// Asks for the panes of the session once and takes note of what it says.
+    pub(crate) async fn list_panes(self: &Arc<Self>) -> Result<Vec<PaneInfo>> {
+        let body = self
+            .one("list-panes", list_panes_line(&self.session))
+            .await?;
+        let infos = PaneInfo::parse(&body);
+        self.update(&infos);
+        Ok(infos)
+    }
+
     fn update(self: &Arc<Self>, infos: &[PaneInfo]) {
         self.panes
             .update(infos, |info| watch::process_of(info, Arc::downgrade(self)));
+        if infos.iter().any(PaneInfo::is_ending) {
+            // Before 3.5, tmux does not hear of a child that ends while its terminal is taken off the
+            // list of logins. The end of another child makes it look after all of them.
+            let line = "run-shell -b true".to_owned();
+            self.send(Request::new("run-shell", line), Answer::Nobody);
+        }
     }
 
     fn send(&self, request: Request, answer: Answer) {
@@ -241,7 +270,7 @@ impl Shared {
     }
 
     /// Asks for the list of panes, without waiting for it.
-    pub(crate) fn refresh(&self) {
+    fn refresh(&self) {
         self.send(
             Request::new("list-panes", list_panes_line(&self.session)),
             Answer::Panes,

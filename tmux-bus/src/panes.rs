@@ -32,6 +32,14 @@ pub(crate) struct PaneInfo {
 }
 
 impl PaneInfo {
+    /// Whether the pane's process has ended, but tmux has not asked the system how: the end of the
+    /// terminal and of the process reach it separately.
+    ///
+    /// Only where somebody watches the process and asks again.
+    pub(crate) fn is_ending(&self) -> bool {
+        cfg!(target_os = "linux") && self.dead && self.pid != 0 && self.exit == Exit::Unknown
+    }
+
     pub(crate) const FORMAT: &str = "#{pane_id}\t#{pane_dead}\t#{pane_dead_status}\t#{pane_dead_signal}\t#{pane_pid}\t#{pane_tty}\t#{@tmux_bus_launch}\t#{@tmux_bus_agent}\t#{@tmux_bus_bracketing}\t#{bracket_paste_flag}";
 
     pub(crate) fn parse(list: &str) -> Vec<Self> {
@@ -176,7 +184,7 @@ impl Panes {
                 }
             }
             pane.tty.clone_from(&info.tty);
-            if info.dead {
+            if info.dead && !info.is_ending() {
                 pane.ended(info.exit);
             }
         }
@@ -187,6 +195,14 @@ impl Panes {
         if let Some(pane) = self.lock().get_mut(&id).filter(|pane| pane.pid == pid) {
             pane.ended(Exit::Unknown);
         }
+    }
+
+    /// Whether a process is the one of a pane, as far as is known.
+    pub(crate) fn runs(&self, id: PaneId, pid: u32) -> bool {
+        let panes = self.lock();
+        panes
+            .get(&id)
+            .is_some_and(|pane| pane.pid == pid && pane.exit.is_none())
     }
 
     pub(crate) fn server_gone(&self) {
@@ -350,5 +366,17 @@ mod tests {
         let target = panes.target(id).unwrap();
         assert!(target.bracketing);
         assert_eq!(target.exit, None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn an_end_that_tmux_cannot_explain_yet_is_not_taken_for_an_unknown_one() {
+        let panes = Panes::new(Path::new("/nowhere"));
+        let id = PaneId::parse(b"%1").unwrap();
+        let list = |text: &str| panes.update(&PaneInfo::parse(text), |_| None);
+        list("%1\t1\t\t\t10\t/dev/pts/1\tlaunch\tagent\t0\t");
+        assert_eq!(panes.target(id).unwrap().exit, None);
+        list("%1\t1\t137\t\t10\t/dev/pts/1\tlaunch\tagent\t0\t");
+        assert_eq!(panes.target(id).unwrap().exit, Some(Exit::Signal(9)));
     }
 }
