@@ -87,13 +87,27 @@ pub(crate) fn remove(base: &Path, folder: &Path, socket: &Path) -> Result<()> {
     // Out of the way first: another process may be about to take the lock in it.
     let away = base.join(format!("gone-{}", uuid::Uuid::new_v4().simple()));
     fs::rename(folder, &away)
-        .and_then(|()| fs::remove_dir_all(&away))
+        .and_then(|()| remove_all(&away))
         .map_err(|source| Error::file("remove", folder, source))?;
     if base == runtime_dir() {
         // Only if no other session has a folder there; one that is being created is tried again.
         let _ = fs::remove_dir(base);
     }
     Ok(())
+}
+
+/// Removes a folder that was renamed. Who found it under its old name may still create the lock in
+/// it, once each, and then notices.
+fn remove_all(away: &Path) -> io::Result<()> {
+    let mut tries = 0;
+    loop {
+        match fs::remove_dir_all(away) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && tries < 1_000 => {
+                tries += 1;
+            }
+            other => return other,
+        }
+    }
 }
 
 fn create(base: &Path, folder: &Path) -> Result<()> {
