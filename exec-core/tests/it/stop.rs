@@ -68,7 +68,8 @@ async fn the_ladder_of_the_profile_is_climbed_step_by_step() {
     let profile = script(agent).setup(|_, parameters| {
         parameters.stop_ladder = Some(
             StopLadder::kill_at_once()
-                .then(StopAction::Interrupt, Duration::from_millis(200))
+                // Long enough for a busy machine: the shell handles INT before TERM comes.
+                .then(StopAction::Interrupt, Duration::from_secs(3))
                 .then(StopAction::Terminate, Duration::from_secs(50)),
         );
     });

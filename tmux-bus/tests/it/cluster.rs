@@ -371,13 +371,13 @@ async fn an_agent_may_have_to_answer_a_question_to_be_ready() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_does_not_get_ready_fails_the_start_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    for (command, expected) in [
-        ("echo no such luck; exit 9", "exit status 9"),
-        ("exec sleep 1000", "no prompt"),
+    for (command, timeout, expected) in [
+        ("echo no such luck; exit 9", LONG, "exit status 9"),
+        ("exec sleep 1000", Duration::from_millis(600), "no prompt"),
     ] {
         let mut config = config(&dir, &["Lines", "Lines"]);
         config.agents[1].command = Some(command.to_owned());
-        config.agents[1].timeout = Duration::from_millis(600);
+        config.agents[1].timeout = timeout;
         let error = builder(&dir, config.clone()).start().await.unwrap_err();
         assert!(
             matches!(&error, Error::NotReady { agent, .. } if agent == "agent1"),

@@ -20,12 +20,7 @@ fn script(dir: &TempDir, text: &str) -> PathBuf {
 #[tokio::test]
 async fn missing_failing_and_hanging_are_three_errors_and_too_old_a_fourth() {
     let dir = tempfile::tempdir().unwrap();
-    let start = |program: PathBuf| {
-        builder(&dir)
-            .program(program)
-            .tmux_timeout(Duration::from_millis(300))
-            .start()
-    };
+    let start = |program: PathBuf| builder(&dir).program(program).start();
 
     let error = start(dir.path().join("no-tmux")).await.unwrap_err();
     assert!(matches!(error, Error::TmuxMissing { .. }), "{error:?}");
@@ -39,7 +34,12 @@ async fn missing_failing_and_hanging_are_three_errors_and_too_old_a_fourth() {
         "{error:?}"
     );
 
-    let error = start(script(&dir, "exec sleep 60")).await.unwrap_err();
+    let error = builder(&dir)
+        .program(script(&dir, "exec sleep 60"))
+        .tmux_timeout(Duration::from_millis(300))
+        .start()
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::TmuxTimeout { .. }), "{error:?}");
     assert!(error.is_timeout());
 
