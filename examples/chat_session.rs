@@ -18,7 +18,6 @@
     reason = "printing is what a command is for"
 )]
 
-use std::error::Error;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -30,7 +29,7 @@ use agent_snapshot::conversation::{
 };
 use async_trait::async_trait;
 use clap::Parser;
-use examples::with_causes;
+use examples::Result;
 use serde_json::json;
 
 const TURNS: usize = 12;
@@ -64,16 +63,10 @@ struct Arguments {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match run(Arguments::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", with_causes(&*error));
-            ExitCode::FAILURE
-        }
-    }
+    examples::report(run(Arguments::parse()).await)
 }
 
-async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+async fn run(arguments: Arguments) -> Result<()> {
     let storage = FileStorage::open(arguments.dir.join("snapshots")).await?;
     let memory = JsonLinesEngine::new(arguments.dir.join("memory.jsonl"));
     let state = StateManager::new(arguments.limit)
@@ -141,11 +134,7 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
 }
 
 /// A user message, a tool call with its result, and the answer.
-async fn take_turn(
-    sessions: &SessionManager,
-    session: &mut Session,
-    show: bool,
-) -> Result<(), Box<dyn Error>> {
+async fn take_turn(sessions: &SessionManager, session: &mut Session, show: bool) -> Result<()> {
     let number = sessions.full_history(session.id()).await?.len() / 4 + 1;
     let city = [
         "Sapporo", "Sendai", "Tokyo", "Nagoya", "Kyoto", "Osaka", "Fukuoka",
@@ -180,7 +169,7 @@ async fn take_turn(
     Ok(())
 }
 
-async fn report(arguments: &Arguments, sessions: &SessionManager) -> Result<(), Box<dyn Error>> {
+async fn report(arguments: &Arguments, sessions: &SessionManager) -> Result<()> {
     let session = sessions.get(&arguments.session).await?;
     let full = sessions.full_history(&arguments.session).await?.len();
     let conversation = session.conversation();
@@ -204,7 +193,7 @@ async fn report(arguments: &Arguments, sessions: &SessionManager) -> Result<(), 
     Ok(())
 }
 
-async fn reset(arguments: &Arguments, sessions: &SessionManager) -> Result<(), Box<dyn Error>> {
+async fn reset(arguments: &Arguments, sessions: &SessionManager) -> Result<()> {
     let full = sessions.full_history(&arguments.session).await?.len();
     let session = sessions.reset(&arguments.session).await?;
     let prompt = session
@@ -232,10 +221,7 @@ struct FirstWords;
 
 #[async_trait]
 impl Summarizer for FirstWords {
-    async fn summarize(
-        &self,
-        request: &SummaryRequest,
-    ) -> Result<String, Box<dyn Error + Send + Sync>> {
+    async fn summarize(&self, request: &SummaryRequest) -> Result<String> {
         let previous = request.previous.as_deref().unwrap_or_default();
         let mut topics: Vec<String> = previous.split("; ").map(str::to_owned).collect();
         topics.retain(|topic| !topic.is_empty());

@@ -16,7 +16,6 @@
     reason = "printing is what a command is for"
 )]
 
-use std::error::Error;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,7 +23,7 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
-use examples::with_causes;
+use examples::Result;
 use serde::Serialize;
 use timed_store::{Claim, Entries, LockPolicy, SessionId, TimedStorage};
 
@@ -84,16 +83,10 @@ struct Operator {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match run(Arguments::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", with_causes(&*error));
-            ExitCode::FAILURE
-        }
-    }
+    examples::report(run(Arguments::parse()).await)
 }
 
-async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+async fn run(arguments: Arguments) -> Result<()> {
     let store = open(&arguments)?;
     let json = arguments.json;
     match arguments.command {
@@ -190,7 +183,7 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn open(arguments: &Arguments) -> Result<TimedStorage<String>, timed_store::Error> {
+fn open(arguments: &Arguments) -> Result<TimedStorage<String>> {
     let mut builder = match &arguments.state {
         Some(path) => TimedStorage::builder_at(path),
         None => TimedStorage::builder("coeiroink-operators"),
@@ -201,10 +194,11 @@ fn open(arguments: &Arguments) -> Result<TimedStorage<String>, timed_store::Erro
     if let Some(config) = &arguments.config {
         builder = builder.ttl_from_config(config)?;
     }
-    builder
+    let store = builder
         .lock(LockPolicy::Wait(Duration::from_secs(5)))
         .on_incident(|incident| eprintln!("note: {incident}"))
-        .open()
+        .open()?;
+    Ok(store)
 }
 
 impl Operator {
@@ -241,7 +235,7 @@ fn shuffled() -> Vec<String> {
     operators
 }
 
-fn print<T: Serialize>(answer: &T, json: bool, words: impl FnOnce()) -> Result<(), Box<dyn Error>> {
+fn print<T: Serialize>(answer: &T, json: bool, words: impl FnOnce()) -> Result<()> {
     if json {
         println!("{}", serde_json::to_string(answer)?);
     } else {
