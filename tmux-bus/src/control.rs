@@ -192,13 +192,14 @@ impl Control {
         let deadline = Instant::now() + STATUS_LIMIT;
         loop {
             let infos = self.shared.list_panes().await?;
-            if !infos.iter().any(PaneInfo::is_ending) {
+            let panes = &self.shared.panes;
+            if panes.ending(&infos).next().is_none() {
                 return Ok(infos);
             }
             if Instant::now() >= deadline {
-                for info in infos.iter().filter(|info| info.is_ending()) {
-                    self.shared.panes.process_gone(info.id, info.pid);
-                }
+                panes
+                    .ending(&infos)
+                    .for_each(|info| panes.process_gone(info.id, info.pid));
                 return Ok(infos);
             }
             tokio::time::sleep(STATUS_PAUSE).await;
@@ -256,7 +257,7 @@ impl Shared {
     fn update(self: &Arc<Self>, infos: &[PaneInfo]) {
         self.panes
             .update(infos, |info| watch::process_of(info, Arc::downgrade(self)));
-        if infos.iter().any(PaneInfo::is_ending) {
+        if self.panes.ending(infos).next().is_some() {
             // Before 3.5, tmux does not hear of a child that ends while its terminal is taken off the
             // list of logins. The end of another child makes it look after all of them.
             let line = "run-shell -b true".to_owned();

@@ -36,7 +36,7 @@ impl PaneInfo {
     /// terminal and of the process reach it separately.
     ///
     /// Only where somebody watches the process and asks again.
-    pub(crate) fn is_ending(&self) -> bool {
+    fn is_ending(&self) -> bool {
         cfg!(target_os = "linux") && self.dead && self.pid != 0 && self.exit == Exit::Unknown
     }
 
@@ -195,6 +195,15 @@ impl Panes {
         if let Some(pane) = self.lock().get_mut(&id).filter(|pane| pane.pid == pid) {
             pane.ended(Exit::Unknown);
         }
+    }
+
+    /// The panes of a list that have ended, but nobody knows how yet.
+    pub(crate) fn ending<'a>(
+        &'a self,
+        infos: &'a [PaneInfo],
+    ) -> impl Iterator<Item = &'a PaneInfo> {
+        let unknown = |info: &&PaneInfo| info.is_ending() && self.runs(info.id, info.pid);
+        infos.iter().filter(unknown)
     }
 
     /// Whether a process is the one of a pane, as far as is known.
