@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,7 @@ use uuid::Uuid;
 use crate::error::Result;
 use crate::event_log::EventLog;
 use crate::history::{History, What};
-use crate::process_table::TreeRoot;
+use crate::process_table::{TreeRoot, Wanted};
 use crate::registry::ActiveExecutionRegistry;
 use crate::scanner::ProcessScanner;
 use crate::{
@@ -204,10 +205,11 @@ impl Execution {
     /// # Cancel safety
     /// Looking changes nothing.
     pub async fn usage(&self) -> Result<TreeUsage> {
+        let (root, found) = (&self.state.root, HashSet::new());
         let table = self
             .state
             .scanner
-            .scan()
+            .scan(Wanted::tree(root, &found))
             .await
             .map_err(|source| Error::ProcessTable { source })?;
         let mut usage = TreeUsage {
@@ -215,7 +217,7 @@ impl Execution {
             cpu_time: Duration::ZERO,
             resident_bytes: 0,
         };
-        for process in table.tree(&self.state.root, &Default::default()) {
+        for process in table.tree(root, &found) {
             usage.processes += 1;
             usage.cpu_time += process.cpu_time();
             usage.resident_bytes += process.resident_bytes();

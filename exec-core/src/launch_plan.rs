@@ -9,7 +9,7 @@ use rustix::fs::{Access, access};
 use uuid::Uuid;
 
 use crate::error::Result;
-use crate::process_table::TAG_VARIABLE;
+use crate::process::TAG_VARIABLE;
 use crate::{CommandConfig, EnvPolicy, Error, LaunchRequest, ProcessParameters};
 
 /// The name of the program that is started, and the command to start it.

@@ -36,6 +36,7 @@ pub mod hot_paths;
 mod launch;
 mod launch_plan;
 mod pidfd;
+mod process;
 mod process_table;
 mod pump;
 mod raw_log;

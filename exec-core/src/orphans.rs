@@ -4,7 +4,8 @@ use tokio::task::JoinSet;
 
 use crate::error::Result;
 use crate::history::What;
-use crate::process_table::{ProcessKey, TreeRoot, boot_id};
+use crate::process::{ProcessKey, boot_id};
+use crate::process_table::TreeRoot;
 use crate::scanner::ProcessScanner;
 use crate::state::{Estate, LiveRecord};
 use crate::stop::TreeEnder;

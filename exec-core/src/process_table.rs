@@ -1,45 +1,17 @@
-//! What runs on this machine, as `/proc` tells it, and which of it belongs to an execution.
+//! What runs on this machine, and which of it belongs to an execution.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::io;
+use std::os::unix::fs::DirEntryExt;
 use std::sync::OnceLock;
-use std::time::Duration;
 
-use memchr::memmem;
-use rustix::io::Errno;
 use uuid::Uuid;
 
-/// Marks every process of an execution; children inherit it.
-pub(crate) const TAG_VARIABLE: &str = "NORMALIZED_EXECUTION_ID";
+use crate::process::{PIECE, Process, ProcessKey, process_key, read_process};
 
-/// How often, and how far apart, to look at a process that is in the middle of an exec.
-const EXEC_LOOKS: u32 = 500;
-const EXEC_PAUSE: Duration = Duration::from_micros(200);
-
-/// More than `stat` ever holds and than most environments do.
-const PIECE: usize = 8 << 10;
-
-/// A process id with the time it was given out: the pair is never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ProcessKey {
-    pub(crate) pid: u32,
-    /// In clock ticks since the boot.
-    pub(crate) start_time: u64,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Process {
-    pub(crate) key: ProcessKey,
-    parent: u32,
-    group: u32,
-    /// Neither a zombie nor gone.
-    pub(crate) alive: bool,
-    cpu_ticks: u64,
-    resident_pages: u64,
-    tag: Option<Uuid>,
-}
+/// A process with more ancestors than this, up to one that is older than the execution that is
+/// looked for, is read each time.
+const LONGEST_LINE: usize = 64;
 
 /// What identifies the processes of one execution.
 #[derive(Debug)]
@@ -83,10 +55,50 @@ impl TreeRoot {
     }
 }
 
+/// What a table is read for: the processes of these executions are in it, and up to date.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    tags: HashSet<Uuid>,
+    groups: HashSet<u32>,
+    /// Their leaders, and whoever has been found to be one of theirs.
+    members: HashSet<ProcessKey>,
+    /// When the first of them was started.
+    since: u64,
+}
+
+impl Wanted {
+    pub(crate) fn tree(root: &TreeRoot, found: &HashSet<ProcessKey>) -> Self {
+        let leader = root.leader();
+        Self {
+            tags: HashSet::from([root.tag]),
+            groups: leader.iter().map(|leader| leader.pid).collect(),
+            members: leader.iter().chain(found).copied().collect(),
+            since: leader.map_or(0, |leader| leader.start_time),
+        }
+    }
+
+    pub(crate) fn also(&mut self, other: &Self) {
+        self.tags.extend(&other.tags);
+        self.groups.extend(&other.groups);
+        self.members.extend(&other.members);
+        self.since = self.since.min(other.since);
+    }
+
+    /// Whether a process, as it was when it was read, is one that a tree grows from.
+    fn has(&self, process: &Process) -> bool {
+        process.tag.is_some_and(|tag| self.tags.contains(&tag))
+            || self.groups.contains(&process.group)
+            || self.members.contains(&process.key)
+    }
+}
+
 /// All processes at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessTable {
     processes: HashMap<u32, Process>,
+    /// Those that an earlier look has read and that belong to none of the executions this one is
+    /// for. What is said of them here may be out of date.
+    strangers: HashMap<u32, Process>,
 }
 
 impl ProcessTable {
@@ -94,35 +106,68 @@ impl ProcessTable {
     /// because a table with holes would make a stop believe that nothing is left.
     ///
     /// Processes that started before `since` are not searched for a tag: theirs is none of ours.
-    /// Nor are those whose tag `previous` knows: what was started by an execution stays its own,
-    /// also when it has cleared its environment since. With a thousand sessions that is half of
-    /// the work.
-    pub(crate) fn read(since: u64, previous: &Self) -> io::Result<Self> {
+    ///
+    /// Most processes of a machine have nothing to do with a stop, and to read one costs ten times
+    /// as much as to list it. So those that `previous` shows to be strangers are not read again.
+    pub(crate) fn read(since: u64, wanted: &Wanted, previous: &Self) -> io::Result<Self> {
         let mut buffer = vec![0; PIECE];
-        let mut processes = HashMap::new();
+        let mut table = Self::default();
         // One that ends after it was listed and before it was read may have started others, which
         // are not in that list: so lists are read until one has nobody new.
         let mut gone = HashSet::new();
         loop {
             let mut somebody_new = false;
-            for entry in std::fs::read_dir("/proc")? {
-                let name = entry?.file_name();
-                let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
-                    continue;
-                };
-                if processes.contains_key(&pid) {
+            let listed = list()?;
+            for (&pid, &inode) in &listed {
+                if table.processes.contains_key(&pid) {
                     continue;
                 }
+                if let Some(stranger) = previous.stranger(pid, wanted, &listed) {
+                    table.strangers.insert(pid, stranger.clone());
+                    continue;
+                }
+                table.strangers.remove(&pid);
                 somebody_new |= !gone.contains(&pid);
-                match read_process(pid, since, previous, &mut buffer)? {
-                    Some(process) => drop(processes.insert(pid, process)),
+                let known = previous.known(pid);
+                match read_process(pid, inode, since, known, &mut buffer)? {
+                    Some(process) => drop(table.processes.insert(pid, process)),
                     None => drop(gone.insert(pid)),
                 }
             }
             if !somebody_new {
-                return Ok(Self { processes });
+                return Ok(table);
             }
         }
+    }
+
+    /// A process that is of none of the trees that are wanted, and cannot get into one: older
+    /// than they are; or of another execution, with a line of ancestors that are so up to one that
+    /// is older. Its parent changes only when that one ends, and then to another of that line.
+    ///
+    /// Who has no tag may still get one: a server that starts something for an agent forks, and
+    /// takes over the agent's environment only with the exec.
+    fn stranger(&self, pid: u32, wanted: &Wanted, listed: &BTreeMap<u32, u64>) -> Option<&Process> {
+        let still_there = |pid| {
+            let known = self.known(pid)?;
+            (listed.get(&pid) == Some(&known.inode)).then_some(known)
+        };
+        let stranger = still_there(pid)?;
+        let mut ancestor = stranger;
+        // Parents that were read at different moments could form a circle.
+        for _ in 0..LONGEST_LINE {
+            if ancestor.key.start_time < wanted.since {
+                return Some(stranger);
+            }
+            if ancestor.tag.is_none() || wanted.has(ancestor) {
+                return None;
+            }
+            ancestor = still_there(ancestor.parent)?;
+        }
+        None
+    }
+
+    fn known(&self, pid: u32) -> Option<&Process> {
+        self.processes.get(&pid).or(self.strangers.get(&pid))
     }
 
     /// The living processes of an execution, parents before their children: the leader with its
@@ -159,13 +204,9 @@ impl ProcessTable {
     }
 
     fn has(&self, key: ProcessKey) -> bool {
-        self.get(key).is_some()
-    }
-
-    fn get(&self, key: ProcessKey) -> Option<&Process> {
         self.processes
             .get(&key.pid)
-            .filter(|process| process.key == key)
+            .is_some_and(|process| process.key == key)
     }
 
     /// This process and its ancestors.
@@ -173,7 +214,7 @@ impl ProcessTable {
         let mut line = HashSet::new();
         let mut pid = std::process::id();
         while line.insert(pid) {
-            match self.processes.get(&pid) {
+            match self.known(pid) {
                 Some(process) => pid = process.parent,
                 None => break,
             }
@@ -182,255 +223,111 @@ impl ProcessTable {
     }
 }
 
-impl Process {
-    /// Time on the processor, with that of the children it has waited for.
-    pub(crate) fn cpu_time(&self) -> Duration {
-        let per_second = rustix::param::clock_ticks_per_second().max(1);
-        Duration::from_nanos(self.cpu_ticks.saturating_mul(1_000_000_000 / per_second))
-    }
-
-    pub(crate) fn resident_bytes(&self) -> u64 {
-        self.resident_pages * rustix::param::page_size() as u64
-    }
-}
-
-/// The start time of a process that exists, dead or alive.
-pub(crate) fn process_key(pid: u32) -> io::Result<Option<ProcessKey>> {
-    let stat = read_file(pid, "stat", &mut vec![0; PIECE])?.and_then(Stat::parse);
-    Ok(stat.map(|stat| ProcessKey {
-        pid,
-        start_time: stat.start_time,
-    }))
-}
-
-/// Whose process it is; `None` if it has ended.
-pub(crate) fn owner_of(pid: u32) -> Option<u32> {
-    let process = std::fs::metadata(format!("/proc/{pid}")).ok()?;
-    Some(process.uid())
-}
-
-/// The start time that a process would get now, or a little less.
-pub(crate) fn start_time_now() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let per_second = rustix::param::clock_ticks_per_second();
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_sub(1).saturating_mul(per_second)
-}
-
-/// Differs from boot to boot: start times of another boot mean nothing.
-pub(crate) fn boot_id() -> io::Result<String> {
-    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?
-        .trim()
-        .to_owned())
-}
-
-fn read_process(
-    pid: u32,
-    since: u64,
-    previous: &ProcessTable,
-    buffer: &mut Vec<u8>,
-) -> io::Result<Option<Process>> {
-    let mut looks = 0;
-    loop {
-        let Some(stat) = read_file(pid, "stat", buffer)?.and_then(Stat::parse) else {
-            return Ok(None);
-        };
-        let key = ProcessKey {
-            pid,
-            start_time: stat.start_time,
-        };
-        let mut tag = previous.get(key).and_then(|process| process.tag);
-        if tag.is_none() && stat.is_alive() && !stat.is_kernel_thread() && stat.start_time >= since
+/// The processes that are there, by their numbers, with the inodes of their folders.
+fn list() -> io::Result<BTreeMap<u32, u64>> {
+    let mut listed = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let entry = entry?;
+        if let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
         {
-            match read_tag(pid, &stat, buffer)? {
-                Tag::Is(found) => tag = found,
-                // It is in the middle of an exec: its old environment is gone or its new one not
-                // yet there. To take that for 'not ours' would let it get away.
-                Tag::Unreadable if looks < EXEC_LOOKS => {
-                    looks += 1;
-                    std::thread::sleep(EXEC_PAUSE);
-                    continue;
-                }
-                Tag::Unreadable => tracing::debug!(pid, "cannot read an environment"),
-            }
-        }
-        return Ok(Some(Process {
-            key,
-            parent: stat.parent,
-            group: stat.group,
-            alive: stat.is_alive(),
-            cpu_ticks: stat.cpu_ticks,
-            resident_pages: stat.resident_pages,
-            tag,
-        }));
-    }
-}
-
-enum Tag {
-    Is(Option<Uuid>),
-    Unreadable,
-}
-
-fn read_tag(pid: u32, stat: &Stat, buffer: &mut Vec<u8>) -> io::Result<Tag> {
-    let Some(environ) = read_file(pid, "environ", buffer)? else {
-        return Ok(Tag::Is(None));
-    };
-    let tag = find_tag(environ);
-    let is_whole = stat.environment.is_some_and(|(start, end)| {
-        end > 0 && end.checked_sub(start) == Some(environ.len() as u64)
-    });
-    Ok(if tag.is_some() || is_whole {
-        Tag::Is(tag)
-    } else {
-        Tag::Unreadable
-    })
-}
-
-fn find_tag(environ: &[u8]) -> Option<Uuid> {
-    let name = TAG_VARIABLE.as_bytes();
-    let at = memmem::find_iter(environ, name).find(|at| {
-        (*at == 0 || environ[at - 1] == 0) && environ.get(at + name.len()) == Some(&b'=')
-    })?;
-    let value = &environ[at + name.len() + 1..];
-    let end = memchr::memchr(0, value).unwrap_or(value.len());
-    Uuid::try_parse_ascii(&value[..end]).ok()
-}
-
-/// Reads a file of a process; `None` if the process has ended or is not ours to look at.
-///
-/// `read_to_end` would ask for its size first, which is always 0, begin with small pieces, and
-/// read once more to see the end: with a thousand processes that is most of the cost of a stop.
-fn read_file<'a>(pid: u32, name: &str, buffer: &'a mut Vec<u8>) -> io::Result<Option<&'a [u8]>> {
-    let mut file = match File::open(format!("/proc/{pid}/{name}")) {
-        Ok(file) => file,
-        Err(error) if is_out_of_sight(&error) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut len = 0;
-    loop {
-        match file.read(&mut buffer[len..]) {
-            Ok(0) => break,
-            Ok(read) => len += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) if is_out_of_sight(&error) => return Ok(None),
-            Err(error) => return Err(error),
-        }
-        // These files fill the buffer as long as they have anything: what fits was all.
-        if len < buffer.len() {
-            break;
-        }
-        buffer.resize(2 * len, 0);
-    }
-    Ok(Some(&buffer[..len]))
-}
-
-fn is_out_of_sight(error: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM)
-    )
-}
-
-/// The fields of `/proc/<pid>/stat` that we need; see `proc_pid_stat(5)`.
-struct Stat {
-    state: u8,
-    parent: u32,
-    group: u32,
-    cpu_ticks: u64,
-    threads: u64,
-    start_time: u64,
-    virtual_bytes: u64,
-    resident_pages: u64,
-    /// Where it begins and ends; zeros as long as an exec has not set it.
-    environment: Option<(u64, u64)>,
-}
-
-impl Stat {
-    fn is_kernel_thread(&self) -> bool {
-        self.virtual_bytes == 0
-    }
-
-    /// Neither a zombie nor gone.
-    fn is_alive(&self) -> bool {
-        match self.state {
-            // The first thread has ended, but not the others.
-            b'Z' => self.threads > 1,
-            b'X' | b'x' => false,
-            _ => true,
+            listed.insert(pid, entry.ino());
         }
     }
-
-    fn parse(stat: &[u8]) -> Option<Self> {
-        // The name in parentheses may itself hold anything, parentheses and spaces included.
-        let rest = &stat[memchr::memrchr(b')', stat)? + 1..];
-        let fields: Vec<&str> = std::str::from_utf8(rest)
-            .ok()?
-            .split_ascii_whitespace()
-            .collect();
-        // The manual counts from 1, and the first two fields are behind us.
-        let field = |number: usize| fields.get(number - 3).copied();
-        let number = |n: usize| field(n)?.parse::<u64>().ok();
-        Some(Self {
-            state: *field(3)?.as_bytes().first()?,
-            parent: field(4)?.parse().ok()?,
-            group: field(5)?.parse().ok()?,
-            cpu_ticks: number(14)? + number(15)? + number(16)? + number(17)?,
-            threads: number(20)?,
-            start_time: number(22)?,
-            virtual_bytes: number(23)?,
-            resident_pages: number(24)?,
-            environment: number(50).zip(number(51)),
-        })
-    }
+    Ok(listed)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
     use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
 
     use super::*;
+    use crate::process::TAG_VARIABLE;
 
-    #[test]
-    fn the_name_of_a_process_cannot_mislead() {
-        let line =
-            b"7 (a) R 1 (b c) S 3 5 5 0 -1 4194304 1 2 3 4 10 20 30 40 20 0 2 0 999 4096 12 x";
-        let stat = Stat::parse(line).unwrap();
-        assert_eq!(
-            (
-                stat.state,
-                stat.parent,
-                stat.group,
-                stat.cpu_ticks,
-                stat.threads
-            ),
-            (b'S', 3, 5, 100, 2)
-        );
-        assert_eq!((stat.start_time, stat.resident_pages), (999, 12));
+    /// A shell that is killed at the latest when the test ends.
+    struct Shell(Child);
+
+    impl Shell {
+        /// Starts one that is younger than this process, and waits for its first line.
+        fn start(script: &str, tag: Option<Uuid>) -> Self {
+            let own = process_key(std::process::id()).unwrap().unwrap();
+            loop {
+                let mut command = Command::new("sh");
+                command
+                    .args(["-c", script])
+                    .env_remove(TAG_VARIABLE)
+                    .process_group(0)
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped());
+                if let Some(tag) = tag {
+                    command.env(TAG_VARIABLE, tag.to_string());
+                }
+                let mut shell = Self(command.spawn().unwrap());
+                shell.line();
+                if shell.key().start_time > own.start_time {
+                    return shell;
+                }
+            }
+        }
+
+        fn key(&self) -> ProcessKey {
+            process_key(self.0.id()).unwrap().unwrap()
+        }
+
+        fn line(&mut self) -> String {
+            let mut line = String::new();
+            // Byte by byte: nothing of the next line is taken.
+            let stdout = self.0.stdout.as_mut().unwrap();
+            BufReader::with_capacity(1, stdout)
+                .read_line(&mut line)
+                .unwrap();
+            line.trim_end().to_owned()
+        }
     }
 
-    #[test]
-    fn the_tag_is_found_by_its_whole_name() {
-        let id = Uuid::new_v4();
-        assert_eq!(
-            find_tag(format!("A=1\0{TAG_VARIABLE}={id}\0B=2\0").as_bytes()),
-            Some(id)
+    impl Drop for Shell {
+        fn drop(&mut self) {
+            // Its children as well: it leads a group.
+            let group = crate::pidfd::raw_pid(self.0.id()).unwrap();
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+            let _ = self.0.wait();
+        }
+    }
+
+    fn wanted(tag: Uuid, since: u64) -> Wanted {
+        Wanted {
+            tags: HashSet::from([tag]),
+            groups: HashSet::new(),
+            members: HashSet::new(),
+            since,
+        }
+    }
+
+    fn everything() -> ProcessTable {
+        let nobody = wanted(Uuid::new_v4(), 0);
+        ProcessTable::read(0, &nobody, &ProcessTable::default()).unwrap()
+    }
+
+    /// Whether a second look leaves the process out.
+    #[track_caller]
+    fn is_stranger(key: ProcessKey, wanted: &Wanted, previous: &ProcessTable) -> bool {
+        assert!(previous.has(key));
+        let table = ProcessTable::read(0, wanted, previous).unwrap();
+        assert_ne!(
+            table.has(key),
+            table.strangers.contains_key(&key.pid),
+            "{key:?} is not in the table"
         );
-        assert_eq!(
-            find_tag(format!("{TAG_VARIABLE}={id}").as_bytes()),
-            Some(id)
-        );
-        assert_eq!(find_tag(format!("X{TAG_VARIABLE}={id}\0").as_bytes()), None);
-        assert_eq!(find_tag(format!("{TAG_VARIABLE}X={id}\0").as_bytes()), None);
-        assert_eq!(
-            find_tag(format!("A={TAG_VARIABLE}={id}\0").as_bytes()),
-            None
-        );
-        assert_eq!(find_tag(format!("{TAG_VARIABLE}=7\0").as_bytes()), None);
+        !table.has(key)
     }
 
     #[test]
     fn this_process_is_in_the_table_but_never_in_a_tree() {
-        let table = ProcessTable::read(0, &ProcessTable::default()).unwrap();
+        let table = everything();
         let own = process_key(std::process::id()).unwrap().unwrap();
         assert!(table.has(own));
         let root = TreeRoot::of_stranger(Uuid::new_v4(), Some(own));
@@ -444,59 +341,84 @@ mod tests {
     }
 
     #[test]
-    fn a_process_in_the_middle_of_an_exec_keeps_its_tag() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("again.sh"), "exec sh ./again.sh\n").unwrap();
-        let tag = Uuid::new_v4();
-        let mut child = std::process::Command::new("sh")
-            .arg("./again.sh")
-            .current_dir(dir.path())
-            .env(TAG_VARIABLE, tag.to_string())
-            .spawn()
-            .unwrap();
-        let mut buffer = vec![0; PIECE];
-        let none = ProcessTable::default();
-        for _ in 0..500 {
-            let process = read_process(child.id(), 0, &none, &mut buffer)
-                .unwrap()
-                .unwrap();
-            assert_eq!(process.tag, Some(tag));
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    #[test]
-    fn a_child_of_now_started_after_now() {
-        let now = start_time_now();
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        let key = process_key(child.id()).unwrap().unwrap();
-        child.wait().unwrap();
-        assert!(
-            now <= key.start_time && key.start_time < now + 100_000,
-            "{now} {key:?}"
-        );
-    }
-
-    #[test]
     fn a_recycled_id_is_not_the_leader() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .process_group(0)
-            .spawn()
-            .unwrap();
-        let key = process_key(child.id()).unwrap().unwrap();
+        let shell = Shell::start("echo; read end", None);
+        let key = shell.key();
         let recycled = ProcessKey {
             start_time: key.start_time + 1,
             ..key
         };
-        let table = ProcessTable::read(0, &ProcessTable::default()).unwrap();
+        let table = everything();
         let tree = |leader| {
             let root = TreeRoot::of_stranger(Uuid::new_v4(), Some(leader));
             table.tree(&root, &HashSet::new()).len()
         };
         assert_eq!((tree(key), tree(recycled)), (1, 0));
-        child.kill().unwrap();
-        child.wait().unwrap();
+    }
+
+    #[test]
+    fn only_what_is_older_than_the_execution_is_a_stranger_by_its_age() {
+        let shell = Shell::start("echo; read end", None);
+        let (key, previous) = (shell.key(), everything());
+        let since = |since| wanted(Uuid::new_v4(), since);
+        assert!(is_stranger(key, &since(key.start_time + 1), &previous));
+        assert!(!is_stranger(key, &since(key.start_time), &previous));
+    }
+
+    #[test]
+    fn what_another_execution_has_started_is_a_stranger_unless_it_is_within_this_one() {
+        let [outer, inner, other] = [(); 3].map(|()| Uuid::new_v4());
+        let script = format!("echo; {TAG_VARIABLE}={inner} sh -c 'echo $$; exec sleep 60' & wait");
+        let mut shell = Shell::start(&script, Some(outer));
+        let inner_shell = process_key(shell.line().parse().unwrap()).unwrap().unwrap();
+        let (shell, previous) = (shell.key(), everything());
+        let since = shell.start_time;
+
+        for key in [shell, inner_shell] {
+            assert!(is_stranger(key, &wanted(other, since), &previous));
+            assert!(!is_stranger(key, &wanted(outer, since), &previous));
+        }
+        assert!(!is_stranger(inner_shell, &wanted(inner, since), &previous));
+
+        let of_group = Wanted {
+            groups: HashSet::from([shell.pid]),
+            ..wanted(other, since)
+        };
+        let found_before = Wanted {
+            members: HashSet::from([shell]),
+            ..wanted(other, since)
+        };
+        for key in [shell, inner_shell] {
+            assert!(!is_stranger(key, &of_group, &previous));
+            assert!(!is_stranger(key, &found_before, &previous));
+        }
+    }
+
+    #[test]
+    fn a_number_that_was_given_to_another_process_is_looked_at() {
+        let shell = Shell::start("echo; read end", None);
+        let (key, mut previous) = (shell.key(), everything());
+        let later = wanted(Uuid::new_v4(), key.start_time + 1);
+        assert!(is_stranger(key, &later, &previous));
+        previous.processes.get_mut(&key.pid).unwrap().inode += 1;
+        assert!(!is_stranger(key, &later, &previous));
+    }
+
+    #[test]
+    fn who_gets_the_tag_after_a_look_is_found_by_the_next() {
+        let tag = Uuid::new_v4();
+        let script =
+            format!("echo; read go; export {TAG_VARIABLE}={tag}; exec sh -c 'echo; read end'");
+        let mut shell = Shell::start(&script, None);
+        let root = TreeRoot::of_stranger(tag, None);
+        let since = wanted(tag, shell.key().start_time);
+        let look = |previous: &ProcessTable| ProcessTable::read(0, &since, previous).unwrap();
+        let in_tree = |table: &ProcessTable| table.tree(&root, &HashSet::new()).len();
+
+        let before = look(&everything());
+        assert_eq!(in_tree(&before), 0);
+        shell.0.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        shell.line();
+        assert_eq!(in_tree(&look(&before)), 1);
     }
 }

@@ -1,10 +1,11 @@
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
 
 use tokio::sync::Mutex;
 
-use crate::process_table::{ProcessTable, start_time_now};
+use crate::process::start_time_now;
+use crate::process_table::{ProcessTable, Wanted};
 
 /// Reads the process table for everyone who asks at the same time.
 ///
@@ -15,6 +16,8 @@ pub(crate) struct ProcessScanner {
     since: u64,
     begun: AtomicU64,
     latest: Mutex<(u64, Arc<ProcessTable>)>,
+    /// What those want who wait for a table.
+    wanted: std::sync::Mutex<Vec<Weak<Wanted>>>,
 }
 
 impl ProcessScanner {
@@ -31,20 +34,41 @@ impl ProcessScanner {
         Self::default()
     }
 
-    /// A table that was read after this call.
-    pub(crate) async fn scan(&self) -> io::Result<Arc<ProcessTable>> {
+    /// A table that was read after this call, with what is wanted.
+    pub(crate) async fn scan(&self, wanted: Wanted) -> io::Result<Arc<ProcessTable>> {
+        // Before the number is looked at: who reads a table with a higher one knows of this, as
+        // long as this call waits.
+        let wanted = Arc::new(wanted);
+        self.lock_wanted().push(Arc::downgrade(&wanted));
         let begun_before = self.begun.load(Ordering::SeqCst);
         let mut latest = self.latest.lock().await;
         if latest.0 > begun_before {
             return Ok(Arc::clone(&latest.1));
         }
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        let since = self.since;
+        let (since, of_all) = (self.since, self.wanted_by_all(&wanted));
         let previous = Arc::clone(&latest.1);
-        let table = tokio::task::spawn_blocking(move || ProcessTable::read(since, &previous))
-            .await
-            .map_err(io::Error::other)??;
+        let table =
+            tokio::task::spawn_blocking(move || ProcessTable::read(since, &of_all, &previous))
+                .await
+                .map_err(io::Error::other)??;
         *latest = (number, Arc::new(table));
         Ok(Arc::clone(&latest.1))
+    }
+
+    fn wanted_by_all(&self, own: &Wanted) -> Wanted {
+        let mut all = own.clone();
+        self.lock_wanted().retain(|wanted| match wanted.upgrade() {
+            Some(wanted) => {
+                all.also(&wanted);
+                true
+            }
+            None => false,
+        });
+        all
+    }
+
+    fn lock_wanted(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Wanted>>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

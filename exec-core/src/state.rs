@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::Result;
-use crate::process_table::{ProcessKey, boot_id};
+use crate::process::{ProcessKey, boot_id};
 use crate::state_folder;
 use crate::{Error, SessionId};
 

@@ -13,7 +13,8 @@ use rustix::process::Signal;
 use tokio::time::Instant;
 
 use crate::pidfd::{Pidfd, raw_pid};
-use crate::process_table::{ProcessKey, ProcessTable, TreeRoot, owner_of, process_key};
+use crate::process::{ProcessKey, owner_of, process_key};
+use crate::process_table::{ProcessTable, TreeRoot, Wanted};
 use crate::scanner::ProcessScanner;
 use crate::{StopAction, StopLadder, StopLevel};
 
@@ -165,7 +166,11 @@ impl<'a> TreeEnder<'a> {
     /// processes behind.
     async fn scan(&self) -> Arc<ProcessTable> {
         loop {
-            match self.scanner.scan().await {
+            match self
+                .scanner
+                .scan(Wanted::tree(self.root, &self.found))
+                .await
+            {
                 Ok(table) => return table,
                 Err(error) => {
                     tracing::warn!(%error, "cannot read the process table, trying again");
@@ -273,7 +278,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::process_table::TAG_VARIABLE;
+    use crate::process::TAG_VARIABLE;
 
     #[tokio::test]
     async fn processes_of_other_users_are_left_alone() {

@@ -115,6 +115,48 @@ async fn a_tool_without_our_variable_is_found_through_its_parent() {
     assert!(!alive(pid));
 }
 
+/// As of an agent that is itself a host of agents.
+const INNER: &str = "NORMALIZED_EXECUTION_ID=c0ffee00-0000-4000-8000-000000000000";
+
+#[tokio::test]
+async fn an_execution_within_an_execution_is_stopped_with_it() {
+    let lab = Lab::new();
+    let agent = format!(
+        "read role
+        [ $role = other ] && exec sleep 60
+        {INNER} setsid sh -c 'echo $$ > pid; sleep 60; :' & wait"
+    );
+    let service = lab.service(script(&agent));
+    let other = lab.launch_with(&service, "other").await;
+    let outer = lab.launch_with(&service, "outer").await;
+    let pid: u32 = lab.until_written("pid").await.parse().unwrap();
+    // A look for the other one has seen that it is none of its own.
+    other.usage().await.unwrap();
+    stop(&outer).await;
+    assert!(!alive(pid));
+    stop(&other).await;
+    assert_eq!(lab.processes(), [0; 0]);
+}
+
+#[tokio::test]
+async fn what_was_found_is_not_forgotten_when_it_has_lost_its_parent() {
+    let lab = Lab::new();
+    let agent = format!(
+        "{INNER} setsid sh -c 'trap \"\" INT TERM; echo $$ > pid; while :; do sleep 0.05; done' & wait"
+    );
+    let step = Duration::from_millis(200);
+    let ladder = StopLadder::kill_at_once()
+        .then(StopAction::Terminate, step)
+        .then(StopAction::Interrupt, step)
+        .then(StopAction::Terminate, step);
+    let service = lab.builder(script(&agent)).stop_ladder(ladder).build();
+    let execution = lab.launch(&service.unwrap()).await;
+    let pid: u32 = lab.until_written("pid").await.parse().unwrap();
+    let report = stop(&execution).await;
+    assert!(!alive(pid));
+    assert_eq!(report.level, StopLevel::Killed);
+}
+
 #[tokio::test]
 async fn a_daemon_is_found_by_our_variable() {
     let lab = Lab::new();
