@@ -1,6 +1,6 @@
 //! The task that stays with an execution from its start to its end.
 
-use std::future::pending;
+use std::future::{pending, ready};
 use std::ops::Deref;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -87,8 +87,8 @@ impl Supervisor {
         self.finish(stopped_by, tree);
     }
 
-    /// Everything that happens while the child runs. Gives who stopped it, and the stop if it is
-    /// still under way.
+    /// Everything that happens while the child runs. Gives who stopped it, and the stop, under way
+    /// or done.
     async fn until_child_ends<'a>(
         &mut self,
         close_stdin: &Notify,
@@ -98,6 +98,7 @@ impl Supervisor {
         let mut stop_asked = state.stop_asked.subscribe();
         let mut stopped_by = None;
         let mut ending: Option<Ending<'a>> = None;
+        let mut tree_ended = None;
         let mut output = pin!(both(&mut self.stdout, &mut self.stderr));
         let mut feeding = pin!(feed(self.stdin.take(), close_stdin));
         let mut resolving = pin!(self.resolution.run(state));
@@ -105,7 +106,10 @@ impl Supervisor {
         let (mut reading, mut writing, mut unresolved) = (true, true, true);
         loop {
             tokio::select! {
-                () = self.child.ended() => return (stopped_by, ending),
+                () = self.child.ended() => {
+                    let done = tree_ended.map(|tree| -> Ending<'a> { Box::pin(ready(tree)) });
+                    return (stopped_by, done.or(ending));
+                }
                 () = &mut output, if reading => reading = false,
                 () = &mut feeding, if writing => writing = false,
                 () = &mut resolving, if unresolved => unresolved = false,
@@ -123,12 +127,15 @@ impl Supervisor {
                     ending = Some(end_tree());
                 }
                 tree = completed(&mut ending) => {
-                    // The tree is as empty as it gets, and yet the child has not ended. Tell
-                    // those who wait for the stop; it can only be waited for.
-                    if !tree.survivors.is_empty() {
+                    ending = None;
+                    if tree.survivors.is_empty() {
+                        // The child is gone with the others, only the word of it is not here yet.
+                        tree_ended = Some(tree);
+                    } else {
+                        // The tree is as empty as it gets, and yet the child has not ended. Tell
+                        // those who wait for the stop; it can only be waited for.
                         state.progress.send_modify(|progress| progress.survivors = tree.survivors);
                     }
-                    ending = None;
                 }
             }
         }

@@ -221,6 +221,16 @@ async fn two_stops_at_once_both_see_the_end() {
 }
 
 #[tokio::test]
+async fn a_stop_tells_what_it_found_whoever_hears_of_the_end_first() {
+    let lab = Lab::new();
+    let service = lab.service(script("exec sleep 60"));
+    for _ in 0..50 {
+        let report = stop(&lab.launch(&service).await).await;
+        assert_eq!((report.processes, report.level), (1, StopLevel::Terminated));
+    }
+}
+
+#[tokio::test]
 async fn a_stop_whose_caller_has_left_goes_on() {
     let lab = Lab::new();
     let execution = lab.launch(&lab.service(script("exec sleep 60"))).await;
