@@ -13,6 +13,9 @@ use crate::process::{PIECE, Process, ProcessKey, process_key, read_process};
 /// looked for, is read each time.
 const LONGEST_LINE: usize = 64;
 
+/// Of no folder.
+const UNKNOWN_INODE: u64 = 0;
+
 /// What identifies the processes of one execution.
 #[derive(Debug)]
 pub(crate) struct TreeRoot {
@@ -113,22 +116,39 @@ impl ProcessTable {
         let mut buffer = vec![0; PIECE];
         let mut table = Self::default();
         // One that ends after it was listed and before it was read may have started others, which
-        // are not in that list: so lists are read until one has nobody new.
+        // are not in that list: so lists are read until one has nobody new. Whoever is expected to
+        // be there is read before the first, so that it may be the only one.
+        let members = wanted.members.iter().map(|key| &key.pid);
+        for &pid in previous.processes.keys().chain(members) {
+            let known = previous.known(pid);
+            let is_stranger =
+                known.is_some_and(|known| previous.is_stranger(known, wanted, |_| true));
+            if is_stranger || table.processes.contains_key(&pid) {
+                continue;
+            }
+            let inode = known.map_or(UNKNOWN_INODE, |known| known.inode);
+            if let Some(process) = read_process(pid, inode, since, known, &mut buffer)? {
+                table.processes.insert(pid, process);
+            }
+        }
         let mut gone = HashSet::new();
         loop {
             let mut somebody_new = false;
             let listed = list()?;
+            let is_listed = |known: &Process| listed.get(&known.key.pid) == Some(&known.inode);
+            table.strangers.clear();
             for (&pid, &inode) in &listed {
                 if table.processes.contains_key(&pid) {
                     continue;
                 }
-                if let Some(stranger) = previous.stranger(pid, wanted, &listed) {
-                    table.strangers.insert(pid, stranger.clone());
+                let known = previous.known(pid);
+                if let Some(known) = known
+                    && previous.is_stranger(known, wanted, is_listed)
+                {
+                    table.strangers.insert(pid, known.clone());
                     continue;
                 }
-                table.strangers.remove(&pid);
                 somebody_new |= !gone.contains(&pid);
-                let known = previous.known(pid);
                 match read_process(pid, inode, since, known, &mut buffer)? {
                     Some(process) => drop(table.processes.insert(pid, process)),
                     None => drop(gone.insert(pid)),
@@ -140,30 +160,33 @@ impl ProcessTable {
         }
     }
 
-    /// A process that is of none of the trees that are wanted, and cannot get into one: older
+    /// Whether a process is of none of the trees that are wanted and cannot get into one: older
     /// than they are; or of another execution, with a line of ancestors that are so up to one that
     /// is older. Its parent changes only when that one ends, and then to another of that line.
     ///
     /// Who has no tag may still get one: a server that starts something for an agent forks, and
     /// takes over the agent's environment only with the exec.
-    fn stranger(&self, pid: u32, wanted: &Wanted, listed: &BTreeMap<u32, u64>) -> Option<&Process> {
-        let still_there = |pid| {
-            let known = self.known(pid)?;
-            (listed.get(&pid) == Some(&known.inode)).then_some(known)
-        };
-        let stranger = still_there(pid)?;
-        let mut ancestor = stranger;
+    fn is_stranger(
+        &self,
+        process: &Process,
+        wanted: &Wanted,
+        is_still_there: impl Fn(&Process) -> bool,
+    ) -> bool {
+        let mut line = Some(process);
         // Parents that were read at different moments could form a circle.
         for _ in 0..LONGEST_LINE {
-            if ancestor.key.start_time < wanted.since {
-                return Some(stranger);
+            let Some(process) = line.filter(|process| is_still_there(process)) else {
+                return false;
+            };
+            if process.key.start_time < wanted.since {
+                return true;
             }
-            if ancestor.tag.is_none() || wanted.has(ancestor) {
-                return None;
+            if process.tag.is_none() || wanted.has(process) {
+                return false;
             }
-            ancestor = still_there(ancestor.parent)?;
+            line = self.known(process.parent);
         }
-        None
+        false
     }
 
     fn known(&self, pid: u32) -> Option<&Process> {
@@ -314,7 +337,7 @@ mod tests {
 
     /// Whether a second look leaves the process out.
     #[track_caller]
-    fn is_stranger(key: ProcessKey, wanted: &Wanted, previous: &ProcessTable) -> bool {
+    fn left_out(key: ProcessKey, wanted: &Wanted, previous: &ProcessTable) -> bool {
         assert!(previous.has(key));
         let table = ProcessTable::read(0, wanted, previous).unwrap();
         assert_ne!(
@@ -361,8 +384,8 @@ mod tests {
         let shell = Shell::start("echo; read end", None);
         let (key, previous) = (shell.key(), everything());
         let since = |since| wanted(Uuid::new_v4(), since);
-        assert!(is_stranger(key, &since(key.start_time + 1), &previous));
-        assert!(!is_stranger(key, &since(key.start_time), &previous));
+        assert!(left_out(key, &since(key.start_time + 1), &previous));
+        assert!(!left_out(key, &since(key.start_time), &previous));
     }
 
     #[test]
@@ -375,10 +398,10 @@ mod tests {
         let since = shell.start_time;
 
         for key in [shell, inner_shell] {
-            assert!(is_stranger(key, &wanted(other, since), &previous));
-            assert!(!is_stranger(key, &wanted(outer, since), &previous));
+            assert!(left_out(key, &wanted(other, since), &previous));
+            assert!(!left_out(key, &wanted(outer, since), &previous));
         }
-        assert!(!is_stranger(inner_shell, &wanted(inner, since), &previous));
+        assert!(!left_out(inner_shell, &wanted(inner, since), &previous));
 
         let of_group = Wanted {
             groups: HashSet::from([shell.pid]),
@@ -389,8 +412,8 @@ mod tests {
             ..wanted(other, since)
         };
         for key in [shell, inner_shell] {
-            assert!(!is_stranger(key, &of_group, &previous));
-            assert!(!is_stranger(key, &found_before, &previous));
+            assert!(!left_out(key, &of_group, &previous));
+            assert!(!left_out(key, &found_before, &previous));
         }
     }
 
@@ -399,9 +422,9 @@ mod tests {
         let shell = Shell::start("echo; read end", None);
         let (key, mut previous) = (shell.key(), everything());
         let later = wanted(Uuid::new_v4(), key.start_time + 1);
-        assert!(is_stranger(key, &later, &previous));
+        assert!(left_out(key, &later, &previous));
         previous.processes.get_mut(&key.pid).unwrap().inode += 1;
-        assert!(!is_stranger(key, &later, &previous));
+        assert!(!left_out(key, &later, &previous));
     }
 
     #[test]
