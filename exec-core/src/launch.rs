@@ -179,7 +179,7 @@ impl Inner {
             profile = state.context.profile_label,
             pid = process_id,
         );
-        let supervisor = Supervisor {
+        let supervisor = Box::new(Supervisor {
             owner: Arc::clone(&self.owner),
             child: spawned.child,
             stdin: stdin.map(|pipe| Stdin {
@@ -212,8 +212,10 @@ impl Inner {
                 timeout: self.settings.resolution_timeout,
             },
             state: Watched(state),
-        };
-        tokio::spawn(supervisor.run().instrument(span));
+        });
+        // What a supervisor keeps while it runs is four kilobytes: to allocate and fill them is for
+        // its first turn, not for the launch.
+        tokio::spawn(async move { Box::pin(supervisor.run()).await }.instrument(span));
         execution
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct Stdin {
 type Ending<'a> = Pin<Box<dyn Future<Output = TreeEnd> + Send + 'a>>;
 
 impl Supervisor {
-    pub(crate) async fn run(mut self) {
+    pub(crate) async fn run(mut self: Box<Self>) {
         let state = Arc::clone(&self.state);
         self.write_down_start();
         let close_stdin = Notify::new();
@@ -163,7 +163,7 @@ impl Supervisor {
         );
     }
 
-    fn finish(mut self, stopped_by: Option<StoppedBy>, tree: TreeEnd) {
+    fn finish(mut self: Box<Self>, stopped_by: Option<StoppedBy>, tree: TreeEnd) {
         let state = &self.state;
         self.stdout.finish();
         self.stderr.finish();
