@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{
     files::{Files, Rewrite},
+    frame,
     fs::Fs,
     simulated::{Fault, Simulated},
 };
@@ -307,4 +308,33 @@ fn the_simulated_folder_forgets_what_was_not_synced() {
             "{expected:?}"
         );
     }
+}
+
+/// Its checksums hold, so only putting it together shows it.
+#[test]
+fn a_log_that_cannot_be_loaded_is_not_built_upon() {
+    let fs = Simulated::default();
+    let mut snapshot = AgentSnapshot::new(AgentId::new("a").unwrap());
+    let mut next = |text: &str| match save(&mut snapshot, text).call {
+        Call::Save(snapshot) => snapshot,
+        _ => unreachable!(),
+    };
+    let mut files = open(&fs, false);
+    files.save(&next("one")).unwrap();
+    files.save(&next("two")).unwrap();
+
+    let bytes = fs.read("a.1.log").unwrap().unwrap();
+    let lines = frame::read(&bytes);
+    let last = lines.payloads.last().unwrap();
+    let mut line = String::new();
+    let other = last.replace("\"tick_index\":2", "\"tick_index\":9");
+    assert_ne!(*last, other);
+    frame::push(&mut line, lines.crc, &other.replace("[{", "[],\"was\":[{"));
+    let mut log = fs.append("a.1.log").unwrap();
+    fs.write(&mut log, line.as_bytes()).unwrap();
+
+    let mut files = open(&fs, false);
+    let refused = files.save(&next("three")).unwrap_err();
+    assert!(refused.is_damaged(), "{refused}");
+    assert!(files.load().unwrap_err().is_damaged());
 }

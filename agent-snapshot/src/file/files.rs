@@ -1,11 +1,11 @@
-use std::{io, ops::Range, sync::Arc};
+use std::{borrow::Cow, io, ops::Range, sync::Arc};
 
 use super::{
     document::{self, Archive, Meta, Parts},
     frame,
     fs::Fs,
     next_document::NextDocument,
-    place::{Contents, Found, Place},
+    place::{Contents, Found, Place, Texts},
     tombstone::Tombstone,
 };
 use crate::{
@@ -68,12 +68,15 @@ impl<F: Fs> Files<F> {
         if !self.is_current()? {
             self.open = None;
         }
+        let mut texts = Texts::default();
         let mut found = None;
         let (stamp, epoch_floor) = match &self.open {
             Some(open) => (Some(open.stamp.clone()), open.meta.epoch_floor),
-            None => match found.insert(self.at.read()?) {
+            None => match found.insert(self.at.read(&mut texts)?) {
                 Found::Nothing { epoch_floor, .. } => (None, *epoch_floor),
                 Found::Stored(contents) => {
+                    // What cannot be loaded is not to be built upon.
+                    self.at.assemble(contents)?;
                     (Some(contents.stamp.clone()), contents.meta.epoch_floor)
                 }
             },
@@ -116,7 +119,7 @@ impl<F: Fs> Files<F> {
 
     pub(super) fn load(&mut self) -> Result<Option<AgentSnapshot>, Error> {
         let _lock = self.lock()?;
-        match self.at.read()? {
+        match self.at.read(&mut Texts::default())? {
             Found::Nothing { .. } => Ok(None),
             Found::Stored(contents) => {
                 if self.open.is_none() || !self.is_current()? {
@@ -131,13 +134,16 @@ impl<F: Fs> Files<F> {
     /// Whether a snapshot (readable or not) is stored.
     pub(super) fn is_stored(&mut self) -> Result<bool, Error> {
         let _lock = self.lock()?;
-        Ok(!matches!(self.at.read(), Ok(Found::Nothing { .. })))
+        Ok(!matches!(
+            self.at.read(&mut Texts::default()),
+            Ok(Found::Nothing { .. })
+        ))
     }
 
     pub(super) fn delete(&mut self) -> Result<(), Error> {
         let _lock = self.lock()?;
         self.open = None;
-        let (generation, epoch_floor) = match self.at.read() {
+        let (generation, epoch_floor) = match self.at.read(&mut Texts::default()) {
             Ok(Found::Nothing {
                 generation,
                 epoch_floor,
@@ -190,7 +196,8 @@ impl<F: Fs> Files<F> {
 
     pub(super) fn history(&mut self, range: &Range<u64>) -> Result<Vec<(u64, Message)>, Error> {
         let _lock = self.lock()?;
-        let Found::Stored(contents) = self.at.read()? else {
+        let mut texts = Texts::default();
+        let Found::Stored(contents) = self.at.read(&mut texts)? else {
             return Ok(Vec::new());
         };
         let stamp = &contents.stamp;
@@ -201,8 +208,9 @@ impl<F: Fs> Files<F> {
         }
         let mut messages = Vec::new();
         if first < contents.from {
-            messages = self.at.read_archive(&contents)?;
-            messages.drain(..(first - stamp.start) as usize);
+            let archive = self.at.read_archive(&contents)?;
+            let skip = (first - stamp.start) as usize;
+            messages.extend(archive.into_iter().skip(skip).map(Cow::Owned));
         }
         let skip = first.saturating_sub(contents.from) as usize;
         messages.extend(contents.messages.into_iter().skip(skip));
@@ -213,7 +221,8 @@ impl<F: Fs> Files<F> {
     /// Folds the log into the JSON file.
     pub(super) fn compact(&mut self) -> Result<(), Error> {
         let _lock = self.lock()?;
-        let Found::Stored(contents) = self.at.read()? else {
+        let mut texts = Texts::default();
+        let Found::Stored(contents) = self.at.read(&mut texts)? else {
             return Ok(());
         };
         let plain = contents.log.as_ref().is_none_or(|log| log.ticks == 0);
@@ -285,7 +294,8 @@ impl<F: Fs> Files<F> {
 
     /// Writes the JSON file anew, with `write` on top of what is stored.
     fn rewrite(&mut self, write: Option<Write>) -> Result<(), Error> {
-        let (old, mut next) = match self.at.read()? {
+        let mut texts = Texts::default();
+        let (old, mut next) = match self.at.read(&mut texts)? {
             Found::Nothing {
                 generation,
                 epoch_floor,
@@ -300,7 +310,7 @@ impl<F: Fs> Files<F> {
             }
             Found::Stored(contents) => {
                 let old = contents.meta.clone();
-                (Some(old), NextDocument::of(*contents)?)
+                (Some(old), NextDocument::of(*contents))
             }
         };
         if let Some(write) = write {
@@ -333,7 +343,7 @@ impl<F: Fs> Files<F> {
         Ok(())
     }
 
-    fn write_document(&self, next: &mut NextDocument) -> io::Result<Option<Open<F>>> {
+    fn write_document(&self, next: &mut NextDocument<'_>) -> io::Result<Option<Open<F>>> {
         let fs = &self.at.fs;
         self.write_archive(next)?;
         let document = document::write(&Parts {
@@ -372,7 +382,7 @@ impl<F: Fs> Files<F> {
     }
 
     /// Moves what is out of view from the document to the archive.
-    fn write_archive(&self, next: &mut NextDocument) -> io::Result<()> {
+    fn write_archive(&self, next: &mut NextDocument<'_>) -> io::Result<()> {
         let hidden = (next.stamp.first - next.from) as usize;
         if hidden == 0 {
             return Ok(());
@@ -408,7 +418,7 @@ impl<F: Fs> Files<F> {
         self.at.fs.rename(&temporary, name)
     }
 
-    fn open_log(&self, contents: &Contents) -> Result<Option<Open<F>>, Error> {
+    fn open_log(&self, contents: &Contents<'_>) -> Result<Option<Open<F>>, Error> {
         let Some(end) = &contents.log else {
             return Ok(None);
         };

@@ -1,47 +1,42 @@
+use std::borrow::Cow;
+
 use super::{
     document::{Archive, Meta},
     place::Contents,
 };
-use crate::{
-    Error,
-    backend::{Stamp, Stream, Write},
-};
+use crate::backend::{Stamp, Stream, Write};
 
 /// The document that a rewrite makes.
-pub(super) struct NextDocument {
+pub(super) struct NextDocument<'a> {
     pub(super) meta: Meta,
     pub(super) stamp: Stamp,
-    pub(super) state: String,
-    pub(super) head: String,
-    pub(super) messages: Vec<String>,
+    pub(super) state: Cow<'a, str>,
+    pub(super) head: Cow<'a, str>,
+    pub(super) messages: Vec<Cow<'a, str>>,
     pub(super) from: u64,
 }
 
-impl NextDocument {
+impl<'a> NextDocument<'a> {
     pub(super) fn empty(meta: Meta, write: &Write) -> Self {
         Self {
             meta,
             stamp: write.stamp.clone(),
-            state: String::new(),
-            head: "[]".to_owned(),
+            state: Cow::Borrowed(""),
+            head: Cow::Borrowed("[]"),
             messages: Vec::new(),
             from: write.from,
         }
     }
 
-    pub(super) fn of(contents: Contents) -> Result<Self, Error> {
-        let state = match contents.state {
-            Some(state) => state,
-            None => contents.document.state_json()?,
-        };
-        Ok(Self {
+    pub(super) fn of(contents: Contents<'a>) -> Self {
+        Self {
             meta: contents.meta,
             stamp: contents.stamp,
-            state,
+            state: contents.state,
             head: contents.head,
             messages: contents.messages,
             from: contents.from,
-        })
+        }
     }
 
     pub(super) fn apply(&mut self, write: Write) {
@@ -53,11 +48,12 @@ impl NextDocument {
                 ..Archive::default()
             };
         }
-        self.messages.extend(write.messages);
+        self.messages
+            .extend(write.messages.into_iter().map(Cow::Owned));
         if let Some(head) = write.head {
-            self.head = head;
+            self.head = Cow::Owned(head);
         }
-        self.state = write.state;
+        self.state = Cow::Owned(write.state);
         self.stamp = write.stamp;
     }
 }

@@ -1,4 +1,4 @@
-use std::{io, sync::Arc};
+use std::{borrow::Cow, io, sync::Arc};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -28,22 +28,27 @@ pub(super) struct Place<F: Fs> {
     folder: String,
 }
 
-pub(super) enum Found {
+/// The JSON file and the log, from which [`Contents`] borrows what it can.
+#[derive(Default)]
+pub(super) struct Texts {
+    json: Vec<u8>,
+    log: Vec<u8>,
+}
+
+pub(super) enum Found<'a> {
     Nothing { generation: u64, epoch_floor: u64 },
-    Stored(Box<Contents>),
+    Stored(Box<Contents<'a>>),
 }
 
 /// Everything that is stored but for the archive.
-pub(super) struct Contents {
+pub(super) struct Contents<'a> {
     pub(super) meta: Meta,
-    pub(super) document: AgentSnapshot,
     pub(super) document_len: u64,
     pub(super) stamp: Stamp,
-    /// The state of the last line in the log, if there is one.
-    pub(super) state: Option<String>,
-    pub(super) head: String,
+    pub(super) state: Cow<'a, str>,
+    pub(super) head: Cow<'a, str>,
     /// The messages from number `from` on.
-    pub(super) messages: Vec<String>,
+    pub(super) messages: Vec<Cow<'a, str>>,
     pub(super) from: u64,
     pub(super) log: Option<LogEnd>,
 }
@@ -77,7 +82,8 @@ impl<F: Fs> Place<F> {
         }
     }
 
-    pub(super) fn read(&self) -> Result<Found, Error> {
+    pub(super) fn read<'a>(&self, texts: &'a mut Texts) -> Result<Found<'a>, Error> {
+        let Texts { json, log } = texts;
         let bytes = self.read_file(&self.name("json"))?;
         let tombstone = self.tombstone()?;
         let Some(bytes) = bytes else {
@@ -93,12 +99,13 @@ impl<F: Fs> Place<F> {
                 epoch_floor,
             });
         };
-        let document = std::str::from_utf8(&bytes)
+        *json = bytes;
+        let document = std::str::from_utf8(json)
             .map_err(|_| Problem::Damaged("it is not UTF-8".to_owned()))
             .and_then(document::read)
             .map_err(|problem| self.problem("json", problem))?;
-        if document.snapshot.agent_id != self.agent {
-            let reason = format!("it is the state of agent {}", document.snapshot.agent_id);
+        if document.agent != self.agent {
+            let reason = format!("it is the state of agent {}", document.agent);
             return Err(self.damaged("json", reason));
         }
         let generation = document.meta.as_ref().map_or(0, |meta| meta.generation);
@@ -111,20 +118,23 @@ impl<F: Fs> Place<F> {
                 epoch_floor: tombstone.epoch_floor,
             });
         }
-        self.read_log(document, bytes.len() as u64, &tombstone.unwrap_or_default())
+        let before = tombstone.unwrap_or_default();
+        self.read_log(document, json.len() as u64, &before, log)
             .map(|contents| Found::Stored(Box::new(contents)))
     }
 
-    pub(super) fn read_log(
+    fn read_log<'a>(
         &self,
-        document: Document,
+        document: Document<'a>,
         len: u64,
         before: &Tombstone,
-    ) -> Result<Contents, Error> {
+        log: &'a mut Vec<u8>,
+    ) -> Result<Contents<'a>, Error> {
         let Document {
             meta,
+            agent: _,
             stamp,
-            snapshot,
+            state,
             head,
             messages,
         } = document;
@@ -137,12 +147,11 @@ impl<F: Fs> Place<F> {
                 } = *before;
                 Meta::new(generation, false, epoch_floor, &stamp, Archive::default())
             }),
-            document: snapshot,
             document_len: len,
             from: stamp.first,
             stamp,
-            state: None,
-            head,
+            state: Cow::Owned(state),
+            head: Cow::Owned(head),
             messages,
             log: None,
         };
@@ -159,7 +168,8 @@ impl<F: Fs> Place<F> {
             return Err(self.damaged("json", reason));
         };
         let place = format!("{generation}.log");
-        let lines = frame::read(&bytes);
+        *log = bytes;
+        let lines = frame::read(log);
         if lines.tail == Tail::Damaged || lines.payloads.is_empty() {
             let reason = format!("the line at byte {} does not match its checksum", lines.len);
             return Err(self.damaged(&place, reason));
@@ -178,10 +188,7 @@ impl<F: Fs> Place<F> {
         Ok(contents)
     }
 
-    pub(super) fn assemble(&self, contents: &Contents) -> Result<AgentSnapshot, Error> {
-        let Some(state) = &contents.state else {
-            return Ok(contents.document.clone());
-        };
+    pub(super) fn assemble(&self, contents: &Contents<'_>) -> Result<AgentSnapshot, Error> {
         let skip = contents.stamp.first.saturating_sub(contents.from) as usize;
         let visible = contents.messages.iter().skip(skip);
         let place = self.place("json");
@@ -189,13 +196,13 @@ impl<F: Fs> Place<F> {
             &self.agent,
             &place,
             &contents.stamp,
-            state,
+            &contents.state,
             &contents.head,
             visible,
         )
     }
 
-    pub(super) fn read_archive(&self, contents: &Contents) -> Result<Vec<String>, Error> {
+    pub(super) fn read_archive(&self, contents: &Contents<'_>) -> Result<Vec<String>, Error> {
         let archive = &contents.meta.archive;
         let name = self.archive_name(archive.birth);
         let place = format!("{}.history", archive.birth);
@@ -320,20 +327,20 @@ impl<F: Fs> Place<F> {
     }
 }
 
-impl Contents {
+impl<'a> Contents<'a> {
     /// Puts a line of the log on top.
-    fn apply(&mut self, payload: &str) -> Option<()> {
-        let line: Line<'_> = serde_json::from_str(payload).ok()?;
+    fn apply(&mut self, payload: &'a str) -> Option<()> {
+        let line: Line<'a> = serde_json::from_str(payload).ok()?;
         let stamp = Stamp::from_text(line.stamp)?;
-        self.messages
-            .extend(line.messages.iter().map(|json| json.get().to_owned()));
+        let messages = line.messages.into_iter().map(RawValue::get);
+        self.messages.extend(messages.map(Cow::Borrowed));
         if self.from + self.messages.len() as u64 != stamp.next || stamp.first < self.from {
             return None;
         }
         if let Some(head) = line.head {
-            head.get().clone_into(&mut self.head);
+            self.head = Cow::Borrowed(head.get());
         }
-        self.state = Some(line.state.get().to_owned());
+        self.state = Cow::Borrowed(line.state.get());
         self.stamp = stamp;
         Some(())
     }
