@@ -19,7 +19,7 @@ use crate::{
 
 /// Keeps snapshots in Redis 6 or later, on one server or a cluster.
 ///
-/// An agent is a hash and a list under one hash tag, and each call is one script, so it takes
+/// An agent is a hash and a list under one hash tag, and each change is one script, so it takes
 /// place whole or not at all, also on a cluster. A lost connection is made again; calls wait
 /// for about three seconds before they fail.
 ///
@@ -46,6 +46,9 @@ struct Shared {
     history: Script,
     delete: Script,
 }
+
+/// A load of so many messages or fewer is one call.
+const FEW: u64 = 64;
 
 /// Options of a [`RedisStorage`].
 #[derive(Clone)]
@@ -187,29 +190,69 @@ impl RedisStorage {
         script: &ScriptInvocation<'_>,
     ) -> Result<T, Error> {
         let result = self.shared.connection.invoke(script).await;
-        result.map_err(|error| match error.code() {
+        result.map_err(|error| self.refused(agent, operation, error))
+    }
+
+    fn refused(&self, agent: &AgentId, operation: &'static str, error: RedisError) -> Error {
+        match error.code() {
             Some("WRONGTYPE") => self.damaged(agent, "it is not what this storage writes"),
             _ if error.to_string().contains("WRONGTYPE") => {
                 self.damaged(agent, "it is not what this storage writes")
             }
             _ => self.failed(operation, error),
-        })
+        }
     }
 
     /// What is stored, checked.
     async fn fetch(&self, agent: &AgentId) -> Result<(Known, Option<AgentSnapshot>), Error> {
-        let (record, messages) = self.keys(agent);
-        let mut script = self.shared.load.key(record);
-        script.key(messages);
-        let (stamp, floor, state, head, messages): (String, u64, String, String, Vec<String>) =
-            self.invoke(agent, "loading", &script).await?;
-        let known = self.known(agent, &stamp, floor)?;
-        let Some(stamp) = &known.stamp else {
-            return Ok((known, None));
-        };
         let place = self.place(agent);
-        let snapshot = backend::assemble(agent, &place, stamp, &state, &head, messages)?;
-        Ok((known, Some(snapshot)))
+        let mut doubted = None;
+        loop {
+            let (record, list) = self.keys(agent);
+            let mut script = self.shared.load.key(record);
+            script.key(&list).arg(FEW);
+            let (stamp, floor, state, head, few): (
+                String,
+                u64,
+                String,
+                String,
+                Option<Vec<String>>,
+            ) = self.invoke(agent, "loading", &script).await?;
+            let known = self.known(agent, &stamp, floor)?;
+            let Some(stamp) = &known.stamp else {
+                return Ok((known, None));
+            };
+            let many = few.is_none();
+            let messages = match few {
+                Some(messages) => messages,
+                None => self.view(agent, &list, stamp).await?,
+            };
+            match backend::assemble(agent, &place, stamp, &state, &head, messages) {
+                // The stream may have been replaced or deleted between the two steps. Then the
+                // stamp is another one now.
+                Err(error)
+                    if many && error.is_damaged() && doubted.as_ref() != known.stamp.as_ref() =>
+                {
+                    doubted = known.stamp;
+                }
+                result => return Ok((known, Some(result?))),
+            }
+        }
+    }
+
+    /// The messages in view, without a script: to carry many through Lua takes the server
+    /// several times as long as to read them. Those of one stamp have their places for good,
+    /// whatever is appended, and its digests tell whether these are the ones.
+    async fn view(&self, agent: &AgentId, list: &str, stamp: &Stamp) -> Result<Vec<String>, Error> {
+        let index = |seq: u64| i64::try_from(seq.saturating_sub(stamp.start)).unwrap_or(i64::MAX);
+        let mut command = Cmd::new();
+        command
+            .arg("LRANGE")
+            .arg(list)
+            .arg(index(stamp.first))
+            .arg(index(stamp.next.saturating_sub(1)));
+        let messages = self.shared.connection.query(&command).await;
+        messages.map_err(|error| self.refused(agent, "loading", error))
     }
 
     fn known(&self, agent: &AgentId, stamp: &str, epoch_floor: u64) -> Result<Known, Error> {

@@ -178,22 +178,25 @@ async fn every_kind_of_damage_is_an_error_and_is_kept_aside() {
     let server = RedisServer::start();
     let key = "agent-snapshot:{a}";
     let list = "agent-snapshot:{a}:messages";
-    for damage in [
+    let kinds = [
         &["SET", key, "text"][..],
         &["HSET", key, "stamp", "1 2 3"],
         &["HSET", key, "state", "{}"],
+        &["HSET", key, "view", "many"],
         &["HDEL", key, "head"],
         &["DEL", list],
         &["LPOP", list],
         &["LSET", list, "1", "{\"role\":\"user\"}"],
         &["SET", list, "text"],
-    ] {
+    ];
+    // A long history is read in another way than a short one.
+    for (damage, ticks) in kinds.iter().flat_map(|kind| [(*kind, 3), (*kind, 100)]) {
         let storage = RedisStorage::connect(&server.url()).await.unwrap();
         let mut snapshot = blank("a");
-        for _ in 0..3 {
+        for _ in 0..ticks {
             tick(&mut snapshot);
-            storage.save(&snapshot).await.unwrap();
         }
+        storage.save(&snapshot).await.unwrap();
         server.command(damage);
         let storage = RedisStorage::connect(&server.url()).await.unwrap();
         let error = storage.load(&snapshot.agent_id).await.unwrap_err();
@@ -211,6 +214,39 @@ async fn every_kind_of_damage_is_an_error_and_is_kept_aside() {
         assert!(kept.contains("damaged"), "{damage:?}");
         server.command(&["FLUSHALL"]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_history_that_changes_meanwhile_is_read_as_it_was_at_one_moment() {
+    let server = RedisServer::start();
+    let storage = RedisStorage::connect(&server.url()).await.unwrap();
+    let mut snapshot = blank("a");
+    for _ in 0..200 {
+        tick(&mut snapshot);
+    }
+    let agent = snapshot.agent_id.clone();
+    storage.save(&snapshot).await.unwrap();
+    let saving = tokio::spawn({
+        let storage = storage.clone();
+        async move {
+            for round in 0..300 {
+                if round % 3 == 0 {
+                    // Another history: it replaces the stream.
+                    let history = (0..200).map(|n| Message::user(format!("{round}, {n}")));
+                    snapshot.memory.short_term_history = history.collect();
+                }
+                tick(&mut snapshot);
+                storage.save(&snapshot).await.unwrap();
+            }
+        }
+    });
+    while !saving.is_finished() {
+        let loaded = storage.load(&agent).await.unwrap().unwrap();
+        let last = loaded.memory.short_term_history.iter().next_back().unwrap();
+        let tick = format!("tick {}", loaded.tick_index);
+        assert_eq!(last.content.as_deref(), Some(&*tick));
+    }
+    saving.await.unwrap();
 }
 
 #[tokio::test]
