@@ -68,16 +68,18 @@ impl Worker {
             let mut batch = Vec::new();
             let mut last = 0;
             while queue.blocking_recv_many(&mut batch, BATCH) > 0 {
-                if last > 1 {
-                    gather(queue, &mut batch);
-                }
-                last = batch.len();
-                if !commit(&database, &mut batch) && batch.len() > 1 {
+                // Who was alone the last time is not waited for with.
+                let crowded = last > 1;
+                let join = |batch: &mut _| crowded && gather(queue, batch);
+                if !commit(&database, &mut batch, join) && batch.len() > 1 {
                     // Each for itself, so that only the one at fault gets the error.
-                    for job in batch.chunks_mut(1) {
-                        commit(&database, job);
+                    for job in std::mem::take(&mut batch) {
+                        let mut alone = vec![job];
+                        commit(&database, &mut alone, |_| false);
+                        batch.append(&mut alone);
                     }
                 }
+                last = batch.len();
                 for job in batch.drain(..) {
                     job.answer();
                 }
@@ -149,29 +151,46 @@ impl Worker {
     }
 }
 
-/// Lets those who come at the same time as the first one join its commit: else it would go
-/// alone, and they would wait for two syncs instead of one.
-fn gather(queue: &mut mpsc::Receiver<Box<dyn Job>>, batch: &mut Vec<Box<dyn Job>>) {
-    let mut before = 0;
-    while batch.len() > before && batch.len() < BATCH {
-        before = batch.len();
-        thread::yield_now();
+/// Lets those who come at the same time as the first ones join their commit: else they would
+/// wait for two syncs instead of one. `false` when nobody came.
+fn gather(queue: &mut mpsc::Receiver<Box<dyn Job>>, batch: &mut Vec<Box<dyn Job>>) -> bool {
+    let before = batch.len();
+    for attempt in 0..2 {
+        if attempt > 0 {
+            thread::yield_now();
+        }
         while batch.len() < BATCH
             && let Ok(job) = queue.try_recv()
         {
             batch.push(job);
         }
+        if batch.len() > before {
+            return true;
+        }
     }
+    false
 }
 
-/// Runs jobs in one transaction. `false` when nothing was committed.
-fn commit(database: &Database, jobs: &mut [Box<dyn Job>]) -> bool {
+/// Runs jobs in one transaction, and those that `join` adds to them meanwhile: the callers
+/// encode the next ones while these are inserted. `false` when nothing was committed.
+fn commit(
+    database: &Database,
+    jobs: &mut Vec<Box<dyn Job>>,
+    mut join: impl FnMut(&mut Vec<Box<dyn Job>>) -> bool,
+) -> bool {
     if let Err(error) = database.begin() {
         return fail(jobs, error);
     }
-    if !jobs.iter_mut().all(|job| job.run(database)) {
-        database.roll_back();
-        return false;
+    let mut done = 0;
+    loop {
+        if !jobs.iter_mut().skip(done).all(|job| job.run(database)) {
+            database.roll_back();
+            return false;
+        }
+        done = jobs.len();
+        if !join(jobs) {
+            break;
+        }
     }
     if let Err(error) = database.commit() {
         database.roll_back();
@@ -186,4 +205,92 @@ fn fail(jobs: &mut [Box<dyn Job>], error: Error) -> bool {
         job.fail(error);
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        sync::{
+            Arc,
+            atomic::{AtomicU32, Ordering},
+            mpsc::{channel, sync_channel},
+        },
+    };
+
+    use super::*;
+
+    /// A job that says when it runs, and ends when it is let go.
+    fn held() -> (
+        impl Fn(&Database) -> Result<(), Error> + Send + 'static,
+        std::sync::mpsc::Receiver<()>,
+        std::sync::mpsc::Sender<()>,
+    ) {
+        let (runs, running) = sync_channel(8);
+        let (release, released) = channel();
+        let job = move |_: &Database| {
+            let _ = runs.send(());
+            // Let go for good once the other end is dropped.
+            let _ = released.recv();
+            Ok(())
+        };
+        (job, running, release)
+    }
+
+    /// Polls a call once, which queues it.
+    async fn queue<T>(call: &mut (impl Future<Output = T> + Unpin)) {
+        tokio::select! {
+            biased;
+            _ = call => panic!("it cannot have been answered"),
+            () = async {} => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn who_comes_while_a_batch_is_inserted_shares_its_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = Database::create(&folder.path().join("a.db")).unwrap();
+        let worker = Worker::writer(database).unwrap();
+
+        // Two that waited together.
+        let (job, running, release) = held();
+        let mut first = pin!(worker.call(job));
+        queue(&mut first).await;
+        running.recv().unwrap();
+        let mut second = pin!(worker.call(|_| Ok(())));
+        let mut third = pin!(worker.call(|_| Ok(())));
+        queue(&mut second).await;
+        queue(&mut third).await;
+        drop(release);
+        for call in [first.await, second.await, third.await] {
+            call.unwrap().unwrap();
+        }
+
+        // The next one is running when another comes, which fails: both are rolled back, and
+        // the first one runs a second time, alone.
+        let (job, running, release) = held();
+        let runs = Arc::new(AtomicU32::new(0));
+        let counted = {
+            let runs = runs.clone();
+            move |database: &Database| {
+                runs.fetch_add(1, Ordering::SeqCst);
+                job(database)
+            }
+        };
+        let mut first = pin!(worker.call(counted));
+        queue(&mut first).await;
+        running.recv().unwrap();
+        let mut failing = pin!(worker.call(|_| {
+            Err::<(), _>(Error::Storage {
+                operation: "testing",
+                place: String::new(),
+                source: "it fails".into(),
+            })
+        }));
+        queue(&mut failing).await;
+        drop(release);
+        first.await.unwrap().unwrap();
+        failing.await.unwrap().unwrap_err();
+        assert_eq!(runs.load(Ordering::SeqCst), 2);
+    }
 }
