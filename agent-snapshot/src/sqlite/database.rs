@@ -2,7 +2,7 @@ use std::{ops::Range, path::Path};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
-use super::stream::End;
+use super::stream::{End, Rows};
 use crate::{
     AgentId, AgentSnapshot, Error,
     backend::{self, Stamp, Stream, Write},
@@ -22,7 +22,7 @@ pub(super) struct Stored {
     epoch_floor: u64,
     state: String,
     head: String,
-    messages: Vec<String>,
+    messages: Rows,
 }
 
 /// Kept in `user_version`; 0 is an empty database.
@@ -195,7 +195,7 @@ impl Database {
                     epoch_floor,
                     state: String::new(),
                     head: String::new(),
-                    messages: Vec::new(),
+                    messages: Rows::default(),
                 }));
             };
             let failed = |error| self.unreadable(agent, error);
@@ -233,7 +233,7 @@ impl Database {
         &self,
         agent: &AgentId,
         range: &Range<u64>,
-    ) -> Result<Option<(u64, Vec<String>)>, Error> {
+    ) -> Result<Option<(u64, Rows)>, Error> {
         self.snapshot(|| {
             let Some(row) = self.agent_row(agent)? else {
                 return Ok(None);
@@ -418,7 +418,8 @@ impl Stored {
         let Some(stamp) = &self.stamp else {
             return Ok(None);
         };
-        backend::assemble(agent, place, stamp, &self.state, &self.head, &self.messages).map(Some)
+        let messages = self.messages.iter();
+        backend::assemble(agent, place, stamp, &self.state, &self.head, messages).map(Some)
     }
 }
 

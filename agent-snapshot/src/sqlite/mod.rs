@@ -196,7 +196,7 @@ impl SnapshotStorage for SqliteStorage {
         };
         match messages {
             Some((first, messages)) => {
-                backend::decode_messages(agent, &self.place(), first, messages)
+                backend::decode_messages(agent, &self.place(), first, messages.iter())
             }
             None => Ok(Vec::new()),
         }

@@ -18,6 +18,33 @@ pub(super) struct End {
     pub(super) last: Option<i64>,
 }
 
+/// Messages that were read, in one piece of memory: one by one they would be as many
+/// allocations of one thread that another has to free.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    text: String,
+    /// Where each message is in it, the newest first.
+    places: Vec<Range<usize>>,
+}
+
+impl Rows {
+    fn push(&mut self, json: &str) {
+        let start = self.text.len();
+        self.text.push_str(json);
+        self.places.push(start..self.text.len());
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
+        let places = self.places.iter().rev();
+        places.map(|place| &self.text[place.clone()])
+    }
+}
+
 impl End {
     /// Appends messages and returns the new end.
     pub(super) fn append(mut self, connection: &Connection, messages: &[String]) -> Result<Self> {
@@ -36,11 +63,11 @@ impl End {
         connection: &Connection,
         next: u64,
         range: &Range<u64>,
-    ) -> Result<Vec<String>> {
+    ) -> Result<Rows> {
         let mut walk = connection.prepare_cached(
             "SELECT id, agent, previous, json FROM messages WHERE id <= ?1 ORDER BY id DESC",
         )?;
-        let mut found = Vec::new();
+        let mut found = Rows::default();
         let (mut wanted, mut seq) = (self.last, next);
         while let Some(start) = wanted
             && seq > range.start
@@ -54,7 +81,7 @@ impl End {
             {
                 seq -= 1;
                 if seq < range.end {
-                    found.push(row.get(3)?);
+                    found.push(row.get_ref(3)?.as_str()?);
                 }
                 let previous: Option<i64> = row.get(2)?;
                 wanted = previous.filter(|previous| *previous < id);
@@ -63,7 +90,6 @@ impl End {
                 break;
             }
         }
-        found.reverse();
         Ok(found)
     }
 
