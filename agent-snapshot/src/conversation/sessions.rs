@@ -313,7 +313,9 @@ impl SessionManager {
         let mut expired = Expired::default();
         for id in self.ids().await? {
             match self.expire(&id, cutoff).await {
-                Ok(ended) => expired.ended.extend(ended.then(|| id.clone())),
+                Ok(Found::InUse) => continue,
+                Ok(Found::Queued) => {}
+                Ok(Found::Idle) => expired.ended.push(id.clone()),
                 // Somebody else ended it just now.
                 Err(Error::UnknownSession { .. }) => continue,
                 Err(error) => {
@@ -329,14 +331,19 @@ impl SessionManager {
         Ok(expired)
     }
 
-    /// Whether the session was idle and is ended now.
-    async fn expire(&self, id: &SessionId, cutoff: u64) -> Result<bool, Error> {
-        match self.load_any(id).await? {
-            Some(stored) if stored.record.ended.is_some() => Ok(false),
-            Some(stored) if stored.snapshot.timestamp > cutoff => Ok(false),
-            Some(_) => self.end(id, EndReason::Idle, Some(cutoff)).await,
-            None => Ok(false),
+    /// Ends the session if it is idle.
+    async fn expire(&self, id: &SessionId, cutoff: u64) -> Result<Found, Error> {
+        let Some(stored) = self.load_any(id).await? else {
+            return Ok(Found::InUse);
+        };
+        if stored.record.ended.is_none()
+            && stored.snapshot.timestamp <= cutoff
+            && self.end(id, EndReason::Idle, Some(cutoff)).await?
+        {
+            return Ok(Found::Idle);
         }
+        let queued = stored.record.ended.is_some() || !stored.record.pending.is_empty();
+        Ok(if queued { Found::Queued } else { Found::InUse })
     }
 
     /// Marks a session as ended, unless it was used after `cutoff`.
@@ -497,6 +504,16 @@ impl SessionManager {
             id: id.clone(),
         })
     }
+}
+
+/// What [`SessionManager::expire_idle`] has to do about a session.
+enum Found {
+    /// Nothing; most are, and need not be read again.
+    InUse,
+    /// A conversation waits for long-term memory, or an ended session for being deleted.
+    Queued,
+    /// It is ended now.
+    Idle,
 }
 
 /// Ends when it is dropped, so also when the summary is given up.

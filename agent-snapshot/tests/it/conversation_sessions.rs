@@ -343,6 +343,7 @@ struct Between {
     held: Arc<Mutex<Option<AgentId>>>,
     release: Arc<Notify>,
     waiting: Arc<AtomicBool>,
+    loads: Arc<AtomicUsize>,
 }
 
 impl Between {
@@ -353,6 +354,7 @@ impl Between {
             held: Arc::default(),
             release: Arc::default(),
             waiting: Arc::default(),
+            loads: Arc::default(),
         }
     }
 }
@@ -385,6 +387,7 @@ impl SnapshotStorage for Between {
     }
 
     async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
+        self.loads.fetch_add(1, Ordering::SeqCst);
         self.inner.load(agent).await
     }
 
@@ -481,6 +484,19 @@ async fn idle_sessions_are_ended_and_others_stay() {
         short.expire_idle(minutes(2)).await.unwrap().ended,
         [active.id().clone()]
     );
+}
+
+#[tokio::test]
+async fn a_session_in_use_is_read_once_to_see_that_it_is() {
+    let storage = Between::new();
+    let sessions = manager(&storage);
+    for _ in 0..3 {
+        sessions.create("alice", None).await.unwrap();
+    }
+    storage.loads.store(0, Ordering::SeqCst);
+    let expired = sessions.expire_idle(SystemTime::now()).await.unwrap();
+    assert!(expired.ended.is_empty());
+    assert_eq!(storage.loads.load(Ordering::SeqCst), 3);
 }
 
 #[tokio::test]
