@@ -80,16 +80,30 @@ fn save(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer, size: usize, 
     let database = raw::database(&folder.path().join("raw.db"));
     let replace = |agent: &Agent| raw::replace_row(&database, &agent.snapshot);
     let append = |agent: &Agent| raw::append_row(&database, agent);
+    let thread = raw::Thread::start(raw::database(&folder.path().join("thread.db")));
+    let mut passed = Some(Agent::new("raw", size));
+    let append_on_thread = || {
+        let mut agent = passed.take().unwrap();
+        agent.tick();
+        let start = Instant::now();
+        passed = Some(runtime.block_on(thread.append_row(agent)));
+        start.elapsed()
+    };
     let mut comparison = bench
         .compare(&format!("save {name}, SQLite"))
         .floor_timed("raw rusqlite, replacing a row", by_hand(size, replace))
         .differs("keeps the last snapshot only; the calling thread waits for the disk")
         .peer_timed("raw rusqlite, appending a row", by_hand(size, append))
         .differs("no digests; the calling thread waits for the disk")
+        .peer_timed("the same on a thread, a channel each way", append_on_thread)
+        .differs("no digests")
         .ours_timed("SqliteStorage", ours(sqlite, "sqlite"));
     if at_10_kb {
         let goal = Goal::at_most_floor(1.10);
-        let goal = goal.limited_by("the way to the writing thread and back, which raw does not go");
+        let goal = goal.limited_by(
+            "the way to the writing thread and back, which raw does not go; raw that goes it, to \
+             a thread of its own, takes as long",
+        );
         comparison = comparison.goal(goal).headline();
     }
     comparison.run();

@@ -4,11 +4,14 @@ use std::{
     fs::{self, File},
     io::Write as _,
     path::Path,
+    sync::mpsc,
+    thread,
     time::Duration,
 };
 
 use agent_snapshot::{AgentId, AgentSnapshot, conversation::Message};
 use rusqlite::{Connection, params};
+use tokio::sync::oneshot;
 
 /// An agent whose ticks each add one message of a size.
 pub struct Agent {
@@ -110,6 +113,30 @@ pub fn append_row(database: &Connection, agent: &Agent) {
             .execute(params![agent, tick, state])
             .unwrap();
     });
+}
+
+/// A connection with a thread of its own, as everybody needs who must not wait for the disk:
+/// one channel there, one back.
+pub struct Thread(mpsc::Sender<(Agent, oneshot::Sender<Agent>)>);
+
+impl Thread {
+    pub fn start(database: Connection) -> Self {
+        let (queue, jobs) = mpsc::channel::<(Agent, oneshot::Sender<Agent>)>();
+        thread::spawn(move || {
+            for (agent, done) in jobs {
+                append_row(&database, &agent);
+                let _ = done.send(agent);
+            }
+        });
+        Self(queue)
+    }
+
+    /// [`append_row`] on the thread.
+    pub async fn append_row(&self, agent: Agent) -> Agent {
+        let (done, appended) = oneshot::channel();
+        self.0.send((agent, done)).unwrap();
+        appended.await.unwrap()
+    }
 }
 
 fn transaction(
