@@ -13,7 +13,7 @@ use std::{
 use agent_snapshot::{
     AgentSnapshot, FileStorage, MemoryStorage, RedisStorage, SnapshotStorage, SqliteStorage,
 };
-use benches::{Bench, Goal};
+use benches::{Bench, Goal, Step};
 use tokio::runtime::Runtime;
 
 use self::{raw::Agent, redis_server::RedisServer};
@@ -26,24 +26,35 @@ mod raw;
 mod redis_server;
 
 fn main() {
-    let mut bench = Bench::from_args("agent-snapshot");
+    let bench = Bench::from_args("agent-snapshot");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .unwrap();
     let redis = RedisServer::start();
-    for (size, name) in [
+    let sizes = [
         (1 << 10, "1 KB"),
         (10 << 10, "10 KB"),
         (100 << 10, "100 KB"),
         (1 << 20, "1 MB"),
-    ] {
-        save(&mut bench, &runtime, &redis, size, name);
-        load(&mut bench, &runtime, &redis, size, name);
-    }
-    writers(&mut bench, &runtime);
-    growth::run(&mut bench, &runtime, &redis);
+    ];
+    bench.steps(vec![
+        Step::new("save", 12, 2.0, |bench| {
+            for (size, name) in sizes {
+                save(bench, &runtime, &redis, size, name);
+            }
+        }),
+        Step::new("load", 12, 1.0, |bench| {
+            for (size, name) in sizes {
+                load(bench, &runtime, &redis, size, name);
+            }
+        }),
+        Step::new("writers", 7, 1.0, |bench| writers(bench, &runtime)),
+        Step::new("growth", 0, 30.0, |bench| {
+            growth::run(bench, &runtime, &redis);
+        }),
+    ]);
 }
 
 fn save(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer, size: usize, name: &str) {
@@ -145,6 +156,8 @@ fn load(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer, size: usize, 
     };
     let file = FileStorage::open(folder.path().join("f"));
     let sqlite = SqliteStorage::open(folder.path().join("o.db"));
+    let connection = RefCell::new(redis.connection());
+    raw::set(&mut connection.borrow_mut(), snapshot);
     let redis = runtime.block_on(RedisStorage::connect(&redis.url()));
     let memory = open(Arc::new(MemoryStorage::new()));
     let file = open(Arc::new(runtime.block_on(file).unwrap()));
@@ -162,23 +175,44 @@ fn load(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer, size: usize, 
             black_box(runtime.block_on(storage.load(id)).unwrap().unwrap());
         }
     };
-    bench
-        .compare(&format!("load {name}"))
-        .floor("tokio::fs::read, parse", || {
-            parse(&runtime.block_on(tokio::fs::read(&path)).unwrap());
-        })
-        .differs("one file, no lock, no log, no checksum")
-        .peer("std::fs::read, parse", || parse(&fs::read(&path).unwrap()))
-        .differs("the calling thread waits for the disk")
-        .ours("FileStorage", load(file))
-        .peer("raw rusqlite", || {
-            black_box(raw::load_row(&database, id));
-        })
-        .differs("the calling thread waits for the disk; no digests")
-        .peer("SqliteStorage", load(sqlite))
-        .peer("RedisStorage", load(redis))
-        .peer("MemoryStorage", load(memory))
-        .run();
+    let headline = |comparison: benches::Comparison<'_>| {
+        if size == 10 << 10 {
+            comparison.headline().run();
+        } else {
+            comparison.run();
+        }
+    };
+    headline(
+        bench
+            .compare(&format!("load {name}, file"))
+            .floor("tokio::fs::read, parse", || {
+                parse(&runtime.block_on(tokio::fs::read(&path)).unwrap());
+            })
+            .differs("one file, no lock, no log, no checksum")
+            .ours("FileStorage", load(file))
+            .ours("MemoryStorage", load(memory))
+            .differs("nothing outlives the process")
+            .peer("std::fs::read, parse", || parse(&fs::read(&path).unwrap()))
+            .differs("as the floor, but the calling thread waits for the disk"),
+    );
+    headline(
+        bench
+            .compare(&format!("load {name}, SQLite"))
+            .floor("raw rusqlite", || {
+                black_box(raw::load_row(&database, id));
+            })
+            .differs("the calling thread waits for the disk; no digests")
+            .ours("SqliteStorage", load(sqlite)),
+    );
+    headline(
+        bench
+            .compare(&format!("load {name}, Redis"))
+            .floor("raw GET", || {
+                black_box(raw::get(&mut connection.borrow_mut()));
+            })
+            .differs("keeps the last snapshot only, a blocking connection, no digests")
+            .ours("RedisStorage", load(redis)),
+    );
 }
 
 /// Agents that each save again and again, at the same time; the time for one save of each.
@@ -204,7 +238,16 @@ fn writers(bench: &mut Bench, runtime: &Runtime) {
         };
         let (mut appending, mut replacing) = (pool(), pool());
         let mut comparison = bench
-            .compare(&format!("{agents} agents save 10 KB at once"))
+            .compare(&match agents {
+                1 => "1 agent saves 10 KB".to_owned(),
+                _ => format!("{agents} agents save 10 KB each at once"),
+            })
+            .ours_timed(
+                "SqliteStorage",
+                together(runtime, Arc::new(storage), pool(), rounds),
+            )
+            .ours_timed("FileStorage", together(runtime, Arc::new(file), pool(), 2))
+            .differs("a sync for each save")
             .peer_timed(EACH, || {
                 one_by_one(&mut appending, |agent| raw::append_row(&database, agent))
             })
@@ -214,12 +257,8 @@ fn writers(bench: &mut Bench, runtime: &Runtime) {
                     raw::replace_row(&database, &agent.snapshot);
                 })
             })
-            .differs("keeps the last snapshot only")
-            .peer_timed("FileStorage", together(runtime, Arc::new(file), pool(), 2))
-            .differs("a sync for each save")
-            .ours_timed(
-                "SqliteStorage",
-                together(runtime, Arc::new(storage), pool(), rounds),
+            .differs(
+                "no digests, one writer that never waits for another; keeps the last snapshot only",
             );
         if agents == 64 {
             let goal = Goal::peer_at_least(EACH, 5.0).limited_by(
@@ -239,7 +278,7 @@ fn writers(bench: &mut Bench, runtime: &Runtime) {
         }
     }
     bench
-        .growth("saves of 10 KB a second", "writers", "1/s")
+        .growth("saves of 10 KB a second", "writers", "")
         .ours("SqliteStorage", sqlite)
         .ours("FileStorage", files)
         .peer(EACH, each)

@@ -1,10 +1,11 @@
 //! Conversations: keeping token totals up, trimming, counting.
 
 use std::{
+    cell::RefCell,
+    fs::File,
     hint::black_box,
-    io::Write,
-    path::Path,
-    process::{Command, Stdio},
+    io::BufWriter,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -15,7 +16,7 @@ use agent_snapshot::{
         ToolCallRequest, ToolCallResult, anthropic_request, openai_request,
     },
 };
-use benches::{Bench, Goal};
+use benches::{Bench, Figure, Goal, Outside, Step, python, thousands};
 use serde_json::json;
 
 /// Numbers of messages.
@@ -25,49 +26,43 @@ const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
 const APPENDS: usize = 64;
 
 fn main() {
-    let mut bench = Bench::from_args("conversation");
-    append(&mut bench);
-    trim(&mut bench);
-    counting(&mut bench);
-    acceptance(&mut bench);
+    Bench::from_args("conversation").steps(vec![
+        Step::new("append", 4, 2.0, append),
+        Step::new("trim", 4, 5.0, trim),
+        Step::new("counting", 3, 3.0, counting),
+        Step::new("acceptance", 1, 6.0, acceptance),
+    ]);
 }
 
 fn append(bench: &mut Bench) {
-    const ANEW: &str = "counting the list anew";
     let state = StateManager::new(100_000_000);
     let small = filled(&state, 10);
-    let (mut ours, mut anew) = (Vec::new(), Vec::new());
+    let mut runs = Vec::new();
     for size in SIZES {
         let list = filled(&state, size);
         let all: Vec<Message> = list.iter().cloned().collect();
-        let name = grouped(size);
+        let name = thousands(size);
         let mut comparison = bench
             .compare(&format!("append with token upkeep, {name} messages"))
             .floor_timed("to 10 messages", || append_to(&state, &small))
+            .differs("ours as well: what an append costs that has nothing to keep up")
             .ours_timed("to the list", || append_to(&state, &list))
-            .peer_timed(ANEW, || {
+            .peer_timed("counting the list anew", || {
                 let start = Instant::now();
                 let total: usize = all.iter().map(|m| Estimator.count_message(m)).sum();
                 black_box(total);
                 start.elapsed()
             })
-            .differs("only the counting")
+            .differs("counts, and does not append")
             .goal(Goal::at_most_floor(1.3));
         if size == 10_000 {
             comparison = comparison.headline();
         }
-        for row in comparison.run() {
-            match row.name.as_str() {
-                "to the list" => ours.push((size, row.median_ns)),
-                ANEW => anew.push((size, row.median_ns)),
-                _ => {}
-            }
-        }
+        runs.push((size, comparison.run()));
     }
     bench
         .growth("append with token upkeep", "messages", "ns")
-        .ours("to the list", ours)
-        .peer(ANEW, anew)
+        .rows(&runs)
         .goal(Goal::at_most(1.3))
         .report();
 }
@@ -104,17 +99,17 @@ fn chat(n: usize) -> Message {
 }
 
 fn trim(bench: &mut Bench) {
-    const PLAIN: &str = "plain window, counting each time";
     let open = StateManager::new(100_000_000);
-    let (mut ours, mut plain) = (Vec::new(), Vec::new());
+    let mut runs = Vec::new();
     for size in SIZES {
         let list = filled(&open, size);
         let all: Vec<Message> = list.iter().cloned().collect();
         // Just over, so that a quarter of the messages goes.
         let state = StateManager::new(list.tokens() - 1).answer_room(0);
         let budget = state.low_water_mark();
+        let mut peer = LangChain::start(bench, [all.as_slice()], budget);
         let mut comparison = bench
-            .compare(&format!("trim, {} messages", grouped(size)))
+            .compare(&format!("trim by a quarter, {} messages", thousands(size)))
             .ours_timed("down to the low-water mark", || {
                 let mut list = list.clone();
                 let start = Instant::now();
@@ -126,34 +121,28 @@ fn trim(bench: &mut Bench) {
                 black_box(plain_window(&all, budget));
                 start.elapsed()
             })
-            .differs("parts calls from their results");
+            .differs(PARTS_CALLS);
+        if let Some(peer) = &mut peer {
+            comparison = comparison
+                .peer_timed(LANGCHAIN, || peer.trim(0, ""))
+                .differs(LANGCHAIN_DIFFERS);
+        }
         if size == 10_000 {
             comparison = comparison.goal(Goal::median_at_most_ms(10.0)).headline();
         }
-        for row in comparison.run() {
-            let points = if row.name == PLAIN {
-                &mut plain
-            } else {
-                &mut ours
-            };
-            points.push((size, row.median_ns));
-        }
+        runs.push((size, comparison.run()));
     }
-    let langchain = langchain_growth(bench, &open);
     bench
         .growth("trim by a quarter", "messages", "ns")
-        .ours("down to the low-water mark", ours)
-        .peer(PLAIN, plain)
-        .peer("LangChain, counts given", langchain)
+        .rows(&runs)
         .report();
 }
 
-fn grouped(size: usize) -> String {
-    match size {
-        ..1_000 => size.to_string(),
-        _ => format!("{},{:03}", size / 1_000, size % 1_000),
-    }
-}
+const PLAIN: &str = "plain window, counting each time";
+const PARTS_CALLS: &str = "may part a tool call from its result";
+const LANGCHAIN: &str = "LangChain trim_messages, counts given";
+const LANGCHAIN_DIFFERS: &str =
+    "is told each message's tokens; may part a tool call from its result, as its default is";
 
 fn counting(bench: &mut Bench) {
     let counter = OpenAiCounter::o200k();
@@ -161,31 +150,46 @@ fn counting(bench: &mut Bench) {
     let japanese =
         "エージェントはファイルを読み、考えてから、必要な道具を呼び出します。".repeat(10);
     let json = json!({"path": "/src/main.rs", "lines": [1, 250], "text": &english[..200]});
+    let mut estimates = Vec::new();
     for (name, text) in [
         ("English", english),
         ("Japanese", japanese),
         ("JSON", json.to_string()),
     ] {
-        bench
-            .compare(&format!("counting, {name}, {} bytes", text.len()))
-            .ours("tiktoken-rs", || {
+        let mut other = bench.outside("bpe-openai", Command::new("bpe_openai_peer").arg(&text));
+        let mut comparison = bench
+            .compare(&format!(
+                "counting, {name}, {} bytes",
+                thousands(text.len())
+            ))
+            .ours("OpenAiCounter (tiktoken-rs)", || {
                 black_box(counter.count_text(black_box(&text)));
             })
-            .peer("Estimator", || {
+            .ours("Estimator", || {
                 black_box(Estimator.count_text(black_box(&text)));
             })
-            .run();
+            .differs("estimates; a table below says how well");
+        if let Some(other) = &mut other {
+            assert_eq!(other.ask("count"), counter.count_text(&text).to_string());
+            comparison = comparison
+                .peer_timed("bpe-openai", || other.time("32"))
+                .differs("the same counts; builds for most of a minute");
+        }
+        comparison.run();
         let estimate = Estimator.count_text(&text) as f64 / counter.count_text(&text) as f64;
-        bench.figure(
-            &format!("estimate, {name}"),
-            estimate,
-            "of the true count",
-            None,
-        );
+        estimates.push((name, estimate));
     }
+    let mut table = bench.table(
+        "Estimator beside the vocabulary",
+        &[("estimate / true count", "")],
+    );
+    for (name, estimate) in estimates {
+        table = table.ours(name, [Figure::from(estimate)]);
+    }
+    table.report();
 }
 
-/// What providers would say to the same trimmed conversations.
+/// What providers would say to the same trimmed conversations, and how long a trim takes.
 fn acceptance(bench: &mut Bench) {
     let count = if bench.is_smoke() { 20 } else { 1_000 };
     let conversations: Vec<Vec<Message>> = (0..count).map(agentic).collect();
@@ -193,37 +197,101 @@ fn acceptance(bench: &mut Bench) {
     // All to the same budget: a limit of which the low-water mark is that budget.
     let state = StateManager::new(budget * 4 / 3 + 4).answer_room(0);
     assert_eq!(state.low_water_mark(), budget);
-    let (mut refused, mut used, mut plain_refused) = (0, 0.0, 0);
-    for messages in &conversations {
-        let mut list = state.open(messages.iter().cloned().collect()).unwrap();
-        state.trim(&mut list).unwrap();
-        let kept: Vec<Message> = list.iter().cloned().collect();
-        refused += usize::from(!acceptable(&kept));
-        used += list.tokens() as f64 / budget as f64;
-        plain_refused += usize::from(!acceptable(&plain_window(messages, budget)));
+    let open = |messages: &Vec<Message>| state.open(messages.iter().cloned().collect()).unwrap();
+    let lists: Vec<Conversation> = conversations.iter().map(open).collect();
+    let peer = LangChain::start(bench, conversations.iter().map(Vec::as_slice), budget);
+    let peer = peer.map(RefCell::new);
+    let (mut a, mut b, mut c, mut d) = (0, 0, 0, 0);
+    let next = |turn: &mut usize| {
+        *turn += 1;
+        *turn % count
+    };
+    let mut comparison = bench
+        .compare("trim of an agent's conversation, 150 messages to 3,000 tokens")
+        .ours_timed("down to the low-water mark", || {
+            let mut list = lists[next(&mut a)].clone();
+            let start = Instant::now();
+            black_box(state.trim(&mut list).unwrap());
+            start.elapsed()
+        })
+        .peer_timed(PLAIN, || {
+            let messages = &conversations[next(&mut b)];
+            let start = Instant::now();
+            black_box(plain_window(messages, budget));
+            start.elapsed()
+        })
+        .differs(PARTS_CALLS)
+        .headline();
+    if let Some(peer) = &peer {
+        comparison = comparison
+            .peer_timed(LANGCHAIN, || peer.borrow_mut().trim(next(&mut c), ""))
+            .differs(LANGCHAIN_DIFFERS)
+            .peer_timed("the same with start_on=\"human\"", || {
+                peer.borrow_mut().trim(next(&mut d), "human")
+            })
+            .differs("leaves only the prompt of a turn that is longer than the budget");
     }
-    let percent = |n: usize| 100.0 * n as f64 / count as f64;
-    let none = Some(Goal::at_most(0.0));
-    bench.figure(
-        "trimmed, refused by a provider",
-        percent(refused),
-        "%",
-        none,
-    );
-    let share = 100.0 * used / count as f64;
-    bench.figure(
-        "trimmed, budget used",
-        share,
-        "%",
-        Some(Goal::at_least(95.0)),
-    );
-    bench.figure(
-        "plain window, refused by a provider",
-        percent(plain_refused),
-        "%",
-        None,
-    );
-    langchain(bench, &conversations, budget);
+    comparison.run();
+
+    let ours = lists.iter().map(|list| {
+        let mut list = list.clone();
+        state.trim(&mut list).unwrap();
+        list.iter().cloned().collect()
+    });
+    let [refused, empty, used] = judge(ours, budget);
+    let plain = conversations.iter().map(|all| plain_window(all, budget));
+    let mut table = bench
+        .table(
+            &format!("{} trimmed conversations of agents", thousands(count)),
+            &[
+                ("refused by a provider", "%"),
+                ("nothing left but the prompt", "%"),
+                ("budget used", "%"),
+            ],
+        )
+        .ours(
+            "down to the low-water mark",
+            [
+                Figure::from(refused).goal(Goal::at_most(0.0)),
+                empty.into(),
+                Figure::from(used).goal(Goal::at_least(95.0)),
+            ],
+        )
+        .peer(PLAIN, judge(plain, budget).map(Figure::from));
+    if let Some(peer) = &peer {
+        for (name, start_on) in [
+            (LANGCHAIN, ""),
+            ("the same with start_on=\"human\"", "human"),
+        ] {
+            let answer = peer.borrow_mut().peer.ask(&format!("judge {start_on}"));
+            let shares: Vec<f64> = answer
+                .split(' ')
+                .map(|share| share.parse().unwrap())
+                .collect();
+            let [refused, empty, used] = shares[..] else {
+                panic!("LangChain answered `{answer}`, not three shares");
+            };
+            table = table.peer(name, [refused, empty, used].map(Figure::from));
+        }
+    }
+    table.report();
+}
+
+/// In percent: lists that a provider refuses, lists with nothing but the prompt, and how much of
+/// the budget is used.
+fn judge(lists: impl ExactSizeIterator<Item = Vec<Message>>, budget: usize) -> [f64; 3] {
+    let count = lists.len() as f64;
+    let (mut refused, mut empty, mut used) = (0.0, 0.0, 0.0);
+    for list in lists {
+        if list.iter().all(|message| message.role == Role::System) {
+            empty += 1.0;
+        } else if !acceptable(&list) {
+            refused += 1.0;
+        }
+        let tokens: usize = list.iter().map(|m| Estimator.count_message(m)).sum();
+        used += tokens as f64 / budget as f64;
+    }
+    [refused, empty, used].map(|share| 100.0 * share / count)
 }
 
 fn acceptable(messages: &[Message]) -> bool {
@@ -284,39 +352,33 @@ fn agentic(seed: usize) -> Vec<Message> {
     list
 }
 
-fn langchain(bench: &mut Bench, conversations: &[Vec<Message>], budget: usize) {
-    let data = json!({
-        "budget": budget,
-        "conversations": conversations.iter().map(|list| with_tokens(list)).collect::<Vec<_>>(),
-    });
-    for line in ask_langchain(&data) {
-        let [name, value, unit] = &line[..] else {
-            panic!("not understood: {line:?}");
-        };
-        let name = format!("LangChain, counts given, {name}");
-        bench.figure(&name, value.parse().unwrap(), unit, None);
-    }
+/// LangChain's trim_messages on lists that it was given, where it is installed.
+struct LangChain {
+    peer: Outside,
+    /// Ours to delete when it has ended.
+    _data: tempfile::NamedTempFile,
 }
 
-/// What a trim by a quarter takes in LangChain.
-fn langchain_growth(bench: &Bench, open: &StateManager) -> Vec<(usize, f64)> {
-    let sizes = if bench.is_smoke() {
-        &SIZES[..2]
-    } else {
-        &SIZES
-    };
-    let lists = sizes.iter().map(|&size| {
-        let list = filled(open, size);
-        let state = StateManager::new(list.tokens() - 1).answer_room(0);
-        let messages: Vec<Message> = list.iter().cloned().collect();
-        json!({"budget": state.low_water_mark(), "messages": with_tokens(&messages)})
-    });
-    let data = json!({"growth": lists.collect::<Vec<_>>()});
-    let lines = ask_langchain(&data);
-    lines
-        .iter()
-        .map(|line| (line[0].parse().unwrap(), line[1].parse().unwrap()))
-        .collect()
+impl LangChain {
+    fn start<'a>(
+        bench: &mut Bench,
+        lists: impl IntoIterator<Item = &'a [Message]>,
+        budget: usize,
+    ) -> Option<Self> {
+        let lists = lists
+            .into_iter()
+            .map(|list| json!({"budget": budget, "messages": with_tokens(list)}));
+        let lists: Vec<_> = lists.collect();
+        let data = tempfile::NamedTempFile::new().unwrap();
+        let file = BufWriter::new(File::create(data.path()).unwrap());
+        serde_json::to_writer(file, &lists).unwrap();
+        let peer = bench.outside("LangChain", python("langchain_peer.py").arg(data.path()))?;
+        Some(Self { peer, _data: data })
+    }
+
+    fn trim(&mut self, number: usize, start_on: &str) -> Duration {
+        self.peer.time(&format!("trim {number} {start_on}"))
+    }
 }
 
 fn with_tokens(messages: &[Message]) -> Vec<serde_json::Value> {
@@ -326,32 +388,4 @@ fn with_tokens(messages: &[Message]) -> Vec<serde_json::Value> {
         value
     };
     messages.iter().map(with_tokens).collect()
-}
-
-/// What the peer script prints, by lines and columns; nothing where LangChain is not installed.
-fn ask_langchain(data: &serde_json::Value) -> Vec<Vec<String>> {
-    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
-    let installed = Command::new(&python)
-        .args(["-c", "import langchain_core"])
-        .stderr(Stdio::null())
-        .status();
-    if !installed.is_ok_and(|status| status.success()) {
-        println!(
-            "conversation: LangChain is not installed (`pip install langchain-core`): its figures are left out"
-        );
-        return Vec::new();
-    }
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(data.to_string().as_bytes()).unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/langchain_peer.py");
-    let output = Command::new(&python)
-        .arg(script)
-        .arg(file.path())
-        .output()
-        .unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    let columns = |line: &str| line.split('\t').map(str::to_owned).collect();
-    let printed = String::from_utf8_lossy(&output.stdout);
-    printed.lines().map(columns).collect()
 }

@@ -2,9 +2,11 @@
 //!
 //! The name of a part (`spawn`, `relay`, …) among the arguments runs that part alone.
 
+use std::cell::RefCell;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use benches::{Bench, Goal};
+use benches::{Bench, Goal, Outside, Step};
 use exec_core::{MemoryPolicy, StopAction, StopLadder, StopLevel, StopOutcome};
 use tokio::runtime::Runtime;
 
@@ -33,6 +35,7 @@ const SEVEN_STUBBORN: &str = "
         wait
     ' &
     wait";
+const TO_THE_GROUP: &str = "TERM to the group: tools in sessions of their own are not in it";
 const GRACE: Duration = Duration::from_millis(300);
 
 fn main() {
@@ -40,46 +43,58 @@ fn main() {
         return idle::play();
     }
     host::raise_file_limit();
-    let mut bench = Bench::from_args("exec-core");
+    let bench = Bench::from_args("exec-core");
     let runtime = Runtime::new().expect("a runtime");
-    type Part<'a> = &'a dyn Fn(&mut Bench);
-    let parts: [(&str, Part<'_>); 7] = [
-        ("spawn", &|bench| spawn::compare(bench, &runtime)),
-        ("relay", &|bench| relay::compare(bench, &runtime)),
-        ("idle", &|bench| idle::figures(bench)),
-        ("growth", &|bench| growth::report(bench, &runtime)),
-        ("stop", &|bench| stop(bench, &runtime)),
-        ("stubborn", &|bench| stop_stubborn(bench, &runtime)),
-        ("hundred", &|bench| stop_hundred(bench, &runtime)),
-    ];
-    let asked: Vec<String> = std::env::args().collect();
-    let all = !parts
-        .iter()
-        .any(|(name, _)| asked.iter().any(|arg| arg == name));
-    for (name, part) in parts {
-        if all || asked.iter().any(|arg| arg == name) {
-            part(&mut bench);
-        }
-    }
+    bench.steps(vec![
+        Step::new("spawn", 2, 8.0, |bench| spawn::compare(bench, &runtime)),
+        Step::new("relay", 1, 14.0, |bench| relay::compare(bench, &runtime)),
+        Step::new("idle", 0, 4.0, idle::figures),
+        Step::new("growth", 0, 8.0, |bench| growth::report(bench, &runtime)),
+        Step::new("stop", 1, 24.0, |bench| stop(bench, &runtime)),
+        Step::new("stubborn", 1, 4.0, |bench| stop_stubborn(bench, &runtime)),
+        Step::new("hundred", 0, 10.0, |bench| stop_hundred(bench, &runtime)),
+    ]);
+}
+
+/// command-group in a host of a size, where it is built.
+fn command_group(bench: &mut Bench, host: &Host, megabytes: usize) -> Option<Outside> {
+    let mut command = Command::new("command_group_peer");
+    command.arg(host.workspace()).arg(megabytes.to_string());
+    bench.outside("command-group", &mut command)
 }
 
 fn stop(bench: &mut Bench, runtime: &Runtime) {
     let host = Host::new(SEVEN, |builder| builder);
-    bench
+    let peer = command_group(bench, &host, 0).map(RefCell::new);
+    let mut comparison = bench
         .compare("stop of seven processes that heed TERM")
         .ours_timed("stop", || {
             let (took, level) = runtime.block_on(stop_one(&host));
             assert_eq!(level, StopLevel::Terminated);
             took
         })
-        .peer_timed("tokio::process, kill and wait", || {
+        .peer_timed("tokio::process, kill and wait: six live on", || {
             runtime.block_on(kill_one(&host))
         })
-        .differs("ends the launcher alone: the other six processes live on")
+        .differs("ends the launcher alone")
         .goal(Goal::median_at_most_ms(20.0))
         .goal(Goal::p99_at_most_ms(100.0))
-        .headline()
-        .run();
+        .headline();
+    if let Some(peer) = &peer {
+        comparison = comparison
+            .peer_timed("command-group, TERM and wait: five live on", || {
+                peer.borrow_mut().time("stop")
+            })
+            .differs(TO_THE_GROUP)
+            .peer_timed("command-group, as vibe-kanban: five live on", || {
+                peer.borrow_mut().time("stop-as-vibe-kanban")
+            })
+            .differs(
+                "INT, TERM and KILL to the group, two seconds after each, until the launcher has \
+                 ended; tools in sessions of their own are not in the group",
+            );
+    }
+    comparison.run();
 }
 
 fn stop_stubborn(bench: &mut Bench, runtime: &Runtime) {
@@ -95,6 +110,7 @@ fn stop_stubborn(bench: &mut Bench, runtime: &Runtime) {
             took.saturating_sub(GRACE)
         })
         .goal(Goal::median_at_most_ms(50.0))
+        .headline()
         .run();
 }
 

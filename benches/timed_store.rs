@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use benches::{Bench, Goal, Row};
+use benches::{Bench, Goal, Row, Step, thousands};
 use tempfile::TempDir;
 use timed_store::blocking::TimedStorage;
 use timed_store::{Durability, LockPolicy, SessionId};
@@ -32,47 +32,36 @@ fn main() {
     if crowd::is_member() {
         return crowd::play();
     }
-    let mut bench = Bench::from_args("timed-store");
-    let sizes: &[usize] = if bench.is_smoke() {
+    let bench = Bench::from_args("timed-store");
+    let length = crowd::length(&bench).as_secs_f64();
+    bench.steps(vec![
+        Step::new("restore", 4, 2.0, |bench| {
+            over_sizes(bench, "restore", restore)
+        }),
+        Step::new("store", 4, 2.0, |bench| over_sizes(bench, "store", store)),
+        Step::new("store-durably", 4, 2.0, |bench| {
+            over_sizes(bench, "store to survive a power cut", store_durably);
+        }),
+        Step::new("crowd", 0, 18.0 * (length + 0.3), crowd::compare),
+        Step::new("writers", 0, 24.0 * (length + 0.4), crowd::grow),
+    ]);
+}
+
+/// One comparison for each size, and how its figures grow.
+fn over_sizes(bench: &mut Bench, name: &str, compare: fn(&mut Bench, usize) -> Vec<Row>) {
+    let runs: Vec<_> = sizes(bench)
+        .iter()
+        .map(|&size| (size, compare(bench, size)))
+        .collect();
+    bench.growth(name, "entries", "ns").rows(&runs).report();
+}
+
+pub(crate) fn sizes(bench: &Bench) -> &'static [usize] {
+    if bench.is_smoke() {
         &[10]
     } else {
         &[10, 100, 1_000, 10_000]
-    };
-    for (name, compare) in [
-        ("restore", restore as fn(&mut Bench, usize) -> Vec<Row>),
-        ("store", store),
-        ("store to survive a power cut", store_durably),
-    ] {
-        let runs: Vec<_> = sizes
-            .iter()
-            .map(|&size| (size, compare(&mut bench, size)))
-            .collect();
-        growth(&mut bench, name, &runs);
     }
-    for &size in sizes.iter().filter(|size| **size != 100) {
-        crowd::compare(&mut bench, size);
-    }
-    crowd::grow(&mut bench);
-}
-
-/// The same contenders over all sizes.
-fn growth(bench: &mut Bench, name: &str, runs: &[(usize, Vec<Row>)]) {
-    let Some((_, contenders)) = runs.first() else {
-        return;
-    };
-    let mut growth = bench.growth(name, "entries", "ns");
-    for contender in contenders {
-        let points = runs.iter().filter_map(|(size, rows)| {
-            let row = rows.iter().find(|row| row.name == contender.name)?;
-            Some((*size, row.median_ns))
-        });
-        growth = match contender.part {
-            benches::Part::Floor => growth.floor(&contender.name, points),
-            benches::Part::Ours => growth.ours(&contender.name, points),
-            benches::Part::Peer => growth.peer(&contender.name, points),
-        };
-    }
-    growth.report();
 }
 
 /// The smallest size and the largest that the crate is meant for are in the chart.
@@ -93,7 +82,7 @@ fn restore(bench: &mut Bench, size: usize) -> Vec<Row> {
     let redb = Redb::fill(&places.path("r.db"), size);
     let (sqlite, kept) = sqlites(&places, "NORMAL", size);
     let comparison = bench
-        .compare(&format!("restore, {size} entries"))
+        .compare(&format!("restore, {} entries", thousands(size)))
         .floor("open, lock, read, parse own entry", || {
             assert_eq!(raw.restore().as_deref(), Some(VALUE));
         })
@@ -129,7 +118,7 @@ fn store(bench: &mut Bench, size: usize) -> Vec<Row> {
     let redb = Redb::fill(&places.path("r.db"), size);
     let (sqlite, kept) = sqlites(&places, "NORMAL", size);
     let comparison = bench
-        .compare(&format!("store, {size} entries"))
+        .compare(&format!("store, {} entries", thousands(size)))
         .floor("write, exchange, unlink", || raw.exchange())
         .differs("does not read the last version")
         .ours("store, fresh handle", || {
@@ -166,7 +155,10 @@ fn store_durably(bench: &mut Bench, size: usize) -> Vec<Row> {
     let fresh = Goal::peer_at_least("SQLite FULL, fresh handle", 1.0);
     let commits = Goal::peer_at_least("SQLite FULL, handle kept", 1.0);
     let comparison = bench
-        .compare(&format!("store to survive a power cut, {size} entries"))
+        .compare(&format!(
+            "store to survive a power cut, {} entries",
+            thousands(size)
+        ))
         .floor("write, sync, exchange, unlink, sync the folder", || {
             raw.exchange_durably();
         })

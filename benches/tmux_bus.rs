@@ -8,8 +8,6 @@ mod bare;
 mod cost;
 #[path = "tmux_bus/growth.rs"]
 mod growth;
-#[path = "tmux_bus/libtmux.rs"]
-mod libtmux;
 #[path = "tmux_bus/panes.rs"]
 mod panes;
 #[path = "tmux_bus/polling.rs"]
@@ -25,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use benches::{Bench, Goal};
+use benches::{Bench, Figure, Goal, Outside, Step, python};
 use rustix::{
     termios::{OptionalActions, tcgetattr, tcsetattr},
     time::{ClockId, clock_gettime},
@@ -36,7 +34,6 @@ use tokio::runtime::Runtime;
 
 use bare::Bare;
 use cost::{Bus, nanoseconds};
-use libtmux::{libtmux, peer, python_has_libtmux};
 use panes::{Panes, ask};
 use polling::{capture, poll, poll_all, tmux};
 use programs::{checksum, receiver, replier, since};
@@ -57,12 +54,20 @@ fn main() {
         found,
         "this bench needs tmux 3.2 or newer: `apt install tmux` or `brew install tmux`"
     );
-    let mut bench = Bench::from_args("tmux-bus");
-    latency(&mut bench);
-    ends(&mut bench);
-    round_trips(&mut bench);
-    sends(&mut bench);
-    growth::growth(&mut bench);
+    let bench = Bench::from_args("tmux-bus");
+    let exact = 0.04 * exact_messages(&bench) as f64;
+    bench.steps(vec![
+        Step::new("latency", 1, 14.0, latency),
+        Step::new("ends", 0, 1.0, ends),
+        Step::new("round-trips", 0, 6.0, round_trips),
+        Step::new("sends", 3, exact, sends),
+        Step::new("growth", 0, 45.0, growth::growth),
+    ]);
+}
+
+/// libtmux on a server, where it is installed.
+fn libtmux(bench: &mut Bench, panes: &Panes) -> Option<Outside> {
+    bench.outside("libtmux", python("libtmux_peer.py").arg(&panes.socket))
 }
 
 fn printed_at(answer: &str) -> i128 {
@@ -77,11 +82,13 @@ fn micros(number: u64, below: u64) -> u64 {
 }
 
 fn latency(bench: &mut Bench) {
-    let (ours, mut theirs) = (Panes::start("replier", 1), Panes::start("replier", 1));
+    let [ours, mut theirs, mut python] = [(); 3].map(|()| Panes::start("replier", 1));
     theirs.detach();
+    python.detach();
+    let mut libtmux = libtmux(bench, &python);
     let interval = Duration::from_millis(if bench.is_smoke() { 50 } else { 500 });
-    let (mut a, mut b) = (0, 0);
-    bench
+    let (mut a, mut b, mut c) = (0, 0, 0);
+    let mut comparison = bench
         .compare("marker printed until seen")
         .ours_timed("get_response", || {
             a += 1;
@@ -104,9 +111,17 @@ fn latency(bench: &mut Bench) {
         .goal(Goal::median_at_most_ms(0.5))
         .goal(Goal::p99_at_most_ms(5.0))
         .goal(Goal::peer_at_least("the specification's polling", 100.0))
-        .headline()
-        .run();
-    libtmux(bench, &theirs);
+        .headline();
+    if let Some(libtmux) = &mut libtmux {
+        comparison = comparison
+            .peer_timed("libtmux, polling each 500 ms", || {
+                c += 1;
+                let wait = micros(c, 500_000);
+                libtmux.time(&format!("ask {wait} {c} {}", interval.as_secs_f64()))
+            })
+            .differs("as the specification's polling, by a Python library");
+    }
+    comparison.run();
 }
 
 /// How soon the end of a program is noticed by who waits for it.
@@ -129,25 +144,27 @@ fn ends(bench: &mut Bench) {
         })
         .collect();
     noticed.sort_unstable();
-    for (name, at) in [("half", rounds / 2), ("the slowest", rounds - 1)] {
+    let within = |at: usize| {
         let ms = noticed[at].as_secs_f64() * 1e3;
-        bench.figure(
-            &format!("a program's end until noticed, {name} of {rounds}"),
-            ms,
-            "ms",
-            Some(Goal::at_most(20.0)),
-        );
-    }
+        Figure::from(ms).goal(Goal::at_most(20.0))
+    };
+    bench
+        .table(
+            &format!("a program's end until noticed, {rounds} times"),
+            &[("half of them within", "ms"), ("all of them within", "ms")],
+        )
+        .ours("get_response", [within(rounds / 2), within(rounds - 1)])
+        .report();
 }
 
 fn round_trips(bench: &mut Bench) {
-    const BARE: &str = "a bare control client, the same commands";
-    const PASTE: &str = "a bare control client, only the paste";
-    const PROCESSES: &str = "a process a command, polling without a pause";
     // Each on a server of its own, so that nobody is told of another's output.
-    let [ours, mut same, mut only, mut theirs] = [(); 4].map(|()| Panes::start("replier", 1));
+    let [ours, mut same, mut only, mut theirs, mut python] =
+        [(); 5].map(|()| Panes::start("replier", 1));
     let (mut same, mut only) = (Bare::attach(&mut same), Bare::attach(&mut only));
     theirs.detach();
+    python.detach();
+    let mut libtmux = libtmux(bench, &python);
     let mut number = 1_000_000;
     let mut by_processes = || {
         number += 1;
@@ -164,7 +181,8 @@ fn round_trips(bench: &mut Bench) {
     let slice = Duration::from_millis(if bench.is_smoke() { 20 } else { 100 });
     let rounds = if bench.is_smoke() { 1 } else { 10 };
     let mut rates = [(0, 0.0); 4];
-    for _ in 0..rounds {
+    let mut by_libtmux = (0, 0.0);
+    for round in 0..rounds {
         rates[0] = add(rates[0], many(&ours, slice));
         let others: [&mut dyn FnMut(); 3] = [
             &mut || same.like_ours(),
@@ -179,22 +197,49 @@ fn round_trips(bench: &mut Bench) {
             }
             *rate = add(*rate, (trips, start.elapsed().as_secs_f64()));
         }
+        if let Some(libtmux) = &mut libtmux {
+            let answer = libtmux.ask(&format!("trips {round} {}", slice.as_secs_f64()));
+            let (trips, seconds) = answer.split_once(' ').unwrap();
+            by_libtmux = add(
+                by_libtmux,
+                (trips.parse().unwrap(), seconds.parse().unwrap()),
+            );
+        }
     }
-    let [ours, same, only, theirs] = rates.map(|(trips, seconds)| trips as f64 / seconds);
+    let rate = |(trips, seconds): (u64, f64)| trips as f64 / seconds;
+    let [ours, same, only, theirs] = rates.map(rate);
     let limit = format!(
         "tmux itself: with the same commands a bare client reaches {same:.0} in the same run (ours / floor {:.2}), with the bare paste {only:.0}",
         same / ours,
     );
     let goal = Goal::at_least(2_000.0).limited_by(&limit);
-    bench.figure("round trips a second, one pane", ours, "1/s", Some(goal));
-    bench.figure(&format!("round trips a second, {BARE}"), same, "1/s", None);
-    bench.figure(&format!("round trips a second, {PASTE}"), only, "1/s", None);
-    bench.figure(
-        &format!("round trips a second, {PROCESSES}"),
-        theirs,
-        "1/s",
-        None,
-    );
+    let mut table = bench
+        .table("one pane, again and again", &[("round trips a second", "")])
+        .floor(
+            "a bare control client, only the paste",
+            [Figure::from(only)],
+        )
+        .differs("one command: it does not look at the pane, nor whether its program lives")
+        .floor(
+            "a bare control client, the same commands",
+            [Figure::from(same)],
+        )
+        .differs("checks nothing that comes back")
+        .ours(
+            "send_message, get_response",
+            [Figure::from(ours).goal(goal)],
+        )
+        .peer(
+            "a process a command, polling without a pause",
+            [Figure::from(theirs)],
+        );
+    if libtmux.is_some() {
+        table = table.peer(
+            "libtmux, polling without a pause",
+            [Figure::from(rate(by_libtmux))],
+        );
+    }
+    table.report();
 }
 
 fn add(sum: (u64, f64), more: (u64, f64)) -> (u64, f64) {
@@ -259,22 +304,16 @@ fn sends(bench: &mut Bench) {
         let mut comparison = bench.compare(&format!(
             "a message of {name} is sent, received and answered"
         ));
-        comparison = comparison.ours_timed(
-            "send_message, of which 15 ms wait for the paste to settle",
-            || deliver(&next()),
-        );
+        comparison = comparison
+            .ours_timed("send_message, get_response", || deliver(&next()))
+            .differs("15 ms of it wait on purpose, for the paste to settle");
         if let Some(ms) = goal {
-            comparison = comparison.goal(Goal::median_at_most_ms(ms));
+            comparison = comparison.goal(Goal::median_at_most_ms(ms)).headline();
         }
         comparison.run();
     }
     // `deliver` stops the bench at the first difference.
-    let full = std::env::var("BENCH_MODE").is_ok_and(|mode| mode == "full");
-    let rounds = match (bench.is_smoke(), full) {
-        (true, _) => 1,
-        (_, true) => 1_000,
-        _ => 100,
-    };
+    let rounds = exact_messages(bench);
     for seed in 0..rounds {
         deliver(&text(1 << 20, seed));
     }
@@ -285,6 +324,14 @@ fn sends(bench: &mut Bench) {
         "",
         goal,
     );
+}
+
+fn exact_messages(bench: &Bench) -> u64 {
+    match (bench.is_smoke(), bench.is_full()) {
+        (true, _) => 1,
+        (_, true) => 1_000,
+        _ => 100,
+    }
 }
 
 /// Text with all that a terminal or tmux could take for its own.

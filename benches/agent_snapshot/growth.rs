@@ -1,16 +1,18 @@
 //! What a long history costs: each tick adds a message of 1 KB, and nothing is trimmed.
 
 use std::{
+    cell::RefCell,
     fs,
     hint::black_box,
     path::Path,
-    process::Command,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use agent_snapshot::{FileStorage, MemoryStorage, RedisStorage, SnapshotStorage, SqliteStorage};
-use benches::{Bench, Goal};
+use agent_snapshot::{
+    AgentSnapshot, FileStorage, MemoryStorage, RedisStorage, SnapshotStorage, SqliteStorage,
+};
+use benches::{Bench, Figure, Goal, Outside, python, thousands};
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -21,15 +23,8 @@ use crate::{
 
 const MESSAGE: usize = 1 << 10;
 
-/// Figures over the number of messages.
-type Points = Vec<(usize, f64)>;
-
-/// What one contender takes, in nanoseconds.
-#[derive(Default)]
-struct Costs {
-    save: Points,
-    load: Points,
-}
+/// Saves and loads of each contender at a size: few, because each save adds a message.
+const SAMPLES: usize = 10;
 
 pub fn run(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer) {
     let sizes: &[usize] = if bench.is_smoke() {
@@ -41,110 +36,221 @@ pub fn run(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer) {
     let file = FileStorage::open(folder.path().join("files"));
     let sqlite = SqliteStorage::open(folder.path().join("ours.db"));
     let server = runtime.block_on(RedisStorage::connect(&redis.url()));
-    let storages: [(&str, Arc<dyn SnapshotStorage>); 4] = [
-        ("MemoryStorage", Arc::new(MemoryStorage::new())),
-        ("FileStorage", Arc::new(runtime.block_on(file).unwrap())),
-        ("SqliteStorage", Arc::new(runtime.block_on(sqlite).unwrap())),
-        ("RedisStorage", Arc::new(server.unwrap())),
+    let mut ours = [
+        Ours::new("MemoryStorage", Arc::new(MemoryStorage::new())),
+        Ours::new("FileStorage", Arc::new(runtime.block_on(file).unwrap())),
+        Ours::new("SqliteStorage", Arc::new(runtime.block_on(sqlite).unwrap())),
+        Ours::new("RedisStorage", Arc::new(server.unwrap())),
     ];
-    let mut ours = Vec::new();
-    for (name, storage) in storages {
-        bench.progress(&format!("growth, {name}"));
-        ours.push((name, grow(bench, runtime, name, &*storage, sizes)));
-        runtime.block_on(storage.close()).unwrap();
+    let database = raw::database(&folder.path().join("raw.db"));
+    let connection = RefCell::new(redis.connection());
+    let mut whole = [
+        Whole {
+            name: "rewriting a file",
+            save: &|agent| raw::rewrite_file(folder.path(), &agent.snapshot),
+            load: &|_| {
+                let bytes = fs::read(folder.path().join("floor.json")).unwrap();
+                serde_json::from_slice(&bytes).unwrap()
+            },
+            agent: Agent::new("raw", MESSAGE),
+        },
+        Whole {
+            name: "raw rusqlite, rewriting the row",
+            save: &|agent| raw::replace_row(&database, &agent.snapshot),
+            load: &|agent| raw::load_row(&database, &agent.snapshot.agent_id),
+            agent: Agent::new("raw", MESSAGE),
+        },
+        Whole {
+            name: "raw SET of the whole",
+            save: &|agent| raw::set(&mut connection.borrow_mut(), &agent.snapshot),
+            load: &|_| raw::get(&mut connection.borrow_mut()),
+            agent: Agent::new("raw", MESSAGE),
+        },
+    ];
+    let mut langgraph = langgraph(bench, &folder.path().join("langgraph"));
+    let (mut saves, mut loads) = (Vec::new(), Vec::new());
+    for &size in sizes {
+        bench.progress(&format!("growth to {} messages", thousands(size)));
+        for ours in &mut ours {
+            ours.grow(runtime, size);
+        }
+        for whole in &mut whole {
+            whole.agent.grow_to(size);
+        }
+        let name = format!("save of one more message, {} messages", thousands(size));
+        let mut comparison = bench.compare(&name).only_samples(SAMPLES);
+        for ours in &mut ours {
+            comparison = comparison.ours_timed(ours.name, || {
+                settle();
+                ours.save(runtime)
+            });
+        }
+        for whole in &mut whole {
+            comparison = comparison
+                .peer_timed(whole.name, || {
+                    settle();
+                    whole.save()
+                })
+                .differs("writes everything each time");
+        }
+        if let Some(langgraph) = &mut langgraph {
+            langgraph.ask(&format!("grow {size}"));
+            comparison = comparison
+                .peer_timed(LANGGRAPH, || {
+                    settle();
+                    langgraph.time("save")
+                })
+                .differs(EVERY_CHECKPOINT);
+        }
+        saves.push((size, comparison.run()));
+
+        let name = format!("load, {} messages", thousands(size));
+        let mut comparison = bench.compare(&name).only_samples(SAMPLES);
+        for ours in &ours {
+            comparison = comparison.ours_timed(ours.name, || ours.load(runtime));
+        }
+        for whole in &whole {
+            comparison = comparison.peer_timed(whole.name, || whole.load());
+        }
+        if let Some(langgraph) = &mut langgraph {
+            comparison = comparison.peer_timed(LANGGRAPH, || langgraph.time("load"));
+        }
+        loads.push((size, comparison.run()));
     }
-    bytes_together(bench, runtime);
-    bench.progress("growth, the raw ways");
-    let peers = [
-        ("rewriting a file", rewriting_file(sizes)),
-        ("raw rusqlite, rewriting the row", rewriting_row(sizes)),
-        ("raw SET of the whole", setting(redis, sizes)),
-        ("LangGraph SqliteSaver", langgraph(bench, sizes)),
-    ];
-    type Pick = fn(&Costs) -> &Points;
-    let what: [(&str, Pick); 2] = [
-        ("save of one more message", |costs| &costs.save),
-        ("load", |costs| &costs.load),
-    ];
-    for (name, pick) in what {
-        let mut growth = bench.growth(name, "messages", "ns");
-        for (name, costs) in &ours {
-            growth = growth.ours(name, pick(costs).clone());
+    for (name, runs) in [("save of one more message", saves), ("load", loads)] {
+        bench.growth(name, "messages", "ns").rows(&runs).report();
+    }
+    let last = sizes.last().copied().unwrap_or_default();
+    figures(bench, runtime, &ours, last);
+    for ours in ours {
+        runtime.block_on(ours.storage.close()).unwrap();
+    }
+    ticks(bench, runtime);
+}
+
+/// Waits for the disk. Otherwise one contender's sync would pay for what another has left to be
+/// written: Redis, some megabytes.
+fn settle() {
+    rustix::fs::sync();
+}
+
+const LANGGRAPH: &str = "LangGraph SqliteSaver";
+const EVERY_CHECKPOINT: &str = "writes everything each time, and keeps every checkpoint";
+
+/// LangGraph's SqliteSaver in a folder of its own, where it is installed.
+fn langgraph(bench: &mut Bench, folder: &Path) -> Option<Outside> {
+    fs::create_dir(folder).unwrap();
+    bench.outside("LangGraph", python("langgraph_peer.py").arg(folder))
+}
+
+/// A storage of ours, and an agent that it saves tick by tick.
+struct Ours {
+    name: &'static str,
+    storage: Arc<dyn SnapshotStorage>,
+    agent: Agent,
+    /// What the saves took while nobody else was at work, and what they wrote for how many bytes
+    /// of messages.
+    times: Vec<Duration>,
+    written: u64,
+    information: usize,
+}
+
+impl Ours {
+    fn new(name: &'static str, storage: Arc<dyn SnapshotStorage>) -> Self {
+        Self {
+            name,
+            storage,
+            agent: Agent::new("growth", MESSAGE),
+            times: Vec::new(),
+            written: 0,
+            information: 0,
         }
-        for (name, costs) in &peers {
-            growth = growth.peer(name, pick(costs).clone());
+    }
+
+    fn grow(&mut self, runtime: &Runtime, size: usize) {
+        let before = bytes_written();
+        while self.agent.snapshot.memory.short_term_history.len() < size {
+            let took = self.save(runtime);
+            self.times.push(took);
+            self.information += self.agent.last().len();
         }
-        growth.report();
+        self.written += bytes_written() - before;
+    }
+
+    /// The next tick.
+    fn save(&mut self, runtime: &Runtime) -> Duration {
+        let snapshot = self.agent.grow();
+        let start = Instant::now();
+        runtime.block_on(self.storage.save(snapshot)).unwrap();
+        start.elapsed()
+    }
+
+    fn load(&self, runtime: &Runtime) -> Duration {
+        let start = Instant::now();
+        let id = &self.agent.snapshot.agent_id;
+        black_box(runtime.block_on(self.storage.load(id)).unwrap());
+        start.elapsed()
     }
 }
 
-/// Grows one agent tick by tick.
-fn grow(
-    bench: &mut Bench,
-    runtime: &Runtime,
-    name: &str,
-    storage: &dyn SnapshotStorage,
-    sizes: &[usize],
-) -> Costs {
-    let ticks = sizes.last().copied().unwrap_or_default();
-    let mut agent = Agent::new("growth", MESSAGE);
-    let mut times = Vec::with_capacity(ticks);
-    let mut load = Vec::new();
-    let mut information = 0;
-    let (written, mut total) = (bytes_written(), Duration::ZERO);
-    for tick in 1..=ticks {
-        agent.grow();
-        information += agent.last().len();
+/// Who writes everything each time need not be led up to a size tick by tick.
+struct Whole<'a> {
+    name: &'static str,
+    save: &'a dyn Fn(&Agent),
+    load: &'a dyn Fn(&Agent) -> AgentSnapshot,
+    agent: Agent,
+}
+
+impl Whole<'_> {
+    fn save(&mut self) -> Duration {
+        self.agent.grow();
         let start = Instant::now();
-        runtime.block_on(storage.save(&agent.snapshot)).unwrap();
-        times.push(start.elapsed());
-        total += start.elapsed();
-        if sizes.contains(&tick) {
-            let id = &agent.snapshot.agent_id;
-            load.push(point(tick, || {
-                black_box(runtime.block_on(storage.load(id)).unwrap());
-            }));
-        }
+        (self.save)(&self.agent);
+        start.elapsed()
     }
-    let written = bytes_written() - written;
-    let window = ticks / 20;
-    // The first save makes the files.
-    let first = median(&times[1..=window]);
-    let last = median(&times[ticks - window..]);
-    bench.figure(
-        &format!("growth to {ticks} messages, {name}: last saves / first"),
-        last.as_secs_f64() / first.as_secs_f64(),
-        "times",
-        Some(Goal::at_most(1.15)),
+
+    fn load(&self) -> Duration {
+        let start = Instant::now();
+        black_box((self.load)(&self.agent));
+        start.elapsed()
+    }
+}
+
+fn figures(bench: &mut Bench, runtime: &Runtime, ours: &[Ours], messages: usize) {
+    let together = bytes_together(bench, runtime);
+    let mut table = bench.table(
+        &format!("save by save to {} messages of 1 KB", thousands(messages)),
+        &[
+            ("last saves / first", ""),
+            ("in all", "s"),
+            ("bytes written / information", ""),
+        ],
     );
-    bench.figure(
-        &format!("growth to {ticks} messages, {name}: total"),
-        total.as_secs_f64(),
-        "s",
-        None,
-    );
-    let goal = match name {
-        "FileStorage" => Some(Goal::at_most(3.0)),
-        "SqliteStorage" => Some(Goal::at_most(3.0).limited_by(SQLITE_BYTES)),
-        _ => None,
-    };
-    if let Some(goal) = goal {
-        bench.figure(
-            &format!("growth, {name}: bytes written / information"),
-            written as f64 / information as f64,
-            "times",
-            Some(goal),
-        );
+    for ours in ours {
+        let ratio = Figure::from(last_by_first(&ours.times)).goal(Goal::at_most(1.15));
+        let total: Duration = ours.times.iter().sum();
+        let bytes = Figure::from(ours.written as f64 / ours.information as f64);
+        let bytes = match ours.name {
+            "FileStorage" => bytes.goal(Goal::at_most(3.0)),
+            "SqliteStorage" => bytes.goal(Goal::at_most(3.0).limited_by(SQLITE_BYTES)),
+            _ => Figure::none(),
+        };
+        table = table.ours(ours.name, [ratio, total.as_secs_f64().into(), bytes]);
     }
-    let save = sizes.iter().map(|&size| {
-        // The tenth of the ticks that leads up to a size.
-        let from = (size - size / 10).min(size - 5);
-        (size, nanoseconds(median(&times[from..size])))
-    });
-    Costs {
-        save: save.collect(),
-        load,
-    }
+    table
+        .ours(
+            "SqliteStorage, 64 agents together",
+            [Figure::none(), Figure::none(), together.into()],
+        )
+        .report();
+}
+
+/// The median of the last twentieth divided by that of the first, without the save that makes the
+/// files.
+fn last_by_first(times: &[Duration]) -> f64 {
+    let window = (times.len() / 20).max(1);
+    let (first, last) = (&times[1..=window], &times[times.len() - window..]);
+    median(last).as_secs_f64() / median(first).as_secs_f64()
 }
 
 const SQLITE_BYTES: &str = "a commit of one message of 1 KB writes whole pages of 4 KB: the \
@@ -152,8 +258,8 @@ const SQLITE_BYTES: &str = "a commit of one message of 1 KB writes whole pages o
     checkpoint; the smallest pages that SQLite has, 512 bytes, would reach 3.4 and take three \
     times the processor time with 64 agents; agents that save together share the pages";
 
-/// What agents write that share their commits.
-fn bytes_together(bench: &mut Bench, runtime: &Runtime) {
+/// What agents that share their commits write for each byte of their messages.
+fn bytes_together(bench: &Bench, runtime: &Runtime) -> f64 {
     const AGENTS: usize = 64;
     let folder = scratch();
     let storage = SqliteStorage::open(folder.path().join("ours.db"));
@@ -168,12 +274,7 @@ fn bytes_together(bench: &mut Bench, runtime: &Runtime) {
     let mut agent = Agent::new("agent-0", MESSAGE);
     agent.grow();
     let information = agent.last().len() * AGENTS * rounds as usize;
-    bench.figure(
-        "growth, SqliteStorage, 64 agents together: bytes written / information",
-        written as f64 / information as f64,
-        "times",
-        None,
-    );
+    written as f64 / information as f64
 }
 
 /// What this process has handed to write calls so far.
@@ -183,114 +284,73 @@ fn bytes_written() -> u64 {
     line.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-fn rewriting_file(sizes: &[usize]) -> Costs {
+/// An agent's first ticks beside LangGraph, in turns: what they take in all.
+fn ticks(bench: &mut Bench, runtime: &Runtime) {
+    let ticks = if bench.is_smoke() { 20 } else { 1_000 };
     let folder = scratch();
-    rewriting(
-        sizes,
-        |agent| raw::rewrite_file(folder.path(), &agent.snapshot),
-        |_| {
-            let bytes = fs::read(folder.path().join("floor.json")).unwrap();
-            black_box(serde_json::from_slice::<agent_snapshot::AgentSnapshot>(&bytes).unwrap());
-        },
-    )
-}
-
-fn rewriting_row(sizes: &[usize]) -> Costs {
-    let folder = scratch();
-    let database = raw::database(&folder.path().join("raw.db"));
-    rewriting(
-        sizes,
-        |agent| raw::replace_row(&database, &agent.snapshot),
-        |agent| {
-            black_box(raw::load_row(&database, &agent.snapshot.agent_id));
-        },
-    )
-}
-
-fn setting(redis: &RedisServer, sizes: &[usize]) -> Costs {
-    let connection = std::cell::RefCell::new(redis.connection());
-    rewriting(
-        sizes,
-        |agent| raw::set(&mut connection.borrow_mut(), &agent.snapshot),
-        |_| {
-            let mut connection = connection.borrow_mut();
-            let bytes: Vec<u8> = redis::cmd("GET")
-                .arg("raw")
-                .query(&mut *connection)
-                .unwrap();
-            black_box(serde_json::from_slice::<agent_snapshot::AgentSnapshot>(&bytes).unwrap());
-        },
-    )
-}
-
-/// Who writes everything each time need not be led up to a size tick by tick.
-fn rewriting(sizes: &[usize], mut save: impl FnMut(&Agent), load: impl Fn(&Agent)) -> Costs {
-    let mut costs = Costs::default();
-    let mut agent = Agent::new("raw", MESSAGE);
-    for &size in sizes {
-        while agent.snapshot.memory.short_term_history.len() + 7 < size {
-            agent.grow();
+    let [files, database, peer] = ["files", "sqlite", "langgraph"].map(|n| folder.path().join(n));
+    fs::create_dir(&database).unwrap();
+    let mut langgraph = langgraph(bench, &peer);
+    let file = runtime.block_on(FileStorage::open(&files)).unwrap();
+    let sqlite = SqliteStorage::open(database.join("ours.db"));
+    let sqlite = runtime.block_on(sqlite).unwrap();
+    let mut ours = [
+        (Ours::new("FileStorage", Arc::new(file)), files),
+        (Ours::new("SqliteStorage", Arc::new(sqlite)), database),
+    ];
+    let mut theirs = Vec::new();
+    for _ in 0..ticks {
+        for (ours, _) in &mut ours {
+            let took = ours.save(runtime);
+            ours.times.push(took);
         }
-        costs.save.push(point(size, || {
-            agent.grow();
-            save(&agent);
-        }));
-        costs.load.push(point(size, || load(&agent)));
+        theirs.extend(langgraph.as_mut().map(|langgraph| langgraph.time("save")));
     }
-    costs
+    let mut table = bench.table(
+        &format!(
+            "{} saves, a message of 1 KB more each, in turns",
+            thousands(ticks)
+        ),
+        &[
+            ("last saves / first", ""),
+            ("in all", "s"),
+            ("on disk", "MB"),
+        ],
+    );
+    let row = |times: &[Duration], bytes: u64| {
+        let total: Duration = times.iter().sum();
+        let figures = [
+            last_by_first(times),
+            total.as_secs_f64(),
+            bytes as f64 / 1e6,
+        ];
+        figures.map(Figure::from)
+    };
+    for (ours, folder) in &ours {
+        table = table.ours(ours.name, row(&ours.times, size_of(folder)));
+    }
+    if let Some(langgraph) = &mut langgraph {
+        let bytes = langgraph.ask("size").parse().unwrap();
+        table = table
+            .peer(LANGGRAPH, row(&theirs, bytes))
+            .differs(EVERY_CHECKPOINT);
+    }
+    table.report();
 }
 
-/// The middle of seven.
-fn point(size: usize, mut work: impl FnMut()) -> (usize, f64) {
-    let times: Vec<Duration> = (0..7)
-        .map(|_| {
-            let start = Instant::now();
-            work();
-            start.elapsed()
+/// The bytes of the files in a folder.
+fn size_of(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| match entry.metadata().unwrap() {
+            kind if kind.is_dir() => size_of(&entry.path()),
+            file => file.len(),
         })
-        .collect();
-    (size, nanoseconds(median(&times)))
-}
-
-fn nanoseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e9
+        .sum()
 }
 
 fn median(times: &[Duration]) -> Duration {
     let mut times = times.to_vec();
     times.sort();
     times[times.len() / 2]
-}
-
-/// LangGraph's SqliteSaver, where its packages are installed.
-fn langgraph(bench: &mut Bench, sizes: &[usize]) -> Costs {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/langgraph_peer.py");
-    let ticks = if bench.is_smoke() { "20" } else { "1000" };
-    let sizes = sizes.iter().map(usize::to_string);
-    let output = Command::new("python3")
-        .arg(script)
-        .arg(ticks)
-        .args(sizes)
-        .output();
-    let mut costs = Costs::default();
-    let Some(output) = output.ok().filter(|output| output.status.success()) else {
-        println!(
-            "agent-snapshot: LangGraph is not installed (pip install langgraph-checkpoint-sqlite): left out"
-        );
-        return costs;
-    };
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let parts: Vec<&str> = line.split('\t').collect();
-        match parts[..] {
-            ["save", size, ns] => costs
-                .save
-                .push((size.parse().unwrap(), ns.parse().unwrap())),
-            ["load", size, ns] => costs
-                .load
-                .push((size.parse().unwrap(), ns.parse().unwrap())),
-            [name, value, unit] => bench.figure(name, value.parse().unwrap(), unit, None),
-            _ => panic!("not understood: {line}"),
-        }
-    }
-    costs
 }

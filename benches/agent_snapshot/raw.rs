@@ -34,6 +34,13 @@ impl Agent {
         &self.snapshot
     }
 
+    /// Ticks until there are so many messages.
+    pub fn grow_to(&mut self, messages: usize) {
+        while self.snapshot.memory.short_term_history.len() < messages {
+            self.grow();
+        }
+    }
+
     /// The next tick, after which only the last message is in view: the work is what the tick
     /// adds.
     pub fn tick(&mut self) -> &AgentSnapshot {
@@ -177,4 +184,9 @@ pub fn set(connection: &mut redis::Connection, snapshot: &AgentSnapshot) {
         .arg(json(snapshot))
         .exec(connection)
         .unwrap();
+}
+
+pub fn get(connection: &mut redis::Connection) -> AgentSnapshot {
+    let bytes: Vec<u8> = redis::cmd("GET").arg("raw").query(connection).unwrap();
+    serde_json::from_slice(&bytes).unwrap()
 }

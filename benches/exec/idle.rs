@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use benches::{Bench, Goal};
+use benches::{Bench, Goal, thousands};
 
 use super::host::{Host, raise_file_limit};
 
@@ -61,7 +61,10 @@ pub fn figures(bench: &mut Bench) {
         points.push((sessions, after / 1024.0));
         if Some(&sessions) == sizes.last() {
             bench.figure(
-                &format!("resident memory of a host with {sessions} idle sessions"),
+                &format!(
+                    "resident memory of a host with {} idle sessions",
+                    thousands(sessions)
+                ),
                 after / 1024.0,
                 "MiB",
                 Some(Goal::at_most(64.0)),

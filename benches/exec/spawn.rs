@@ -14,17 +14,18 @@ use super::host::Host;
 const PROGRAM: &str = "/bin/true";
 
 pub fn compare(bench: &mut Bench, runtime: &Runtime) {
-    small_and_large(bench, runtime, "a small host");
+    small_and_large(bench, runtime, "a small host", 0);
     let megabytes = if bench.is_smoke() { 10 } else { 1024 };
     // Written to, so that the pages exist: a fork has to copy the tables of all of them.
     let ballast: Vec<u8> = (0..megabytes << 20).map(|n| n as u8).collect();
-    small_and_large(bench, runtime, "a host of 1 GB");
+    small_and_large(bench, runtime, "a host of 1 GB", megabytes);
     std::hint::black_box(&ballast);
 }
 
-fn small_and_large(bench: &mut Bench, runtime: &Runtime, name: &str) {
+fn small_and_large(bench: &mut Bench, runtime: &Runtime, name: &str, megabytes: usize) {
     let host = Host::with_command(CommandConfig::new(PROGRAM, [""; 0]), |builder| builder);
-    bench
+    let mut peer = super::command_group(bench, &host, megabytes);
+    let mut comparison = bench
         .compare(&format!("spawn from {name}"))
         .floor_timed("tokio::process", || {
             settle(runtime, &host);
@@ -52,8 +53,13 @@ fn small_and_large(bench: &mut Bench, runtime: &Runtime, name: &str) {
             "the same posix_spawn, and on top a look at the workspace and the program, a record \
              that outlives a crash, nine variables, the table of sessions and a task",
         ))
-        .headline()
-        .run();
+        .headline();
+    if let Some(peer) = &mut peer {
+        comparison = comparison
+            .peer_timed("command-group", || peer.time("spawn"))
+            .differs("as the floor, but a fork, in a host of its own that is as large");
+    }
+    comparison.run();
 }
 
 /// Every contender comes after the same thing. Otherwise one of them would pay for what another

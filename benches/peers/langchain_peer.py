@@ -1,25 +1,26 @@
 """The same conversations through LangChain's trim_messages (PyPI: langchain-core).
 
 Usage: langchain_peer.py FILE
-The file holds {"budget": tokens, "conversations": [[message, ...], ...]}, each message in the
-form of agent-snapshot with its tokens as `tokens`. Prints name, value and unit by line.
-With {"growth": [{"budget": tokens, "messages": [...]}, ...]} instead it prints the number of
-messages and the nanoseconds that a trim takes.
-
+The file holds [{"budget": tokens, "messages": [message, ...]}, ...], each message in the form of
+agent-snapshot with its tokens as `tokens`: nothing is counted here.
 """
 
 import json
-import statistics
 import sys
 import time
 
-from langchain_core.messages import (
-    AIMessage,
-    HumanMessage,
-    SystemMessage,
-    ToolMessage,
-    trim_messages,
-)
+import turns
+
+try:
+    from langchain_core.messages import (
+        AIMessage,
+        HumanMessage,
+        SystemMessage,
+        ToolMessage,
+        trim_messages,
+    )
+except ImportError:
+    turns.missing("langchain-core")
 
 
 def convert(message):
@@ -68,9 +69,11 @@ def acceptable(messages):
     return not waiting
 
 
-def trim(messages, budget, **options):
-    """The kept messages, and the seconds that it took."""
-    start = time.perf_counter()
+def trimmed(number, start_on):
+    """The kept messages of a list, and the nanoseconds that it took."""
+    messages, budget = lists[int(number)]
+    options = {"start_on": start_on} if start_on else {}
+    start = time.perf_counter_ns()
     kept = trim_messages(
         messages,
         max_tokens=budget,
@@ -79,43 +82,26 @@ def trim(messages, budget, **options):
         include_system=True,
         **options,
     )
-    return kept, time.perf_counter() - start
+    return kept, time.perf_counter_ns() - start
 
 
-def growth(lists):
-    for entry in lists:
-        messages = [convert(m) for m in entry["messages"]]
-        took = statistics.median(trim(messages, entry["budget"])[1] for _ in range(5))
-        print(f"{len(messages)}\t{took * 1e9}")
+def trim(number, start_on=None):
+    return trimmed(number, start_on)[1]
 
 
-def main():
-    with open(sys.argv[1], encoding="utf-8") as file:
-        data = json.load(file)
-    if "growth" in data:
-        growth(data["growth"])
-        return
-    budget = data["budget"]
-    conversations = [[convert(m) for m in c] for c in data["conversations"]]
-    for name, options in [
-        ("default", {}),
-        ("start_on=human", {"start_on": "human"}),
-    ]:
-        refused = empty = used = 0
-        took = 0
-        for messages in conversations:
-            kept, seconds = trim(messages, budget, **options)
-            took += seconds
-            if all(isinstance(message, SystemMessage) for message in kept):
-                empty += 1
-            elif not acceptable(kept):
-                refused += 1
-            used += count(kept) / budget
-        total = len(conversations)
-        print(f"{name}, refused by a provider\t{100 * refused / total}\t%")
-        print(f"{name}, nothing left but the prompt\t{100 * empty / total}\t%")
-        print(f"{name}, budget used\t{100 * used / total}\t%")
-        print(f"{name}, time for a trim\t{took / total * 1e6}\tµs")
+def judge(start_on=None):
+    """Of all lists, in percent: refused, nothing left but the prompt, and the budget used."""
+    refused = empty = used = 0
+    for number, (_, budget) in enumerate(lists):
+        kept, _ = trimmed(number, start_on)
+        if all(isinstance(message, SystemMessage) for message in kept):
+            empty += 1
+        elif not acceptable(kept):
+            refused += 1
+        used += count(kept) / budget
+    return " ".join(str(100 * n / len(lists)) for n in (refused, empty, used))
 
 
-main()
+with open(sys.argv[1], encoding="utf-8") as file:
+    lists = [([convert(m) for m in entry["messages"]], entry["budget"]) for entry in json.load(file)]
+turns.serve({"trim": trim, "judge": judge})

@@ -1,25 +1,27 @@
-"""The same work by libtmux (PyPI): the specification's polling every 500 ms, and its fastest pace.
+"""The same work by libtmux (PyPI): send-keys, and looking until the answer is there.
 
-Usage: libtmux_peer.py SOCKET ask PANE ROUNDS
-       libtmux_peer.py SOCKET idle SECONDS
+Usage: libtmux_peer.py SOCKET
 The panes run the bench's replier, which answers `wait MICROSECONDS NUMBER`
-by `at NANOSECONDS NUMBER BENCH OK`. `idle` looks at all panes every 500 ms and
-prints the share of a core, in percent, that this took.
+by `at NANOSECONDS NUMBER BENCH OK`.
 """
 
 import os
-import random
-import statistics
 import sys
 import time
 
-import libtmux
+import turns
+
+try:
+    import libtmux
+except ImportError:
+    turns.missing("libtmux")
 
 MARKER = "BENCH OK"
+server = libtmux.Server(socket_path=sys.argv[1])
 
 
-def ask(pane, message, number, interval):
-    pane.send_keys(message, enter=True, suppress_history=False)
+def talk(pane, microseconds, number, interval):
+    pane.send_keys(f"wait {microseconds} {number}", enter=True, suppress_history=False)
     while True:
         for line in pane.capture_pane():
             if line.endswith(f" {number} {MARKER}"):
@@ -27,39 +29,31 @@ def ask(pane, message, number, interval):
         time.sleep(interval)
 
 
-def asking(pane, rounds):
-    latencies = []
-    for i in range(rounds):
-        number = 2_000_000 + i
-        printed = ask(pane, f"wait {random.randrange(500_000)} {number}", number, 0.5)
-        latencies.append((time.monotonic_ns() - printed) / 1e6)
-    print(f"polling, marker printed until seen, median\t{statistics.median(latencies)}\tms")
-    count, start = 0, time.monotonic()
-    while time.monotonic() - start < 2 and count < rounds * 50:
+def ask(microseconds, number, interval):
+    """Nanoseconds from the print of the marker until it is seen."""
+    printed = talk(server.panes[0], microseconds, number, float(interval))
+    return time.monotonic_ns() - printed
+
+
+def trips(number, seconds):
+    """How many round trips it makes without a pause, and in how many seconds."""
+    pane, count, start = server.panes[0], 0, time.monotonic()
+    while time.monotonic() - start < float(seconds):
+        talk(pane, 0, f"{number}-{count}", 0)
         count += 1
-        number = 3_000_000 + count
-        ask(pane, f"wait 0 {number}", number, 0)
-    print(f"round trips a second, polling without a pause\t{count / (time.monotonic() - start)}\t1/s")
+    return f"{count} {time.monotonic() - start}"
 
 
-def looking(panes, seconds):
+def look(seconds):
+    """The share of a core, in percent, that looking at all panes each 500 ms takes."""
+    panes = server.panes
     before, start = sum(os.times()[:4]), time.monotonic()
-    while time.monotonic() - start < seconds:
-        look = time.monotonic()
+    while time.monotonic() - start < float(seconds):
+        round_start = time.monotonic()
         for pane in panes:
             pane.capture_pane()
-        time.sleep(max(0.0, 0.5 - (time.monotonic() - look)))
-    print((sum(os.times()[:4]) - before) / (time.monotonic() - start) * 100)
+        time.sleep(max(0.0, 0.5 - (time.monotonic() - round_start)))
+    return (sum(os.times()[:4]) - before) / (time.monotonic() - start) * 100
 
 
-def main():
-    socket, work = sys.argv[1], sys.argv[2]
-    panes = libtmux.Server(socket_path=socket).panes
-    if work == "ask":
-        pane = next(p for p in panes if p.pane_id == sys.argv[3])
-        asking(pane, int(sys.argv[4]))
-    else:
-        looking(panes, float(sys.argv[3]))
-
-
-main()
+turns.serve({"ask": ask, "trips": trips, "look": look})

@@ -312,6 +312,7 @@ mod tests {
             part: Part::Ours,
             name: "ours".to_owned(),
             points: vec![(10.0, 10.0), (100.0, 100.0), (1000.0, 1000.0)],
+            differs: None,
         }];
         let mut svg = String::new();
         plot(&mut svg, "title", "ns", &series);

@@ -1,17 +1,25 @@
 //! Contenders that do the same work, and the three ways to run them.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
 
 use crate::growth::Growth;
-use crate::report::{Goal, Line, Part, Row, figure, judge, judge_figure, sentence, table};
+use crate::outside::Outside;
+use crate::report::{Goal, Line, Part, Row, figure, judge, judge_figure, judged, table};
+use crate::steps::Position;
+use crate::table::Table;
 
 /// How long one sample should take: long enough that reading the clock does not count.
 const SAMPLE: Duration = Duration::from_micros(500);
 
 /// A contender takes at least this many samples, however slow it is.
 const FEWEST_SAMPLES: usize = 10;
+
+/// How long a comparison takes.
+const QUICK: Duration = Duration::from_millis(600);
+const FULL: Duration = Duration::from_secs(8);
 
 enum Mode {
     Criterion(Box<Criterion>),
@@ -23,24 +31,22 @@ enum Mode {
 pub struct Bench {
     pub(crate) area: &'static str,
     mode: Mode,
-    began: Instant,
+    pub(crate) position: Position,
 }
 
 impl Bench {
     /// Reads the command line: `--test`, `--side-by-side`, or criterion's own arguments.
     ///
-    /// `BENCH_SECONDS` sets how long a side-by-side comparison takes (default 3).
+    /// `BENCH_MODE=full` has a side-by-side comparison take longer.
     pub fn from_args(area: &'static str) -> Self {
         let asked = |flag: &str| std::env::args().any(|arg| arg == flag);
         let mode = if asked("--test") {
             Mode::Smoke
         } else if asked("--side-by-side") {
-            let seconds = std::env::var("BENCH_SECONDS").map_or(3.0, |text| {
-                text.parse()
-                    .unwrap_or_else(|_| panic!("BENCH_SECONDS is not a number: {text}"))
-            });
-            let budget = Duration::from_secs_f64(seconds);
-            Mode::SideBySide { budget }
+            let full = std::env::var("BENCH_MODE").is_ok_and(|mode| mode == "full");
+            Mode::SideBySide {
+                budget: if full { FULL } else { QUICK },
+            }
         } else {
             let criterion = Criterion::default()
                 .warm_up_time(Duration::from_millis(500))
@@ -48,13 +54,51 @@ impl Bench {
                 .configure_from_args();
             Mode::Criterion(Box::new(criterion))
         };
-        let began = Instant::now();
-        Self { area, mode, began }
+        let position = Position::new();
+        Self {
+            area,
+            mode,
+            position,
+        }
     }
 
     /// Whether this run only shows that the benches work: use small sizes.
     pub fn is_smoke(&self) -> bool {
         matches!(self.mode, Mode::Smoke)
+    }
+
+    /// Whether this run may take what it needs.
+    pub fn is_full(&self) -> bool {
+        self.budget() == Some(FULL)
+    }
+
+    /// How long a side-by-side comparison takes.
+    pub(crate) fn budget(&self) -> Option<Duration> {
+        match self.mode {
+            Mode::SideBySide { budget } => Some(budget),
+            Mode::Criterion(_) | Mode::Smoke => None,
+        }
+    }
+
+    /// Starts a peer that is a program of its own: one of [`python`](crate::python), or one on
+    /// PATH. If it is not there it is left out, and the report says so.
+    pub fn outside(&mut self, name: &str, command: &mut Command) -> Option<Outside> {
+        match Outside::start(name, command) {
+            Ok(peer) => Some(peer),
+            Err(why) => {
+                println!(
+                    "{}: {name} is left out: {why}; scripts/bench --peers gets it",
+                    self.area
+                );
+                Line::LeftOut {
+                    area: self.area.to_owned(),
+                    name: name.to_owned(),
+                    why,
+                }
+                .append();
+                None
+            }
+        }
     }
 
     /// Begins a comparison of contenders that do the same work.
@@ -66,6 +110,7 @@ impl Bench {
             contenders: Vec::new(),
             goals: Vec::new(),
             headline: false,
+            samples: None,
         }
     }
 
@@ -74,22 +119,26 @@ impl Bench {
         Growth::new(self, name, axis, unit)
     }
 
+    /// Begins a table of figures: its columns are pairs of a name and a unit.
+    pub fn table<'a>(&'a mut self, name: &str, columns: &[(&str, &str)]) -> Table<'a> {
+        Table::new(self, name, columns)
+    }
+
     /// Says what is being done now, for whoever waits for a long run.
     pub fn progress(&self, what: &str) {
-        let seconds = self.began.elapsed().as_secs();
-        println!("[{seconds:>4} s] {}: {what}", self.area);
+        println!("{}: {what}", self.position);
     }
 
     /// Reports one figure that is not the time of an iteration, such as bytes or a share.
     pub fn figure(&mut self, name: &str, value: f64, unit: &str, goal: Option<Goal>) {
-        let verdict = goal.and_then(|goal| judge_figure(&goal, value));
+        let verdict = goal.and_then(|goal| judge_figure(&goal, value, unit));
         self.progress(&format!("{name}: {}", figure(value, unit)));
         if self.is_smoke() {
             // A smoke run uses small sizes: what it reaches says nothing about the goal.
             return;
         }
         if let Some(verdict) = &verdict {
-            println!("  {}", sentence(verdict));
+            println!("  {}", judged(verdict));
         }
         Line::Figure {
             area: self.area.to_owned(),
@@ -122,6 +171,7 @@ pub struct Comparison<'a> {
     contenders: Vec<Contender<'a>>,
     goals: Vec<Goal>,
     headline: bool,
+    samples: Option<usize>,
 }
 
 impl<'a> Comparison<'a> {
@@ -175,6 +225,13 @@ impl<'a> Comparison<'a> {
         self
     }
 
+    /// Takes so many samples of each, however fast they are: for work that changes what it works
+    /// on. The report shows the medians in a [growth](Growth::rows) alone.
+    pub fn only_samples(mut self, count: usize) -> Self {
+        self.samples = Some(count);
+        self
+    }
+
     /// Runs the contenders as the command line asked, and gives what a side-by-side run found.
     pub fn run(self) -> Vec<Row> {
         let Self {
@@ -183,6 +240,7 @@ impl<'a> Comparison<'a> {
             mut contenders,
             goals,
             headline,
+            samples,
         } = self;
         bench.progress(&name);
         match &mut bench.mode {
@@ -191,6 +249,10 @@ impl<'a> Comparison<'a> {
                     (contender.work)(1);
                     println!("  {}: works", contender.name);
                 }
+                Vec::new()
+            }
+            Mode::Criterion(_) if samples.is_some() => {
+                println!("  only with --side-by-side: criterion takes as many samples as it likes");
                 Vec::new()
             }
             Mode::Criterion(criterion) => {
@@ -204,17 +266,19 @@ impl<'a> Comparison<'a> {
                 Vec::new()
             }
             Mode::SideBySide { budget } => {
-                let rows = take_turns(&mut contenders, *budget);
+                let rows = take_turns(&mut contenders, *budget, samples);
                 let verdicts: Vec<_> = goals.iter().filter_map(|goal| judge(goal, &rows)).collect();
                 print!("{}", table(&rows, &verdicts));
-                Line::Comparison {
-                    area: bench.area.to_owned(),
-                    name,
-                    rows: rows.clone(),
-                    verdicts,
-                    headline,
+                if samples.is_none() {
+                    Line::Comparison {
+                        area: bench.area.to_owned(),
+                        name,
+                        rows: rows.clone(),
+                        verdicts,
+                        headline,
+                    }
+                    .append();
                 }
-                .append();
                 rows
             }
         }
@@ -249,13 +313,20 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Measures all contenders for about `budget` in all, one sample each in turn.
-fn take_turns(contenders: &mut [Contender<'_>], budget: Duration) -> Vec<Row> {
+/// Measures all contenders for about `budget` in all, or `count` times, one sample each in turn.
+fn take_turns(
+    contenders: &mut [Contender<'_>],
+    budget: Duration,
+    count: Option<usize>,
+) -> Vec<Row> {
     let batches: Vec<u64> = contenders.iter_mut().map(batch_size).collect();
     let mut samples: Vec<Vec<f64>> = contenders.iter().map(|_| Vec::new()).collect();
     let start = Instant::now();
     let mut rounds = 0;
-    while rounds < FEWEST_SAMPLES || start.elapsed() < budget {
+    while match count {
+        Some(count) => rounds < count,
+        None => rounds < FEWEST_SAMPLES || start.elapsed() < budget,
+    } {
         for ((contender, &batch), samples) in contenders.iter_mut().zip(&batches).zip(&mut samples)
         {
             let took = (contender.work)(batch);
@@ -320,7 +391,7 @@ mod tests {
             mode: Mode::SideBySide {
                 budget: Duration::ZERO,
             },
-            began: Instant::now(),
+            position: Position::new(),
         };
         let note = |name| {
             turns.borrow_mut().push(name);

@@ -1,7 +1,7 @@
 //! How figures move with a size.
 
 use crate::comparison::Bench;
-use crate::report::{Goal, Line, Part, Series, figure, judge_figure, sentence};
+use crate::report::{Goal, Line, Part, Row, Series, figure, judge_figure, judged};
 
 /// Figures of several contenders over the sizes of one axis. Made by [`Bench::growth`].
 #[must_use = "a growth is not reported until `report`"]
@@ -24,6 +24,24 @@ impl<'a> Growth<'a> {
             series: Vec::new(),
             goal: None,
         }
+    }
+
+    /// The medians of the same contenders over all sizes.
+    pub fn rows(mut self, runs: &[(usize, Vec<Row>)]) -> Self {
+        let Some((_, contenders)) = runs.first() else {
+            return self;
+        };
+        for contender in contenders {
+            let points = runs.iter().filter_map(|(size, rows)| {
+                let row = rows.iter().find(|row| row.name == contender.name)?;
+                Some((*size, row.median_ns))
+            });
+            self = self.series(contender.part, &contender.name, points);
+            if let Some(series) = self.series.last_mut() {
+                series.differs.clone_from(&contender.differs);
+            }
+        }
+        self
     }
 
     /// Our figures: pairs of a size and what was measured, from the smallest size on.
@@ -67,9 +85,9 @@ impl<'a> Growth<'a> {
         let verdict = self
             .goal
             .zip(grown)
-            .and_then(|(goal, grown)| judge_figure(&goal, grown));
+            .and_then(|(goal, grown)| judge_figure(&goal, grown, ""));
         if let Some(verdict) = &verdict {
-            println!("  last / first: {}", sentence(verdict));
+            println!("  last / first: {}", judged(verdict));
         }
         Line::Growth {
             area: self.bench.area.to_owned(),
@@ -94,7 +112,12 @@ impl<'a> Growth<'a> {
             .collect();
         if !points.is_empty() {
             let name = name.to_owned();
-            self.series.push(Series { part, name, points });
+            self.series.push(Series {
+                part,
+                name,
+                points,
+                differs: None,
+            });
         }
         self
     }

@@ -9,7 +9,8 @@
 //! | `cargo bench --bench NAME -- --test` | each contender once, to see that it works |
 //!
 //! Turns are what makes a ratio honest on a shared machine: whatever slows one contender
-//! down for a second slows its neighbours down too.
+//! down for a second slows its neighbours down too. A peer that is a program of its own takes
+//! turns as well: [`Bench::outside`].
 //!
 //! ```no_run
 //! use benches::{Bench, Goal};
@@ -36,8 +37,17 @@
 pub mod chart;
 mod comparison;
 mod growth;
+mod outside;
 mod report;
+mod steps;
+mod table;
 
 pub use comparison::{Bench, Comparison};
 pub use growth::Growth;
-pub use report::{Goal, Line, Part, Row, Series, Verdict, duration, figure, sentence, target};
+pub use outside::{Outside, python};
+pub use report::{
+    Cell, Column, Goal, Line, Part, Row, Series, TableRow, Verdict, duration, figure, sentence,
+    target, thousands,
+};
+pub use steps::Step;
+pub use table::{Figure, Table};

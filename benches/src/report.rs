@@ -124,6 +124,9 @@ pub struct Series {
     pub name: String,
     /// Sizes and figures, from the smallest size to the largest.
     pub points: Vec<(f64, f64)>,
+    /// What it does less or more than we do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub differs: Option<String>,
 }
 
 impl Series {
@@ -144,6 +147,42 @@ pub struct Verdict {
     pub reached: f64,
     /// Whether that is enough.
     pub met: bool,
+    /// The unit of a single figure.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unit: String,
+}
+
+/// A column of a table of figures.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Column {
+    /// What was measured.
+    pub name: String,
+    /// Its unit.
+    pub unit: String,
+}
+
+/// A row of a table of figures.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct TableRow {
+    /// Its part in the comparison.
+    pub part: Part,
+    /// Its name.
+    pub name: String,
+    /// A figure for each column, where there is one.
+    pub cells: Vec<Option<Cell>>,
+    /// What it does less or more than we do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub differs: Option<String>,
+}
+
+/// A figure in a table.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Cell {
+    /// The figure.
+    pub value: f64,
+    /// Its goal, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
 }
 
 /// One line of the report file.
@@ -193,6 +232,26 @@ pub enum Line {
         /// Its goal, if it has one.
         verdict: Option<Verdict>,
     },
+    /// Figures of several contenders.
+    Table {
+        /// The crate or part of one.
+        area: String,
+        /// What was done.
+        name: String,
+        /// What was measured.
+        columns: Vec<Column>,
+        /// Who did it.
+        rows: Vec<TableRow>,
+    },
+    /// A contender that could not take part.
+    LeftOut {
+        /// The crate or part of one.
+        area: String,
+        /// The contender.
+        name: String,
+        /// Why it could not.
+        why: String,
+    },
 }
 
 impl Line {
@@ -201,28 +260,44 @@ impl Line {
         match self {
             Self::Comparison { area, .. }
             | Self::Growth { area, .. }
-            | Self::Figure { area, .. } => area,
+            | Self::Figure { area, .. }
+            | Self::Table { area, .. }
+            | Self::LeftOut { area, .. } => area,
         }
     }
 
-    /// What was done or measured.
-    pub fn name(&self) -> &str {
+    /// The goals of this line, judged, each with what it is about.
+    pub fn verdicts(&self) -> Vec<(String, &Verdict)> {
         match self {
-            Self::Comparison { name, .. }
-            | Self::Growth { name, .. }
-            | Self::Figure { name, .. } => name,
-        }
-    }
-
-    /// The goals of this line, judged.
-    pub fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
-        let (many, one) = match self {
-            Self::Comparison { verdicts, .. } => (verdicts.as_slice(), None),
-            Self::Growth { verdict, .. } | Self::Figure { verdict, .. } => {
-                (&[][..], verdict.as_ref())
+            Self::Comparison { name, verdicts, .. } => {
+                verdicts.iter().map(|v| (name.clone(), v)).collect()
             }
-        };
-        many.iter().chain(one)
+            Self::Growth { name, verdict, .. } => {
+                let name = format!("{name}, last / first");
+                verdict.iter().map(|v| (name.clone(), v)).collect()
+            }
+            Self::Figure { name, verdict, .. } => {
+                verdict.iter().map(|v| (name.clone(), v)).collect()
+            }
+            Self::Table {
+                name,
+                columns,
+                rows,
+                ..
+            } => {
+                let cells = rows.iter().flat_map(|row| {
+                    let cells = columns.iter().zip(&row.cells);
+                    cells.map(move |(column, cell)| (row, column, cell))
+                });
+                cells
+                    .filter_map(|(row, column, cell)| {
+                        let verdict = cell.as_ref()?.verdict.as_ref()?;
+                        Some((format!("{name}, {}, {}", row.name, column.name), verdict))
+                    })
+                    .collect()
+            }
+            Self::LeftOut { .. } => Vec::new(),
+        }
     }
 
     /// Appends this line to the file named by `BENCH_REPORT`, if there is one.
@@ -261,19 +336,27 @@ pub(crate) fn judge(goal: &Goal, rows: &[Row]) -> Option<Verdict> {
         Aim::P99AtMost { ms } => (ours.p99_ns / 1e6, ours.p99_ns / 1e6 <= *ms),
         Aim::AtLeast { .. } | Aim::AtMost { .. } => return None,
     };
-    let goal = goal.clone();
-    Some(Verdict { goal, reached, met })
+    Some(Verdict {
+        goal: goal.clone(),
+        reached,
+        met,
+        unit: String::new(),
+    })
 }
 
 /// Judges `goal` by a single figure. `None` if the goal speaks of a comparison.
-pub(crate) fn judge_figure(goal: &Goal, reached: f64) -> Option<Verdict> {
+pub(crate) fn judge_figure(goal: &Goal, reached: f64, unit: &str) -> Option<Verdict> {
     let met = match &goal.aim {
         Aim::AtLeast { value } => reached >= *value,
         Aim::AtMost { value } => reached <= *value,
         _ => return None,
     };
-    let goal = goal.clone();
-    Some(Verdict { goal, reached, met })
+    Some(Verdict {
+        goal: goal.clone(),
+        reached,
+        met,
+        unit: unit.to_owned(),
+    })
 }
 
 /// The rows as a table for people, with each one's ratio to ours.
@@ -292,37 +375,48 @@ pub(crate) fn table(rows: &[Row], verdicts: &[Verdict]) -> String {
         );
     }
     for verdict in verdicts {
-        let _ = writeln!(text, "  {}", sentence(verdict));
+        let _ = writeln!(text, "  {}", judged(verdict));
     }
     text
 }
 
 /// What was asked for, in a few characters for a table.
-pub fn target(goal: &Goal) -> String {
-    match &goal.aim {
+pub fn target(verdict: &Verdict) -> String {
+    match &verdict.goal.aim {
         Aim::AtMostFloor { ratio } => format!("≤ {ratio} of the floor"),
         Aim::PeerAtLeast { ratio, .. } => format!("≥ {ratio} times ours"),
         Aim::MedianAtMost { ms } => format!("p50 ≤ {ms} ms"),
         Aim::P99AtMost { ms } => format!("p99 ≤ {ms} ms"),
-        Aim::AtLeast { value } => format!("≥ {value}"),
-        Aim::AtMost { value } => format!("≤ {value}"),
+        Aim::AtLeast { value } => format!("≥ {}", figure(*value, &verdict.unit)),
+        Aim::AtMost { value } => format!("≤ {}", figure(*value, &verdict.unit)),
     }
 }
 
-/// A figure for people: a time if its unit is `ns`, else with as many digits as tell something.
+/// A figure for people: a time if its unit is `ns`.
 pub fn figure(value: f64, unit: &str) -> String {
-    let number = match value.abs() {
-        _ if unit == "ns" => return duration(value),
-        _ if value.fract() == 0.0 => thousands(value),
-        size if size >= 100.0 => thousands(value.round()),
+    match unit {
+        "ns" => duration(value),
+        _ => format!("{} {unit}", digits(value)).trim_end().to_owned(),
+    }
+}
+
+/// As many digits as tell something.
+fn digits(value: f64) -> String {
+    match value.abs() {
+        _ if value.fract() == 0.0 => grouped(value),
+        size if size >= 100.0 => grouped(value.round()),
         size if size >= 10.0 => format!("{value:.1}"),
         size if size >= 0.01 => format!("{value:.2}"),
         _ => format!("{value:.4}"),
-    };
-    format!("{number} {unit}").trim_end().to_owned()
+    }
 }
 
-fn thousands(value: f64) -> String {
+/// A number with commas.
+pub fn thousands(number: usize) -> String {
+    grouped(number as f64)
+}
+
+fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {
@@ -338,33 +432,42 @@ fn thousands(value: f64) -> String {
     }
 }
 
-/// A verdict as a sentence.
+/// What was reached and what was asked for.
 pub fn sentence(verdict: &Verdict) -> String {
-    let met = if verdict.met { "met" } else { "MISSED" };
-    let reached = verdict.reached;
+    let (reached, unit) = (verdict.reached, &verdict.unit);
     match &verdict.goal.aim {
         Aim::AtMostFloor { ratio } => {
-            format!("goal {met}: ours / floor {reached:.2}, at most {ratio:.2}")
+            format!("ours / floor {}, goal at most {ratio}", digits(reached))
         }
         Aim::PeerAtLeast { peer, ratio } => {
-            format!("goal {met}: {peer} / ours {reached:.2}, at least {ratio:.2}")
+            format!("{peer} / ours {}, goal at least {ratio}", digits(reached))
         }
-        Aim::MedianAtMost { ms } => {
-            format!("goal {met}: p50 {reached:.3} ms, at most {ms} ms")
+        Aim::MedianAtMost { ms } => format!("p50 {reached:.3} ms, goal at most {ms} ms"),
+        Aim::P99AtMost { ms } => format!("p99 {reached:.3} ms, goal at most {ms} ms"),
+        Aim::AtLeast { value } => {
+            let (reached, value) = (figure(reached, unit), figure(*value, unit));
+            format!("{reached}, goal at least {value}")
         }
-        Aim::P99AtMost { ms } => format!("goal {met}: p99 {reached:.3} ms, at most {ms} ms"),
-        Aim::AtLeast { value } => format!("goal {met}: {reached:.3}, at least {value}"),
-        Aim::AtMost { value } => format!("goal {met}: {reached:.3}, at most {value}"),
+        Aim::AtMost { value } => {
+            let (reached, value) = (figure(reached, unit), figure(*value, unit));
+            format!("{reached}, goal at most {value}")
+        }
     }
+}
+
+/// The same for who watches the run.
+pub(crate) fn judged(verdict: &Verdict) -> String {
+    let met = if verdict.met { "met" } else { "MISSED" };
+    format!("{met}: {}", sentence(verdict))
 }
 
 /// A time for people.
 pub fn duration(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0} ns"),
-        ns if ns < 1e6 => format!("{:.2} µs", ns / 1e3),
-        ns if ns < 1e9 => format!("{:.2} ms", ns / 1e6),
-        ns => format!("{:.2} s", ns / 1e9),
+        ns if ns < 1e6 => format!("{} µs", digits(ns / 1e3)),
+        ns if ns < 1e9 => format!("{} ms", digits(ns / 1e6)),
+        ns => format!("{} s", digits(ns / 1e9)),
     }
 }
 
@@ -411,7 +514,7 @@ mod tests {
         assert_eq!(figure(12.34, "MiB"), "12.3 MiB");
         assert_eq!(figure(0.956, ""), "0.96");
         assert_eq!(figure(0.0, "%"), "0 %");
-        assert_eq!(figure(12_340.0, "ns"), "12.34 µs");
+        assert_eq!(figure(12_340.0, "ns"), "12.3 µs");
     }
 
     #[test]

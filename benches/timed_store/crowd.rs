@@ -4,43 +4,75 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use benches::{Bench, Goal};
+use benches::{Bench, Figure, Goal, thousands};
 use timed_store::Durability;
 
 use crate::peers::Sqlite;
-use crate::{Places, now_ms, open, value};
+use crate::{Places, now_ms, open, sizes, value};
 
 const PART: &str = "BENCH_TIMED_STORE_PART";
 
-/// FULL last: it is the slowest, and would still be writing when the next one begins.
-const PARTS: [&str; 5] = [
-    "restore",
-    "store",
-    "store-durably",
-    "sqlite-normal",
-    "sqlite-full",
+/// What members do, and as whom the report knows them. FULL last: it is the slowest, and would
+/// still be writing when the next one begins.
+const PARTS: [(&str, &str); 5] = [
+    ("restore", "restore"),
+    ("store", "store"),
+    ("store-durably", "store, Durability::Power"),
+    ("sqlite-normal", "SQLite NORMAL, handle kept"),
+    ("sqlite-full", "SQLite FULL, handle kept"),
 ];
 
 pub(crate) fn is_member() -> bool {
     std::env::var_os(PART).is_some()
 }
 
-/// Eight processes on stores of `size` entries.
-pub(crate) fn compare(bench: &mut Bench, size: usize) {
-    for part in PARTS {
-        let crowd = Crowd::run(bench, part, size, 8);
-        let name = |what: &str| format!("8 processes, {size} entries, {part}: {what}");
-        let goal = (!part.starts_with("sqlite")).then(|| Goal::at_least(0.95));
-        bench.figure(&name("Jain index"), crowd.jain(), "", goal);
-        bench.figure(&name("operations"), crowd.rate(), "a second", None);
-        bench.figure(&name("largest p99"), crowd.worst_p99_ms(), "ms", None);
+/// How long a crowd is at work.
+pub(crate) fn length(bench: &Bench) -> Duration {
+    Duration::from_millis(match (bench.is_smoke(), bench.is_full()) {
+        (true, _) => 50,
+        (_, false) => 600,
+        (_, true) => 3_000,
+    })
+}
+
+/// Eight processes on stores of each size.
+pub(crate) fn compare(bench: &mut Bench) {
+    for &size in sizes(bench).iter().filter(|size| **size != 100) {
+        let crowds = PARTS.map(|(part, name)| (name, Crowd::run(bench, part, size, 8)));
+        // Readers share the lock, and could hold it for ever between them.
+        let mixed = Crowd::run(bench, "store-among-readers", size, 8);
+        let title = format!("8 processes at once, {} entries", thousands(size));
+        let mut table = bench.table(
+            &title,
+            &[
+                ("operations a second", ""),
+                ("evenness (Jain index)", ""),
+                ("p99 of the slowest", "ms"),
+            ],
+        );
+        for (name, crowd) in &crowds {
+            let (rate, jain) = (crowd.rate().into(), Figure::from(crowd.jain()));
+            let p99 = crowd.worst_p99_ms().into();
+            table = if is_sqlite(name) {
+                table.peer(name, [rate, jain, p99]).differs(IN_PLACE)
+            } else {
+                table.ours(name, [rate, jain.goal(Goal::at_least(0.95)), p99])
+            };
+        }
+        let readers: f64 = (1..8).map(|member| mixed.rate_of(member)).sum();
+        let alone = |rate: f64| [rate.into(), Figure::none(), Figure::none()];
+        table
+            .ours("store, by one among seven readers", alone(mixed.rate_of(0)))
+            .ours("restore, by the seven readers", alone(readers))
+            .report();
     }
-    // Readers share the lock, and could hold it for ever between them.
-    let crowd = Crowd::run(bench, "store-among-readers", size, 8);
-    let name = |what: &str| format!("{size} entries, one stores, seven restore: {what}");
-    bench.figure(&name("stores"), crowd.rate_of(0), "a second", None);
-    let readers = (1..8).map(|member| crowd.rate_of(member)).sum();
-    bench.figure(&name("restores"), readers, "a second", None);
+}
+
+const IN_PLACE: &str = "keeps its connection open; writes one row, not the file; who finds the \
+     database locked sleeps and tries again, so that some hardly get a turn";
+
+fn is_sqlite(name: &str) -> bool {
+    name.starts_with("SQLite")
 }
 
 /// From one writer to 32.
@@ -50,26 +82,23 @@ pub(crate) fn grow(bench: &mut Bench) {
     } else {
         &[1, 2, 4, 8, 16, 32]
     };
-    let parts = [
-        ("store", "store"),
-        ("store-durably", "store, Durability::Power"),
-        ("sqlite-normal", "SQLite NORMAL, handle kept"),
-        ("sqlite-full", "SQLite FULL, handle kept"),
-    ];
-    let crowds = parts.map(|(part, name)| {
-        let crowds: Vec<_> = writers
-            .iter()
-            .map(|&members| (members, Crowd::run(bench, part, 10, members)))
-            .collect();
-        (name, crowds)
-    });
-    let report = |bench: &mut Bench, name: &str, unit: &str, figure: fn(&Crowd) -> f64| {
-        let mut growth = bench.growth(name, "writers", unit);
+    let parts = PARTS.iter().filter(|(part, _)| *part != "restore");
+    let crowds: Vec<_> = parts
+        .map(|&(part, name)| {
+            let crowds: Vec<_> = writers
+                .iter()
+                .map(|&members| (members, Crowd::run(bench, part, 10, members)))
+                .collect();
+            (name, crowds)
+        })
+        .collect();
+    let report = |bench: &mut Bench, name: &str, figure: fn(&Crowd) -> f64| {
+        let mut growth = bench.growth(name, "writers", "");
         for (name, crowds) in &crowds {
             let points = crowds
                 .iter()
                 .map(|(members, crowd)| (*members, figure(crowd)));
-            growth = if name.starts_with("SQLite") {
+            growth = if is_sqlite(name) {
                 growth.peer(name, points)
             } else {
                 growth.ours(name, points)
@@ -77,8 +106,12 @@ pub(crate) fn grow(bench: &mut Bench) {
         }
         growth.report();
     };
-    report(bench, "stores, 10 entries", "a second", Crowd::rate);
-    report(bench, "Jain index of stores, 10 entries", "", Crowd::jain);
+    report(bench, "stores a second, 10 entries", Crowd::rate);
+    report(
+        bench,
+        "evenness (Jain index) of stores, 10 entries",
+        Crowd::jain,
+    );
 }
 
 /// What each process of a crowd has got done.
@@ -95,12 +128,7 @@ struct Member {
 impl Crowd {
     fn run(bench: &Bench, part: &str, size: usize, members: usize) -> Self {
         bench.progress(&format!("{members} processes, {size} entries, {part}"));
-        let full = std::env::var("BENCH_MODE").is_ok_and(|mode| mode == "full");
-        let length = Duration::from_millis(match (bench.is_smoke(), full) {
-            (true, _) => 50,
-            (_, false) => 600,
-            (_, true) => 3_000,
-        });
+        let length = length(bench);
         let places = Places::new(size);
         let database = places.path("s.db");
         let path = match part {

@@ -14,7 +14,8 @@ pub(crate) fn growth(bench: &mut Bench) {
     let mut panes = Panes::start("replier", sizes[0]);
     let mut ours = Vec::new();
     let mut polling = Vec::new();
-    let mut libtmux = Vec::new();
+    let mut libtmux = libtmux(bench, &panes);
+    let mut looking = Vec::new();
     let mut number = 5_000_000;
     for &size in sizes {
         bench.progress(&format!("{size} panes"));
@@ -68,13 +69,12 @@ pub(crate) fn growth(bench: &mut Bench) {
             }
         });
         polling.push((size, late[late.len() / 2], share));
-        if python_has_libtmux() {
-            let time = seconds(2.0);
-            let before = nanoseconds(bus.server);
-            let own = peer(&panes, &["idle", &time.as_secs_f64().to_string()]);
-            let server = (nanoseconds(bus.server) - before) as f64 / time.as_nanos() as f64 * 100.0;
-            // Its own share it tells itself, without the time in which python starts.
-            libtmux.push((size, own.trim().parse::<f64>().unwrap() + server));
+        if let Some(libtmux) = &mut libtmux {
+            let (before, start) = (nanoseconds(bus.server), Instant::now());
+            let own = libtmux.ask(&format!("look {}", seconds(1.0).as_secs_f64()));
+            let used = (nanoseconds(bus.server) - before) as f64;
+            let server = used / start.elapsed().as_nanos() as f64 * 100.0;
+            looking.push((size, own.parse::<f64>().unwrap() + server));
         }
     }
     let last = ours.last().map_or(0.0, |&(.., idle, _)| idle);
@@ -89,7 +89,7 @@ pub(crate) fn growth(bench: &mut Bench) {
         .growth(
             "round trips a second, all panes asking at once",
             "panes",
-            "1/s",
+            "",
         )
         .ours(
             "send_message, get_response",
@@ -111,7 +111,7 @@ pub(crate) fn growth(bench: &mut Bench) {
             "the specification's polling",
             polling.iter().map(|p| (p.0, p.2)),
         )
-        .peer("libtmux, polling each 500 ms", libtmux)
+        .peer("libtmux, polling each 500 ms", looking)
         .report();
     bench
         .growth("resident memory of the host and its client", "panes", "MiB")

@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use benches::{Line, Part, Row, Series, Verdict, chart, duration, figure, sentence, target};
+use benches::{
+    Column, Line, Part, Row, Series, TableRow, Verdict, chart, duration, figure, sentence, target,
+};
 
 fn main() {
     let mut args = std::env::args_os().skip(1);
@@ -15,9 +17,10 @@ fn main() {
         std::process::exit(2);
     };
     let text = std::fs::read_to_string(&figures).expect("the figures are readable");
-    let lines = merged(text.lines().map(|line| {
-        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in: {line}"))
-    }));
+    let lines: Vec<Line> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in: {line}")))
+        .collect();
     let folder = Path::new(&folder);
     let charts = folder.join("charts");
     std::fs::create_dir_all(&charts).expect("the report's folder can be made");
@@ -39,34 +42,16 @@ fn main() {
     std::fs::write(folder.join("REPORT.md"), report).expect("the report can be written");
 }
 
-/// Peers that ran as programs of their own report under the same name: one comparison.
-fn merged(lines: impl Iterator<Item = Line>) -> Vec<Line> {
-    let mut merged: Vec<Line> = Vec::new();
-    for mut line in lines {
-        let same = merged
-            .iter_mut()
-            .find(|known| known.area() == line.area() && known.name() == line.name());
-        match (same, &mut line) {
-            (Some(Line::Comparison { rows, .. }), Line::Comparison { rows: more, .. }) => {
-                rows.append(more);
-            }
-            (Some(Line::Growth { series, .. }), Line::Growth { series: more, .. }) => {
-                series.append(more);
-            }
-            _ => merged.push(line),
-        }
-    }
-    merged
-}
-
 /// What the figures were measured on.
 fn head() -> String {
     let mode = std::env::var("BENCH_MODE").unwrap_or_else(|_| "short".to_owned());
     let mut head = format!(
         "# Benchmarks\n\nWritten by `scripts/bench`; a {mode} run. Contenders take turns sample by \
          sample in one run, so ratios hold better than times. In each group the floor is the \
-         least that the work could cost: raw calls, no library. Our contender is bold; ✓ is a \
-         goal met, ✗ one missed, and what is missed is explained below its table.\n\n"
+         least that the work could cost: raw calls, no library. Ours is bold; peers are compared \
+         with the first of ours. p50 is the median; a p99 with ° is the slowest of fewer than 100 \
+         samples. ✓ is a goal met, ✗ one missed, and what is missed is explained at the end of \
+         its section.\n\n"
     );
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu
@@ -84,6 +69,8 @@ fn head() -> String {
         let printed = Command::new(program).arg(arg).output();
         let printed = printed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
         let version = printed.as_deref().map_or("not here", str::trim);
+        // Redis goes on with how it was built.
+        let version = version.split(" sha=").next().unwrap_or(version);
         let _ = writeln!(head, "- {program}: {version}");
     }
     // Put together by scripts/bench, which knows where the peers come from.
@@ -95,38 +82,44 @@ fn head() -> String {
 
 /// How many goals are met.
 fn summary(lines: &[Line]) -> String {
-    let verdicts: Vec<&Verdict> = lines.iter().flat_map(Line::verdicts).collect();
-    let met = verdicts.iter().filter(|verdict| verdict.met).count();
+    let verdicts: Vec<_> = lines.iter().flat_map(Line::verdicts).collect();
+    let met = verdicts.iter().filter(|(_, verdict)| verdict.met).count();
     format!("- goals: {met} of {} met\n", verdicts.len())
 }
 
 fn section(report: &mut String, area: &str, lines: &[&Line]) {
-    let mut notes: Vec<String> = Vec::new();
-    let _ = writeln!(report, "\n## {area}\n\n![{area}](charts/{area}.svg)\n");
-    let _ = writeln!(
-        report,
-        "| work | contender | p50 | p99 | ours / floor | peer / ours | goal |"
-    );
-    let _ = writeln!(report, "|---|---|---:|---:|---:|---:|---|");
-    for line in lines {
-        match line {
+    let mut notes = Notes::default();
+    let _ = writeln!(report, "\n## {area}\n\n![{area}](charts/{area}.svg)");
+    let is_headline = |line: &&&Line| matches!(line, Line::Comparison { headline: true, .. });
+    let is_other = |line: &&&Line| {
+        matches!(
+            line,
             Line::Comparison {
-                name,
-                rows,
-                verdicts,
+                headline: false,
                 ..
-            } => comparison(report, name, rows, verdicts, &mut notes),
-            Line::Figure {
-                name,
-                value,
-                unit,
-                verdict,
-                ..
-            } => {
-                let (value, goal) = (figure(*value, unit), marks(verdict));
-                let _ = writeln!(report, "| {name} | | {value} | | | | {goal} |");
             }
-            Line::Growth { .. } => {}
+        )
+    };
+    comparisons(report, lines.iter().filter(is_headline), &mut notes);
+    let others = lines.iter().filter(is_other).count();
+    if others > 0 {
+        let _ = writeln!(
+            report,
+            "\n<details><summary>Also compared, not in the chart: {others}</summary>"
+        );
+        comparisons(report, lines.iter().filter(is_other), &mut notes);
+        report.push_str("\n</details>\n");
+    }
+    figures(report, lines);
+    for line in lines {
+        if let Line::Table {
+            name,
+            columns,
+            rows,
+            ..
+        } = line
+        {
+            table(report, name, columns, rows, &mut notes);
         }
     }
     for line in lines {
@@ -139,29 +132,74 @@ fn section(report: &mut String, area: &str, lines: &[&Line]) {
             ..
         } = line
         {
-            growth(report, name, axis, unit, series);
+            growth(report, name, axis, unit, series, &mut notes);
             if verdict.is_some() {
                 let _ = writeln!(report, "\nLast / first of ours: {}", marks(verdict));
             }
         }
     }
-    if !notes.is_empty() {
-        report.push_str("\nWhere a contender does less or more than we do:\n\n");
+    notes.list(report);
+    left_out(report, lines);
+    missed(report, lines);
+}
+
+/// What contenders do less or more than we do, each said once.
+#[derive(Default)]
+struct Notes(Vec<(String, Vec<String>)>);
+
+impl Notes {
+    /// A contender's name for a table: ours bold, and with the number of its note.
+    fn name(&mut self, part: Part, name: &str, differs: Option<&String>) -> String {
+        let mut shown = match part {
+            Part::Ours => format!("**{name}**"),
+            Part::Floor | Part::Peer => name.to_owned(),
+        };
+        if let Some(differs) = differs {
+            let known = self.0.iter().position(|(note, _)| note == differs);
+            let at = known.unwrap_or_else(|| {
+                self.0.push((differs.clone(), Vec::new()));
+                self.0.len() - 1
+            });
+            let names = &mut self.0[at].1;
+            if !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
+            }
+            let _ = write!(shown, " ({})", at + 1);
+        }
+        shown
     }
-    for (i, note) in notes.iter().enumerate() {
-        let _ = writeln!(report, "{}. {note}", i + 1);
+
+    fn list(&self, report: &mut String) {
+        if !self.0.is_empty() {
+            report.push_str("\nWhere a contender does less or more than the first of ours:\n\n");
+        }
+        for (i, (note, names)) in self.0.iter().enumerate() {
+            let _ = writeln!(report, "{}. {}: {note}", i + 1, names.join("; "));
+        }
     }
-    let missed: Vec<(&str, &Verdict)> = lines
-        .iter()
-        .flat_map(|line| line.verdicts().map(|verdict| (line.name(), verdict)))
-        .filter(|(_, verdict)| !verdict.met)
-        .collect();
-    if !missed.is_empty() {
-        report.push_str("\nShort of its goal:\n\n");
+}
+
+fn comparisons<'a>(
+    report: &mut String,
+    lines: impl Iterator<Item = &'a &'a Line>,
+    notes: &mut Notes,
+) {
+    let mut lines = lines.peekable();
+    if lines.peek().is_none() {
+        return;
     }
-    for (name, verdict) in missed {
-        let limit = verdict.goal.limit().unwrap_or("no reason found yet");
-        let _ = writeln!(report, "- {name}: {}: {limit}", sentence(verdict));
+    report.push_str("\n| work | contender | p50 | p99 | ours / floor | peer / ours | goal |\n");
+    report.push_str("|---|---|---:|---:|---:|---:|---|\n");
+    for line in lines {
+        if let Line::Comparison {
+            name,
+            rows,
+            verdicts,
+            ..
+        } = line
+        {
+            comparison(report, name, rows, verdicts, notes);
+        }
     }
 }
 
@@ -170,50 +208,93 @@ fn comparison(
     name: &str,
     rows: &[Row],
     verdicts: &[Verdict],
-    notes: &mut Vec<String>,
+    notes: &mut Notes,
 ) {
-    let median = |part| {
-        let row = rows.iter().find(|row| row.part == part);
-        row.map(|row| row.median_ns)
-    };
-    let (floor, ours) = (median(Part::Floor), median(Part::Ours));
+    let first = |part| rows.iter().find(|row| row.part == part);
+    let (floor, ours) = (first(Part::Floor), first(Part::Ours));
     let mut work = name;
     for row in rows {
-        let ratio =
-            |to: Option<f64>| to.map_or(String::new(), |to| format!("{:.2}", row.median_ns / to));
+        let ratio = |to: Option<&Row>| {
+            to.map_or(String::new(), |to| figure(row.median_ns / to.median_ns, ""))
+        };
         let (to_floor, to_ours) = match row.part {
             Part::Floor => (String::new(), String::new()),
             Part::Ours => (ratio(floor), String::new()),
             Part::Peer => (String::new(), ratio(ours)),
         };
-        let mut name = match row.part {
-            Part::Ours => format!("**{}**", row.name),
-            _ => row.name.clone(),
-        };
-        if let Some(differs) = &row.differs {
-            let note = format!("{}: {differs}", row.name);
-            let known = notes.iter().position(|known| *known == note);
-            let number = known.unwrap_or_else(|| {
-                notes.push(note);
-                notes.len() - 1
-            });
-            let _ = write!(name, " ({})", number + 1);
-        }
-        // A goal about a peer stands in that peer's row, the others in ours.
+        let name = notes.name(row.part, &row.name, row.differs.as_ref());
+        // A goal about a peer stands in that peer's row, the others in the first of ours.
+        let is_first = ours.is_some_and(|ours| std::ptr::eq(ours, row));
         let goals = marks(verdicts.iter().filter(|verdict| match verdict.goal.peer() {
             Some(peer) => peer == row.name,
-            None => row.part == Part::Ours,
+            None => is_first,
         }));
+        let few = if row.samples < 100 { " °" } else { "" };
         let (p50, p99) = (duration(row.median_ns), duration(row.p99_ns));
         let _ = writeln!(
             report,
-            "| {work} | {name} | {p50} | {p99} | {to_floor} | {to_ours} | {goals} |"
+            "| {work} | {name} | {p50} | {p99}{few} | {to_floor} | {to_ours} | {goals} |"
         );
         work = "";
     }
 }
 
-fn growth(report: &mut String, name: &str, axis: &str, unit: &str, series: &[Series]) {
+/// The single figures of an area in one table.
+fn figures(report: &mut String, lines: &[&Line]) {
+    let mut head = "\n| ours | | goal |\n|---|---:|---|\n";
+    for line in lines {
+        if let Line::Figure {
+            name,
+            value,
+            unit,
+            verdict,
+            ..
+        } = line
+        {
+            let (value, goal) = (figure(*value, unit), marks(verdict));
+            let _ = writeln!(report, "{head}| {name} | {value} | {goal} |");
+            head = "";
+        }
+    }
+}
+
+fn table(
+    report: &mut String,
+    name: &str,
+    columns: &[Column],
+    rows: &[TableRow],
+    notes: &mut Notes,
+) {
+    let _ = write!(report, "\n| {name} |");
+    for column in columns {
+        let _ = write!(report, " {} |", column.name);
+    }
+    let _ = writeln!(report, "\n|---|{}", "---:|".repeat(columns.len()));
+    for row in rows {
+        let name = notes.name(row.part, &row.name, row.differs.as_ref());
+        let _ = write!(report, "| {name} |");
+        for (column, cell) in columns.iter().zip(&row.cells) {
+            let shown = cell.as_ref().map_or(String::new(), |cell| {
+                let value = figure(cell.value, &column.unit);
+                match &cell.verdict {
+                    Some(verdict) => format!("{value} ({})", marks([verdict])),
+                    None => value,
+                }
+            });
+            let _ = write!(report, " {shown} |");
+        }
+        report.push('\n');
+    }
+}
+
+fn growth(
+    report: &mut String,
+    name: &str,
+    axis: &str,
+    unit: &str,
+    series: &[Series],
+    notes: &mut Notes,
+) {
     let mut sizes: Vec<f64> = series
         .iter()
         .flat_map(|series| series.points.iter().map(|point| point.0))
@@ -228,10 +309,7 @@ fn growth(report: &mut String, name: &str, axis: &str, unit: &str, series: &[Ser
     report.push_str(&"---:|".repeat(sizes.len() + 1));
     report.push('\n');
     for series in series {
-        let name = match series.part {
-            Part::Ours => format!("**{}**", series.name),
-            _ => series.name.clone(),
-        };
+        let name = notes.name(series.part, &series.name, series.differs.as_ref());
         let _ = write!(report, "| {name} |");
         for size in &sizes {
             let point = series.points.iter().find(|point| point.0 == *size);
@@ -245,13 +323,55 @@ fn growth(report: &mut String, name: &str, axis: &str, unit: &str, series: &[Ser
     }
 }
 
+/// Who could not take part, each said once.
+fn left_out(report: &mut String, lines: &[&Line]) {
+    let mut said = Vec::new();
+    for line in lines {
+        if let Line::LeftOut { name, why, .. } = line
+            && !said.contains(&name)
+        {
+            said.push(name);
+            let _ = writeln!(
+                report,
+                "\n{name} is left out: {why}. `scripts/bench --peers` gets it."
+            );
+        }
+    }
+}
+
+/// Every goal that is missed; those that are held back by the same thing stand together.
+fn missed(report: &mut String, lines: &[&Line]) {
+    let missed: Vec<(String, &Verdict)> = lines
+        .iter()
+        .flat_map(|line| line.verdicts())
+        .filter(|(_, verdict)| !verdict.met)
+        .collect();
+    let mut limits: Vec<Option<&str>> = Vec::new();
+    for (_, verdict) in &missed {
+        if !limits.contains(&verdict.goal.limit()) {
+            limits.push(verdict.goal.limit());
+        }
+    }
+    if !missed.is_empty() {
+        report.push_str("\nShort of the goal, and why:\n\n");
+    }
+    for limit in limits {
+        let held = missed.iter().filter(|(_, v)| v.goal.limit() == limit);
+        let names: Vec<String> = held
+            .map(|(name, verdict)| format!("{name}: {}", sentence(verdict)))
+            .collect();
+        let reason = limit.unwrap_or("no reason found yet");
+        let _ = writeln!(report, "- {}. Why: {reason}.", names.join("; "));
+    }
+}
+
 /// Goals in a few characters, each with whether it is met.
 fn marks<'a>(verdicts: impl IntoIterator<Item = &'a Verdict>) -> String {
     let marks: Vec<String> = verdicts
         .into_iter()
         .map(|verdict| {
             let mark = if verdict.met { '✓' } else { '✗' };
-            format!("{} {mark}", target(&verdict.goal))
+            format!("{} {mark}", target(verdict))
         })
         .collect();
     marks.join(", ")

@@ -1,0 +1,25 @@
+//! The tokenizer that we did not choose.
+//!
+//! `bpe_openai_peer TEXT`; the request `count` is answered by the text's tokens, a number by the
+//! nanoseconds that a count takes if it is done so many times.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+fn main() {
+    let text = std::env::args()
+        .nth(1)
+        .expect("usage: bpe_openai_peer TEXT");
+    let tokenizer = bpe_openai::o200k_base();
+    peers::serve(|request| match request {
+        "count" => tokenizer.count(text.as_str()) as u128,
+        times => {
+            let times: u32 = times.parse().expect("`count` or a number of times");
+            let start = Instant::now();
+            for _ in 0..times {
+                black_box(tokenizer.count(black_box(text.as_str())));
+            }
+            (start.elapsed() / times).as_nanos()
+        }
+    });
+}
