@@ -15,6 +15,7 @@ const TITLE: f64 = 26.0;
 
 /// A plot of growth: two stand side by side.
 const PLOT_WIDTH: f64 = WIDTH / 2.0;
+const PLOT_TOP: f64 = 34.0;
 const PLOT_HEIGHT: f64 = 150.0;
 const KEY_LINE: f64 = 15.0;
 
@@ -75,12 +76,15 @@ pub fn draw(heading: &str, lines: &[&Line]) -> String {
         concat!(
             r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h:.0}" "##,
             r##"font-family="system-ui, sans-serif" font-size="12">"##,
-            r##"<rect width="{w}" height="{h:.0}" fill="#ffffff"/>"##,
+            // A card of its own, so that it reads the same on a dark page.
+            r##"<rect x="0.5" y="0.5" width="{cw}" height="{ch:.0}" rx="6" fill="#ffffff" stroke="#d0d7de"/>"##,
             r##"<text x="16" y="26" font-size="16" font-weight="600" fill="{colour}">{heading}</text>"##,
             "{body}</svg>\n",
         ),
         w = WIDTH,
         h = y + 12.0,
+        cw = WIDTH - 1.0,
+        ch = y + 11.0,
         colour = TEXT,
         heading = escape(heading),
         body = body,
@@ -102,7 +106,7 @@ fn bars(svg: &mut String, top: f64, groups: &[(&str, &[Row])]) -> f64 {
     let room = WIDTH - LABEL - VALUE;
     let _ = write!(
         svg,
-        r##"<text x="16" y="{}" fill="{QUIET}">median time, logarithmic: shorter is better; ours is blue, the raw floor grey</text>"##,
+        r##"<text x="16" y="{}" fill="{QUIET}">median time, logarithmic: shorter is better; ours is blue, the raw floor grey, peers yellow</text>"##,
         top + 6.0,
     );
     let mut y = top + 14.0;
@@ -125,7 +129,7 @@ fn bars(svg: &mut String, top: f64, groups: &[(&str, &[Row])]) -> f64 {
                 ),
                 lx = LABEL - 10.0,
                 ty = y + BAR - 4.0,
-                name = escape(&row.name),
+                name = escape(&shortened(&row.name)),
                 bx = LABEL,
                 y = y,
                 length = length,
@@ -144,10 +148,11 @@ fn bars(svg: &mut String, top: f64, groups: &[(&str, &[Row])]) -> f64 {
 
 /// Draws the lines of one growth into a field of [`PLOT_WIDTH`], and gives its height.
 fn plot(svg: &mut String, title: &str, unit: &str, series: &[Series]) -> f64 {
-    // Room for the title and the key above, the sizes below, the scale at the left.
-    let top = 34.0 + KEY_LINE * series.len() as f64;
-    let (left, right, bottom) = (76.0, PLOT_WIDTH - 24.0, top + PLOT_HEIGHT);
-    let height = bottom + 40.0;
+    // The key stands below, so that the plots of a row have their axes in line.
+    let (left, right) = (76.0, PLOT_WIDTH - 28.0);
+    let (top, bottom) = (PLOT_TOP, PLOT_TOP + PLOT_HEIGHT);
+    let key = bottom + 26.0;
+    let height = key + KEY_LINE * series.len() as f64 + 24.0;
     let all = series;
     let points = || all.iter().flat_map(|series| &series.points);
     // A figure of zero has no logarithm: it sits at the foot.
@@ -194,7 +199,7 @@ fn plot(svg: &mut String, title: &str, unit: &str, series: &[Series]) -> f64 {
             tx = left - 6.0,
             ty = at + 3.0,
             quiet = QUIET,
-            value = figure(value, unit).replace(".00", ""),
+            value = figure(value, unit),
         );
         power += 1.0;
     }
@@ -213,23 +218,29 @@ fn plot(svg: &mut String, title: &str, unit: &str, series: &[Series]) -> f64 {
     for (i, series) in series.iter().enumerate() {
         let before = all[..i].iter().filter(|other| other.part == series.part);
         let colour = line_colour(series.part, before.count());
-        let path: Vec<String> = series
-            .points
-            .iter()
-            .map(|&(size, value)| format!("{:.1},{:.1}", x(size), y(value)))
-            .collect();
+        let (mut path, mut dots) = (Vec::new(), String::new());
+        for &(size, value) in &series.points {
+            let (x, y) = (x(size), y(value));
+            path.push(format!("{x:.1},{y:.1}"));
+            let _ = write!(
+                dots,
+                r##"<circle cx="{x:.1}" cy="{y:.1}" r="2.5" fill="{colour}"/>"##
+            );
+        }
         let _ = write!(
             svg,
             concat!(
-                r##"<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"/>"##,
+                r##"<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}" stroke-linejoin="round"/>"##,
+                "{dots}",
                 r##"<rect x="16" y="{ky}" width="14" height="4" fill="{colour}"/>"##,
                 r##"<text x="36" y="{ty}" fill="{quiet}" font-size="11">{name}</text>"##,
             ),
             points = path.join(" "),
+            dots = dots,
             colour = colour,
-            width = if series.part == Part::Ours { 3 } else { 1 },
-            ky = 22.0 + KEY_LINE * i as f64,
-            ty = 28.0 + KEY_LINE * i as f64,
+            width = if series.part == Part::Ours { 3.0 } else { 1.5 },
+            ky = key + KEY_LINE * i as f64,
+            ty = key + 6.0 + KEY_LINE * i as f64,
             quiet = QUIET,
             name = escape(&series.name),
         );
@@ -252,10 +263,21 @@ fn line_colour(part: Part, earlier: usize) -> &'static str {
         "#d4a72c", "#bc4c00", "#8250df", "#1a7f37", "#bf3989", "#57606a",
     ];
     match part {
-        Part::Floor => bar_colour(part),
+        // Darker than a bar: a thin line of that grey would hardly be seen.
+        Part::Floor => "#8c959f",
         Part::Ours => OURS[earlier % OURS.len()],
         Part::Peer => PEERS[earlier % PEERS.len()],
     }
+}
+
+/// As much of a name as there is room for beside a bar.
+fn shortened(name: &str) -> String {
+    const MOST: usize = 50;
+    if name.chars().count() <= MOST {
+        return name.to_owned();
+    }
+    let kept: String = name.chars().take(MOST - 1).collect();
+    format!("{}…", kept.trim_end())
 }
 
 fn escape(text: &str) -> String {
@@ -316,9 +338,8 @@ mod tests {
         }];
         let mut svg = String::new();
         plot(&mut svg, "title", "ns", &series);
-        let top = 34.0 + KEY_LINE;
-        let bottom = top + PLOT_HEIGHT;
-        let (left, right) = (76.0, PLOT_WIDTH - 24.0);
+        let (top, bottom) = (PLOT_TOP, PLOT_TOP + PLOT_HEIGHT);
+        let (left, right) = (76.0, PLOT_WIDTH - 28.0);
         let middle = ((left + right) / 2.0, (top + bottom) / 2.0);
         let points = format!(
             "{left:.1},{bottom:.1} {:.1},{:.1} {right:.1},{top:.1}",
