@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use benches::{Bench, Figure, Goal, Outside, Step, python};
+use benches::{Bench, Figure, Goal, Outside, Step, python, resident_kib};
 use rustix::{
     termios::{OptionalActions, tcgetattr, tcsetattr},
     time::{ClockId, clock_gettime},
@@ -58,7 +58,7 @@ fn main() {
     let exact = 0.04 * exact_messages(&bench) as f64;
     bench.steps(vec![
         Step::new("latency", 1, 14.0, latency),
-        Step::new("ends", 0, 1.0, ends),
+        Step::new("ends", 0, 4.0, ends),
         Step::new("round-trips", 0, 6.0, round_trips),
         Step::new("sends", 3, exact, sends),
         Step::new("growth", 0, 45.0, growth::growth),
@@ -127,6 +127,7 @@ fn latency(bench: &mut Bench) {
 /// How soon the end of a program is noticed by who waits for it.
 fn ends(bench: &mut Bench) {
     let rounds = if bench.is_smoke() { 1 } else { 20 };
+    bench.progress("ends of programs");
     let panes = Panes::start("replier", rounds);
     let io = panes.server().pane_io();
     let mut noticed: Vec<Duration> = panes
@@ -158,6 +159,7 @@ fn ends(bench: &mut Bench) {
 }
 
 fn round_trips(bench: &mut Bench) {
+    bench.progress("round trips, by slices in turn");
     // Each on a server of its own, so that nobody is told of another's output.
     let [ours, mut same, mut only, mut theirs, mut python] =
         [(); 5].map(|()| Panes::start("replier", 1));

@@ -12,7 +12,7 @@ use std::{
 use agent_snapshot::{
     AgentSnapshot, FileStorage, MemoryStorage, RedisStorage, SnapshotStorage, SqliteStorage,
 };
-use benches::{Bench, Figure, Goal, Outside, python, thousands};
+use benches::{Bench, Figure, Goal, Outside, median, python, thousands};
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -347,10 +347,4 @@ fn size_of(folder: &Path) -> u64 {
             file => file.len(),
         })
         .sum()
-}
-
-fn median(times: &[Duration]) -> Duration {
-    let mut times = times.to_vec();
-    times.sort();
-    times[times.len() / 2]
 }

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use benches::Bench;
+use benches::{Bench, median};
 use exec_core::MemoryPolicy;
 use tokio::runtime::Runtime;
 
@@ -39,7 +39,7 @@ pub fn report(bench: &mut Bench, runtime: &Runtime) {
                 }
             }
             for (points, samples) in series.iter_mut().zip(samples) {
-                points.push((size, median_ns(samples)));
+                points.push((size, median(&samples).as_nanos() as f64));
             }
         }
         let mut stops = tokio::task::JoinSet::new();
@@ -87,9 +87,4 @@ async fn raw(host: &Host) -> [Duration; 2] {
     let start = Instant::now();
     child.kill().await.expect("an end");
     [spawned, start.elapsed()]
-}
-
-fn median_ns(mut samples: Vec<Duration>) -> f64 {
-    samples.sort_unstable();
-    samples[samples.len() / 2].as_nanos() as f64
 }

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use benches::{Bench, Goal, thousands};
+use benches::{Bench, Goal, resident_kib, thousands};
 
 use super::host::{Host, raise_file_limit};
 
@@ -26,7 +26,7 @@ pub fn play() {
         let host = Host::new("echo '{\"type\":\"init\"}'; exec sleep 600", |builder| {
             builder
         });
-        let before = resident_kib();
+        let before = resident_kib(std::process::id());
         let mut executions = Vec::new();
         for _ in 0..sessions {
             executions.push(host.launch().await);
@@ -39,7 +39,7 @@ pub fn play() {
                 }
             }
         }
-        println!("{before} {}", resident_kib());
+        println!("{before} {}", resident_kib(std::process::id()));
         let mut stops = tokio::task::JoinSet::new();
         for execution in executions {
             stops.spawn(async move { execution.stop().await.expect("a stop") });
@@ -104,14 +104,4 @@ fn measure(sessions: usize) -> (f64, f64) {
         panic!("not two numbers: {text}");
     };
     (before, after)
-}
-
-fn resident_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .expect("VmRSS");
-    let number = line.split_whitespace().nth(1).expect("a number");
-    number.parse().expect("a number")
 }

@@ -1,7 +1,7 @@
 //! How figures move with a size.
 
 use crate::comparison::Bench;
-use crate::report::{Goal, Line, Part, Row, Series, figure, judge_figure, judged};
+use crate::report::{Line, Part, Row, Series, figure};
 
 /// Figures of several contenders over the sizes of one axis. Made by [`Bench::growth`].
 #[must_use = "a growth is not reported until `report`"]
@@ -11,7 +11,6 @@ pub struct Growth<'a> {
     axis: String,
     unit: String,
     series: Vec<Series>,
-    goal: Option<Goal>,
 }
 
 impl<'a> Growth<'a> {
@@ -22,7 +21,6 @@ impl<'a> Growth<'a> {
             axis: axis.to_owned(),
             unit: unit.to_owned(),
             series: Vec::new(),
-            goal: None,
         }
     }
 
@@ -59,12 +57,6 @@ impl<'a> Growth<'a> {
         self.series(Part::Floor, name, points)
     }
 
-    /// What the last of our figures divided by the first should be.
-    pub fn goal(mut self, goal: Goal) -> Self {
-        self.goal = Some(goal);
-        self
-    }
-
     /// Puts the series into the report. Contenders without a figure are left out.
     pub fn report(self) {
         self.bench
@@ -80,22 +72,12 @@ impl<'a> Growth<'a> {
         if self.bench.is_smoke() || self.series.is_empty() {
             return;
         }
-        let ours = self.series.iter().find(|series| series.part == Part::Ours);
-        let grown = ours.and_then(Series::growth);
-        let verdict = self
-            .goal
-            .zip(grown)
-            .and_then(|(goal, grown)| judge_figure(&goal, grown, ""));
-        if let Some(verdict) = &verdict {
-            println!("  last / first: {}", judged(verdict));
-        }
         Line::Growth {
             area: self.bench.area.to_owned(),
             name: self.name,
             axis: self.axis,
             unit: self.unit,
             series: self.series,
-            verdict,
         }
         .append();
     }

@@ -30,20 +30,22 @@
 //! bench
 //!     .growth("restore", "entries", "ns")
 //!     .ours("restore", [(10, 12_000.0), (1_000, 110_000.0)])
-//!     .goal(Goal::at_most(100.0))
 //!     .report();
 //! ```
 
 pub mod chart;
 mod comparison;
 mod growth;
+mod measure;
 mod outside;
+
 mod report;
 mod steps;
 mod table;
 
 pub use comparison::{Bench, Comparison};
 pub use growth::Growth;
+pub use measure::{median, resident_kib};
 pub use outside::{Outside, python};
 pub use report::{
     Cell, Column, Goal, Line, Part, Row, Series, TableRow, Verdict, duration, figure, sentence,

@@ -54,12 +54,12 @@ impl Goal {
         Aim::P99AtMost { ms }.into()
     }
 
-    /// A single figure is at least `value`; of a growth, the last of ours divided by the first.
+    /// A single figure is at least `value`.
     pub fn at_least(value: f64) -> Self {
         Aim::AtLeast { value }.into()
     }
 
-    /// A single figure is at most `value`; of a growth, the last of ours divided by the first.
+    /// A single figure is at most `value`.
     pub fn at_most(value: f64) -> Self {
         Aim::AtMost { value }.into()
     }
@@ -216,8 +216,6 @@ pub enum Line {
         unit: String,
         /// Who did it.
         series: Vec<Series>,
-        /// Its goal, if it has one.
-        verdict: Option<Verdict>,
     },
     /// A single figure that is not the time of an iteration.
     Figure {
@@ -272,10 +270,6 @@ impl Line {
             Self::Comparison { name, verdicts, .. } => {
                 verdicts.iter().map(|v| (name.clone(), v)).collect()
             }
-            Self::Growth { name, verdict, .. } => {
-                let name = format!("{name}, last / first");
-                verdict.iter().map(|v| (name.clone(), v)).collect()
-            }
             Self::Figure { name, verdict, .. } => {
                 verdict.iter().map(|v| (name.clone(), v)).collect()
             }
@@ -296,7 +290,7 @@ impl Line {
                     })
                     .collect()
             }
-            Self::LeftOut { .. } => Vec::new(),
+            Self::Growth { .. } | Self::LeftOut { .. } => Vec::new(),
         }
     }
 

@@ -35,15 +35,11 @@ impl Bus {
 
     /// The resident memory, in MiB, of this process and its client.
     pub(crate) fn memory(&self) -> f64 {
-        [self.client, std::process::id()]
+        let kib: f64 = [self.client, std::process::id()]
+            .map(resident_kib)
             .iter()
-            .map(|pid| {
-                let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-                let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-                let kilobytes = line.and_then(|line| line.split_whitespace().nth(1));
-                kilobytes.unwrap().parse::<f64>().unwrap() / 1024.0
-            })
-            .sum()
+            .sum();
+        kib / 1024.0
     }
 }
 

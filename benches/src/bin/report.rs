@@ -49,7 +49,8 @@ fn head() -> String {
         "# Benchmarks\n\nWritten by `scripts/bench`; a {mode} run. Contenders take turns sample by \
          sample in one run, so ratios hold better than times. In each group the floor is the \
          least that the work could cost: raw calls, no library. Ours is bold; peers are compared \
-         with the first of ours. p50 is the median; a p99 with ° is the slowest of fewer than 100 \
+         with the first of ours. p50 is the median, which tables over sizes \
+         hold as well; a p99 with ° is the slowest of fewer than 100 \
          samples. ✓ is a goal met, ✗ one missed, and what is missed is explained at the end of \
          its section.\n\n"
     );
@@ -128,14 +129,11 @@ fn section(report: &mut String, area: &str, lines: &[&Line]) {
             axis,
             unit,
             series,
-            verdict,
             ..
         } = line
         {
-            growth(report, name, axis, unit, series, &mut notes);
-            if verdict.is_some() {
-                let _ = writeln!(report, "\nLast / first of ours: {}", marks(verdict));
-            }
+            let title = format!("{name}, by {axis}");
+            growth(report, &title, unit, series, &mut notes);
         }
     }
     notes.list(report);
@@ -287,21 +285,14 @@ fn table(
     }
 }
 
-fn growth(
-    report: &mut String,
-    name: &str,
-    axis: &str,
-    unit: &str,
-    series: &[Series],
-    notes: &mut Notes,
-) {
+fn growth(report: &mut String, title: &str, unit: &str, series: &[Series], notes: &mut Notes) {
     let mut sizes: Vec<f64> = series
         .iter()
         .flat_map(|series| series.points.iter().map(|point| point.0))
         .collect();
     sizes.sort_by(f64::total_cmp);
     sizes.dedup();
-    let _ = write!(report, "\n| {name}, by {axis} |");
+    let _ = write!(report, "\n| {title} |");
     for size in &sizes {
         let _ = write!(report, " {} |", figure(*size, ""));
     }
