@@ -35,8 +35,9 @@ pub struct History {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct HistoryContents {
-    /// The executions, in the order of their start. One that started so long ago that its start
-    /// is no longer on file is left out.
+    /// The executions, in the order of their start; one whose host died before it had written the
+    /// start down, in that of its reaping. One that started so long ago that its start is no
+    /// longer on file is left out.
     pub entries: Vec<HistoryEntry>,
     /// How many lines could not be understood, such as one that a host died over. Which ones is in
     /// the `tracing` events.
@@ -120,7 +121,8 @@ pub(crate) enum What {
         variant: Option<String>,
         kind: ExecutionKind,
         workspace: PathBuf,
-        process_id: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        process_id: Option<u32>,
     },
     Resolved {
         session_id: SessionId,
@@ -191,19 +193,23 @@ impl History {
     /// Writes a line. A run does not fail because its history cannot be written, so neither does
     /// this: it is reported.
     pub(crate) fn write(&self, execution_id: &str, what: What) {
-        if let Err(error) = self.try_write(execution_id, what) {
+        self.write_at(milliseconds(SystemTime::now()), execution_id, what);
+    }
+
+    /// As [`write`](Self::write), of something that happened earlier.
+    pub(crate) fn write_at(&self, at: u64, execution_id: &str, what: What) {
+        let record = Record {
+            at,
+            execution_id: execution_id.to_owned(),
+            what,
+        };
+        if let Err(error) = self.try_write(&record) {
             tracing::error!(path = %self.path.display(), %error, "cannot write the history");
         }
     }
 
-    fn try_write(&self, execution_id: &str, what: What) -> io::Result<()> {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let record = Record {
-            at: u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX),
-            execution_id: execution_id.to_owned(),
-            what,
-        };
-        let mut line = serde_json::to_vec(&record)?;
+    fn try_write(&self, record: &Record) -> io::Result<()> {
+        let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
         let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         // Another host may have put the file aside.
@@ -254,6 +260,12 @@ impl History {
         }
         Ok(file)
     }
+}
+
+/// Since 1970.
+pub(crate) fn milliseconds(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether the path names this file, or nothing if there is no file.
@@ -308,6 +320,10 @@ impl HistoryContents {
             ..
         } = what
         {
+            // Written again by who cleaned up after its host, which may have died too early.
+            if index.contains_key(&execution_id) {
+                return;
+            }
             index.insert(execution_id.clone(), self.entries.len());
             self.entries.push(HistoryEntry {
                 execution_id,
@@ -350,7 +366,7 @@ mod tests {
                 variant: None,
                 kind: ExecutionKind::New,
                 workspace: "/tmp".into(),
-                process_id: 7,
+                process_id: Some(7),
             },
         );
     }
@@ -380,6 +396,20 @@ mod tests {
         assert_eq!(
             (statistics.executions, statistics.open, statistics.reaped),
             (2, 1, 1)
+        );
+    }
+
+    #[test]
+    fn a_start_that_is_written_twice_is_one_execution() {
+        let dir = tempfile::tempdir().unwrap();
+        let history = History::in_state_dir(dir.path());
+        started(&history, "1");
+        history.write("1", What::Reaped);
+        started(&history, "1");
+        let entries = history.read().unwrap().entries;
+        assert_eq!(
+            (entries.len(), &entries[0].state),
+            (1, &HistoryState::Reaped)
         );
     }
 

@@ -13,13 +13,14 @@ use crate::child::{Child, Pipes};
 use crate::error::Result;
 use crate::event_log::EventLog;
 use crate::execution::{ExecutionState, Progress, Session};
+use crate::history;
 use crate::launch_plan;
 use crate::process_table::TreeRoot;
 use crate::pump::{LineHandler, Pump};
 use crate::raw_log::RawLog;
 use crate::service::{Inner, Prepared};
 use crate::session_resolution::{Lookup, Resolution, Turn};
-use crate::state::LiveRecord;
+use crate::state::{LiveRecord, Start};
 use crate::supervisor::{Stdin, Supervisor, Watched};
 use crate::{
     Error, EventKind, Execution, ExecutionKind, LaunchRequest, OutputStream, ProcessParameters,
@@ -66,11 +67,19 @@ impl Inner {
         binary: &str,
         plan: &mut Command,
     ) -> Result<Spawned> {
+        let context = &request.context;
+        let started_at = SystemTime::now();
         self.owner.launching(LiveRecord {
             execution_id: id,
             session_id: request.session_id.clone(),
-            profile: request.context.profile_label.clone(),
+            profile: context.profile_label.clone(),
             process: None,
+            start: context.workspace_path.to_str().map(|workspace| Start {
+                at: history::milliseconds(started_at),
+                variant: context.variant_label.clone(),
+                kind: request.kind,
+                workspace: workspace.to_owned(),
+            }),
         })?;
         let raw_logs = match &self.settings.log_dir {
             Some(folder) => {
@@ -79,7 +88,7 @@ impl Inner {
             }
             None => None,
         };
-        let (started_at, started) = (SystemTime::now(), Instant::now());
+        let started = Instant::now();
         let (child, pipes) = Child::spawn(plan).map_err(|source| Error::Spawn {
             binary: binary.to_owned(),
             source,

@@ -7,6 +7,7 @@ use crate::history::What;
 use crate::process::{ProcessKey, boot_id};
 use crate::process_table::TreeRoot;
 use crate::scanner::ProcessScanner;
+use crate::service::Inner;
 use crate::state::{Estate, LiveRecord};
 use crate::stop::TreeEnder;
 use crate::{Error, ExecutionService, SessionId};
@@ -35,6 +36,25 @@ pub struct ReapedExecution {
     pub survivors: Vec<u32>,
 }
 
+impl Inner {
+    /// The host may have died before it did so; a second line says nothing new.
+    fn write_down_start(&self, record: &LiveRecord) {
+        let Some(start) = &record.start else { return };
+        self.history.write_at(
+            start.at,
+            &record.execution_id.to_string(),
+            What::Started {
+                session_id: record.session_id.clone(),
+                profile: record.profile.clone(),
+                variant: start.variant.clone(),
+                kind: start.kind,
+                workspace: start.workspace.clone().into(),
+                process_id: record.process.map(|(pid, _)| pid),
+            },
+        );
+    }
+}
+
 impl ExecutionService {
     /// Ends what earlier runs of this host have left behind: the processes of executions whose
     /// owner no longer holds the lock of its record. Call it after the start, or whenever.
@@ -56,6 +76,9 @@ impl ExecutionService {
         let mut report = ReapReport::default();
         for estate in Estate::find_all(&settings.state_dir, &settings.host_name)? {
             let same_boot = estate.header.boot_id == boot_id;
+            for record in &estate.live {
+                inner.write_down_start(record);
+            }
             let mut reaping = JoinSet::new();
             for record in estate.live.clone() {
                 let (service, scanner) = (self.clone(), Arc::clone(&scanner));

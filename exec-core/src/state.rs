@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::error::Result;
 use crate::process::{ProcessKey, boot_id};
 use crate::state_folder;
-use crate::{Error, SessionId};
+use crate::{Error, ExecutionKind, SessionId};
 
 /// A journal is written anew when it has grown to this, or to twice of what it was the last time,
 /// whichever is more.
@@ -43,6 +43,20 @@ pub(crate) struct LiveRecord {
     pub(crate) profile: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) process: Option<(u32, u64)>,
+    /// `None` in a record of an earlier version, and for a workspace that JSON cannot name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) start: Option<Start>,
+}
+
+/// What the history says of a start: a host may die before it has written it there.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Start {
+    /// Milliseconds since 1970.
+    pub(crate) at: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) variant: Option<String>,
+    pub(crate) kind: ExecutionKind,
+    pub(crate) workspace: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -97,10 +111,13 @@ impl Owner {
 
     /// Before the process is started.
     pub(crate) fn launching(&self, record: LiveRecord) -> Result<()> {
-        self.write(|live| {
-            live.insert(record.execution_id, record.clone());
-            Entry::Launch(record)
-        })
+        let mut journal = self.lock();
+        let entry = Entry::Launch(record);
+        journal.append(&entry)?;
+        if let Entry::Launch(record) = entry {
+            journal.live.insert(record.execution_id, record);
+        }
+        Ok(())
     }
 
     pub(crate) fn started(&self, execution_id: Uuid, process: ProcessKey) -> Result<()> {
@@ -313,6 +330,7 @@ mod tests {
             session_id: SessionId::new("A", "p", &number.to_string()).unwrap(),
             profile: "a".into(),
             process: None,
+            start: None,
         }
     }
 
@@ -361,6 +379,20 @@ mod tests {
         assert_eq!(live, [(1, None), (2, Some((7, 8)))]);
         estate.remove().unwrap();
         assert!(files(dir.path()).is_empty());
+    }
+
+    #[test]
+    fn a_record_without_what_the_history_says_is_one() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Owner::open(dir.path(), "host").unwrap());
+        let lines = [
+            r#"{"owner":{"host":"host","boot_id":"b"}}"#,
+            r#"{"launch":{"execution_id":"00000000-0000-0000-0000-000000000001","session_id":"A:p:1","profile":"a"}}"#,
+        ];
+        let path = owners_folder(dir.path()).join("x.jsonl");
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        let estates = Estate::find_all(dir.path(), "host").unwrap();
+        assert!(estates[0].live[0].start.is_none());
     }
 
     #[test]

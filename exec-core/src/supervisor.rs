@@ -158,7 +158,7 @@ impl Supervisor {
                 variant: state.context.variant_label.clone(),
                 kind: state.kind,
                 workspace: state.context.workspace_path.clone(),
-                process_id: state.process_id,
+                process_id: Some(state.process_id),
             },
         );
     }

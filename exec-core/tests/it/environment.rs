@@ -1,6 +1,8 @@
 use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
-use exec_core::{CommandConfig, EnvPolicy, Execution, Wrapper};
+use exec_core::{CommandConfig, EnvPolicy, Execution, ExecutionContext, NewChatRequest, Wrapper};
 
 use crate::lab::{Lab, script, stdout_of};
 
@@ -148,4 +150,18 @@ async fn parameters_may_name_another_binary() {
         });
     let execution = lab.launch(&lab.service(profile)).await;
     assert_eq!(stdout_of(&execution).await, ["native"]);
+}
+
+#[tokio::test]
+async fn a_workspace_whose_name_is_not_utf8_is_one() {
+    let lab = Lab::new();
+    let workspace = lab.workspace().join(OsStr::from_bytes(b"\xff"));
+    std::fs::create_dir(&workspace).unwrap();
+    let service = lab.service(script("pwd > here"));
+    let context = ExecutionContext::for_workspace("scripted", &workspace).unwrap();
+    let prompt = "go".to_owned();
+    let request = NewChatRequest { context, prompt }.try_into().unwrap();
+    let execution = service.launch(request).await.unwrap();
+    assert!(execution.wait().await.unwrap().is_success());
+    assert!(workspace.join("here").exists());
 }

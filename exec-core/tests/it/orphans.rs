@@ -3,8 +3,9 @@
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
 
-use exec_core::{History, HistoryState};
+use exec_core::{ExecutionKind, History, HistoryState};
 
 use crate::lab::{self, Lab, Scripted, alive, files_in, host_lab, script, until, within};
 
@@ -31,27 +32,47 @@ fn host() {
     });
 }
 
+#[test]
+#[ignore = "runs as a process of its own, started and killed by the other tests"]
+fn host_without_a_second_turn() {
+    let Some(lab) = host_lab() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let service = lab.service(agent());
+        lab.launch(&service).await;
+        // The only thread is held: nobody supervises what was launched.
+        loop {
+            std::thread::park();
+        }
+    });
+}
+
 /// A process that is killed at the latest when the test ends.
 struct Host(Child);
 
 impl Host {
     async fn start(lab: &Lab) -> Self {
-        let child = lab::host(lab, "orphans::host")
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let host = Self::start_as(lab, "orphans::host").await;
+        // The host has its books in order.
+        let history = History::in_state_dir(lab.path("state"));
+        until("the history", || {
+            history.read().is_ok_and(|read| !read.entries.is_empty())
+        })
+        .await;
+        host
+    }
+
+    async fn start_as(lab: &Lab, test: &str) -> Self {
+        let child = lab::host(lab, test).stdout(Stdio::null()).spawn().unwrap();
         let host = Self(child);
         lab.until_written("agent").await;
         let untagged: u32 = lab.until_written("untagged").await.parse().unwrap();
         until("the whole tree", || {
             let tagged = lab.processes();
             tagged.len() == 3 && !tagged.contains(&untagged)
-        })
-        .await;
-        // The host has its books in order.
-        let history = History::in_state_dir(lab.path("state"));
-        until("the history", || {
-            history.read().is_ok_and(|read| !read.entries.is_empty())
         })
         .await;
         host
@@ -86,8 +107,9 @@ async fn what_a_killed_host_left_behind_is_ended() {
     assert_eq!(report.executions[0].processes, 4);
     assert_eq!(report.executions[0].profile_label, "scripted");
     assert!(report.executions[0].survivors.is_empty());
-    let entry = service.history().read().unwrap().entries.remove(0);
-    assert_eq!(entry.state, HistoryState::Reaped);
+    let entries = service.history().read().unwrap().entries;
+    assert_eq!(entries.len(), 1);
+    assert_eq!(entries[0].state, HistoryState::Reaped);
 
     let again = within("the reaping", service.reap_orphans()).await.unwrap();
     assert!(again.executions.is_empty());
@@ -96,6 +118,33 @@ async fn what_a_killed_host_left_behind_is_ended() {
         1,
         "only that of the service itself"
     );
+}
+
+#[tokio::test]
+async fn an_execution_whose_host_died_right_after_the_launch_is_in_the_history() {
+    let lab = Lab::new();
+    let before = SystemTime::now();
+    let mut host = Host::start_as(&lab, "orphans::host_without_a_second_turn").await;
+    host.kill();
+    let service = lab.service(agent());
+    assert!(service.history().read().unwrap().entries.is_empty());
+
+    let report = within("the reaping", service.reap_orphans()).await.unwrap();
+    assert_eq!(lab.processes(), [0; 0]);
+    let entries = service.history().read().unwrap().entries;
+    assert_eq!(entries.len(), 1);
+    let (entry, reaped) = (&entries[0], &report.executions[0]);
+    assert_eq!(entry.execution_id, reaped.execution_id);
+    assert_eq!(entry.session_id, reaped.session_id);
+    assert_eq!(entry.profile_label, "scripted");
+    assert_eq!(
+        (entry.kind, &entry.state),
+        (ExecutionKind::New, &HistoryState::Reaped)
+    );
+    assert_eq!(entry.workspace_path, lab.workspace());
+    // The file has milliseconds.
+    let started = entry.started_at + Duration::from_millis(1);
+    assert!(before <= started && started <= SystemTime::now() + Duration::from_millis(1));
 }
 
 #[tokio::test]
