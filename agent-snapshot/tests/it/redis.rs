@@ -104,6 +104,13 @@ async fn agents_spread_over_a_cluster() {
             tick(&mut snapshot);
             storage.save(&snapshot).await.unwrap();
         }
+        if n % 2 == 0 {
+            // A long history takes two steps to read.
+            for _ in 0..100 {
+                tick(&mut snapshot);
+            }
+            storage.save(&snapshot).await.unwrap();
+        }
         agents.push(snapshot);
     }
     let other = RedisStorage::connect(&cluster.url()).await.unwrap();
