@@ -174,11 +174,9 @@ impl<F: Fs> Place<F> {
             let reason = format!("the line at byte {} does not match its checksum", lines.len);
             return Err(self.damaged(&place, reason));
         }
-        for payload in &lines.payloads[1..] {
-            contents
-                .apply(payload)
-                .ok_or_else(|| self.damaged(&place, "a line is not readable".to_owned()))?;
-        }
+        contents
+            .apply(&lines.payloads[1..])
+            .ok_or_else(|| self.damaged(&place, "a line is not readable".to_owned()))?;
         contents.log = Some(LogEnd {
             len: lines.len,
             crc: lines.crc,
@@ -328,21 +326,25 @@ impl<F: Fs> Place<F> {
 }
 
 impl<'a> Contents<'a> {
-    /// Puts a line of the log on top.
-    fn apply(&mut self, payload: &'a str) -> Option<()> {
-        let line: Line<'a> = serde_json::from_str(payload).ok()?;
-        let stamp = Stamp::from_text(line.stamp)?;
-        let messages = line.messages.into_iter().map(RawValue::get);
-        self.messages.extend(messages.map(Cow::Borrowed));
-        if self.from + self.messages.len() as u64 != stamp.next || stamp.first < self.from {
-            return None;
+    /// Puts the lines of the log on top.
+    fn apply(&mut self, payloads: &[&'a str]) -> Option<()> {
+        let mut last = None;
+        for payload in payloads {
+            let line: Line<'a> = serde_json::from_str(payload).ok()?;
+            let messages = line.messages.into_iter().map(RawValue::get);
+            self.messages.extend(messages.map(Cow::Borrowed));
+            if let Some(head) = line.head {
+                self.head = Cow::Borrowed(head.get());
+            }
+            self.state = Cow::Borrowed(line.state.get());
+            last = Some(line.stamp);
         }
-        if let Some(head) = line.head {
-            self.head = Cow::Borrowed(head.get());
+        // The last one says how many messages there are in all.
+        if let Some(stamp) = last {
+            self.stamp = Stamp::from_text(stamp)?;
         }
-        self.state = Cow::Borrowed(line.state.get());
-        self.stamp = stamp;
-        Some(())
+        let complete = self.from + self.messages.len() as u64 == self.stamp.next;
+        (complete && self.stamp.first >= self.from).then_some(())
     }
 }
 
