@@ -32,6 +32,8 @@ pub struct Bench {
     pub(crate) area: &'static str,
     mode: Mode,
     pub(crate) position: Position,
+    /// Peers that are not there, each told of once.
+    left_out: Vec<String>,
 }
 
 impl Bench {
@@ -59,6 +61,7 @@ impl Bench {
             area,
             mode,
             position,
+            left_out: Vec::new(),
         }
     }
 
@@ -83,22 +86,22 @@ impl Bench {
     /// Starts a peer that is a program of its own: one of [`python`](crate::python), or one on
     /// PATH. If it is not there it is left out, and the report says so.
     pub fn outside(&mut self, name: &str, command: &mut Command) -> Option<Outside> {
-        match Outside::start(name, command) {
-            Ok(peer) => Some(peer),
-            Err(why) => {
-                println!(
-                    "{}: {name} is left out: {why}; scripts/bench --peers gets it",
-                    self.area
-                );
-                Line::LeftOut {
-                    area: self.area.to_owned(),
-                    name: name.to_owned(),
-                    why,
-                }
-                .append();
-                None
-            }
+        let why = match Outside::start(name, command) {
+            Ok(peer) => return Some(peer),
+            Err(why) => why,
+        };
+        if self.left_out.iter().any(|known| known == name) {
+            return None;
         }
+        self.left_out.push(name.to_owned());
+        println!("  {name} is left out: {why}; scripts/bench --peers gets it");
+        Line::LeftOut {
+            area: self.area.to_owned(),
+            name: name.to_owned(),
+            why,
+        }
+        .append();
+        None
     }
 
     /// Begins a comparison of contenders that do the same work.
@@ -392,6 +395,7 @@ mod tests {
                 budget: Duration::ZERO,
             },
             position: Position::new(),
+            left_out: Vec::new(),
         };
         let note = |name| {
             turns.borrow_mut().push(name);

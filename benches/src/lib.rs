@@ -38,7 +38,6 @@ mod comparison;
 mod growth;
 mod measure;
 mod outside;
-
 mod report;
 mod steps;
 mod table;

@@ -314,14 +314,10 @@ fn growth(report: &mut String, title: &str, unit: &str, series: &[Series], notes
     }
 }
 
-/// Who could not take part, each said once.
+/// Who could not take part.
 fn left_out(report: &mut String, lines: &[&Line]) {
-    let mut said = Vec::new();
     for line in lines {
-        if let Line::LeftOut { name, why, .. } = line
-            && !said.contains(&name)
-        {
-            said.push(name);
+        if let Line::LeftOut { name, why, .. } = line {
             let _ = writeln!(
                 report,
                 "\n{name} is left out: {why}. `scripts/bench --peers` gets it."
