@@ -5,7 +5,6 @@ use std::{
     cell::RefCell,
     fs,
     hint::black_box,
-    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,7 +12,7 @@ use std::{
 use agent_snapshot::{
     AgentSnapshot, FileStorage, MemoryStorage, RedisStorage, SnapshotStorage, SqliteStorage,
 };
-use benches::{Bench, Goal, Step};
+use benches::{Bench, Goal, Step, scratch};
 use tokio::runtime::Runtime;
 
 use self::{raw::Agent, redis_server::RedisServer};
@@ -326,11 +325,4 @@ fn together<'a>(
         });
         start.elapsed() / rounds
     }
-}
-
-/// On a real disk: a folder in memory would make every sync free.
-fn scratch() -> tempfile::TempDir {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
-    fs::create_dir_all(&target).unwrap();
-    tempfile::tempdir_in(target).unwrap()
 }

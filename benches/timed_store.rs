@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use benches::{Bench, Goal, Row, Step, thousands};
+use benches::{Bench, Goal, Row, Step, scratch, thousands};
 use tempfile::TempDir;
 use timed_store::blocking::TimedStorage;
 use timed_store::{Durability, LockPolicy, SessionId};
@@ -86,7 +86,7 @@ fn restore(bench: &mut Bench, size: usize) -> Vec<Row> {
         .floor("open, lock, read, parse own entry", || {
             assert_eq!(raw.restore().as_deref(), Some(VALUE));
         })
-        .differs("does not look whether another entry has expired")
+        .differs("parses by serde_json; does not look whether another entry has expired")
         .ours("restore, fresh handle", || {
             let store = places.open(Durability::Process);
             assert_eq!(store.restore().unwrap().as_deref(), Some(VALUE));
@@ -206,7 +206,7 @@ pub(crate) struct Places {
 
 impl Places {
     pub(crate) fn new(size: usize) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = scratch();
         let file = folder.path().join("state.json");
         let places = Self { file, folder };
         // One by the store itself, which makes the side file; the others in the same form.

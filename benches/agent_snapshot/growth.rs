@@ -12,13 +12,13 @@ use std::{
 use agent_snapshot::{
     AgentSnapshot, FileStorage, MemoryStorage, RedisStorage, SnapshotStorage, SqliteStorage,
 };
-use benches::{Bench, Figure, Goal, Outside, median, python, thousands};
+use benches::{Bench, Figure, Goal, Outside, median, python, scratch, thousands};
 use tokio::runtime::Runtime;
 
 use crate::{
     raw::{self, Agent},
     redis_server::RedisServer,
-    scratch, together,
+    together,
 };
 
 const MESSAGE: usize = 1 << 10;

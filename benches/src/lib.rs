@@ -44,7 +44,7 @@ mod table;
 
 pub use comparison::{Bench, Comparison};
 pub use growth::Growth;
-pub use measure::{median, resident_kib};
+pub use measure::{median, resident_kib, scratch};
 pub use outside::{Outside, python};
 pub use report::{
     Cell, Column, Goal, Line, Part, Row, Series, TableRow, Verdict, duration, figure, sentence,

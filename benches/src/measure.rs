@@ -1,6 +1,20 @@
-//! What bench files need to know about times and processes.
+//! What several bench files need.
 
+use std::path::Path;
 use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// A folder on a real disk: in memory, where many systems have `/tmp`, every sync would be free.
+///
+/// # Panics
+///
+/// If it cannot be made.
+pub fn scratch() -> TempDir {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    let made = std::fs::create_dir_all(&target).and_then(|()| tempfile::tempdir_in(&target));
+    made.unwrap_or_else(|error| panic!("cannot make a folder in {}: {error}", target.display()))
+}
 
 /// The middle one of some times.
 ///

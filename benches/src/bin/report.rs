@@ -48,10 +48,9 @@ fn head() -> String {
     let mut head = format!(
         "# Benchmarks\n\nWritten by `scripts/bench`; a {mode} run. Contenders take turns sample by \
          sample in one run, so ratios hold better than times. In each group the floor is the \
-         least that the work could cost: raw calls, no library. Ours is bold; peers are compared \
-         with the first of ours. p50 is the median, which tables over sizes \
-         hold as well; a p99 with ° is the slowest of fewer than 100 \
-         samples. ✓ is a goal met, ✗ one missed, and what is missed is explained at the end of \
+         work done by hand, by raw calls without a library; what it leaves out is noted. Ours is \
+         bold; peers are compared with the first of ours. p50 is the median, and so is every time \
+         in the tables over sizes; a p99 with ° is the slowest of fewer than 100 samples. ✓ is a goal met, ✗ one missed, and what is missed is explained at the end of \
          its section.\n\n"
     );
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -61,18 +60,22 @@ fn head() -> String {
         .map_or("unknown", |rest| rest.trim_start_matches([' ', '\t', ':']));
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let _ = writeln!(head, "- machine: {cores} cores, {model}");
-    for (program, arg) in [
-        ("uname", "-sr"),
-        ("rustc", "--version"),
-        ("tmux", "-V"),
-        ("redis-server", "--version"),
+    for (what, program, args) in [
+        ("system", "uname", &["-sr"][..]),
+        ("file system", "df", &["--output=fstype", "."]),
+        ("rustc", "rustc", &["--version"]),
+        ("tmux", "tmux", &["-V"]),
+        ("redis-server", "redis-server", &["--version"]),
     ] {
-        let printed = Command::new(program).arg(arg).output();
+        let printed = Command::new(program).args(args).output();
         let printed = printed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-        let version = printed.as_deref().map_or("not here", str::trim);
+        // df begins with a heading.
+        let version = printed.as_deref().map_or("not here", |text| {
+            text.lines().next_back().unwrap_or("not here").trim()
+        });
         // Redis goes on with how it was built.
         let version = version.split(" sha=").next().unwrap_or(version);
-        let _ = writeln!(head, "- {program}: {version}");
+        let _ = writeln!(head, "- {what}: {version}");
     }
     // Put together by scripts/bench, which knows where the peers come from.
     if let Ok(peers) = std::env::var("BENCH_PEERS") {
