@@ -130,7 +130,7 @@ async fn stop_one(host: &Host) -> (Duration, StopLevel) {
 }
 
 async fn kill_one(host: &Host) -> Duration {
-    let mark = "tokio";
+    let mark = &tree::own_mark();
     let mut child = tokio::process::Command::new("/bin/sh")
         .args(["-c", SEVEN])
         .env(tree::MARK, mark)

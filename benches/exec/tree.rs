@@ -16,6 +16,11 @@ pub const SEVEN: &str = "
 /// Marks the processes of a tree that was not started by us.
 pub const MARK: &str = "EXEC_BENCH_TREE";
 
+/// A mark that no other run on this machine has.
+pub fn own_mark() -> String {
+    std::process::id().to_string()
+}
+
 /// The living processes with this mark.
 pub fn marked(mark: &str) -> Vec<String> {
     let wanted = format!("{MARK}={mark}");

@@ -62,7 +62,7 @@ async fn spawn(workspace: String) -> Duration {
 }
 
 async fn stop(workspace: &str, end: impl AsyncFnOnce(&mut AsyncGroupChild)) -> Duration {
-    let mark = "command-group";
+    let mark = &tree::own_mark();
     let mut child = Command::new("/bin/sh")
         .args(["-c", tree::SEVEN])
         .env(tree::MARK, mark)
