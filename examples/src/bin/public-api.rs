@@ -159,7 +159,9 @@ fn foreign_types<'a>(html: &'a str, own: &'a str) -> impl Iterator<Item = String
         .map(|(_, path)| path.to_owned())
         .filter(move |path| {
             let root = path.split("::").next().unwrap_or_default();
-            path.contains("::") && ![own, "std", "core", "alloc"].contains(&root)
+            // `exec_core` is ours too. rustdoc links to it, or not, depending on which pages were
+            // there first.
+            path.contains("::") && ![own, "exec_core", "std", "core", "alloc"].contains(&root)
         })
 }
 
