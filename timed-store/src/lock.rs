@@ -27,7 +27,8 @@ pub enum LockPolicy {
     #[default]
     Fail,
     /// Wait at most this long, then [`Error::Locked`]. Those who wait get the lock in turn:
-    /// nobody who comes later gets in first, but for the ones that do not wait.
+    /// nobody who comes later gets in first, but for the ones that do not wait, and within the
+    /// half millisecond that the first in turn gives way to those who are at work.
     Wait(Duration),
 }
 
@@ -38,7 +39,8 @@ pub(crate) enum Access {
 }
 
 /// The side file: its lock, and what it says. That is the last fencing token in twenty digits,
-/// and, on a line of its own, whether somebody waits or has waited for the lock.
+/// and, on a line of its own, since when somebody waits or has waited for the lock, by the
+/// system's clock that only goes forward.
 #[derive(Clone, Debug)]
 pub(crate) struct LockFile {
     pub(crate) location: Arc<Location>,
@@ -54,10 +56,17 @@ pub(crate) struct Held {
     pub(crate) awaited: bool,
 }
 
-const COUNTER_DIGITS: usize = 20;
+/// A moment by the clock that all processes share, in nanoseconds.
+fn moment() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let nanoseconds = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
+    u64::try_from(nanoseconds).unwrap_or(0)
+}
+
+const DIGITS: usize = 20;
 /// With the end of its line.
 const COUNTER_LENGTH: u64 = 21;
-const AWAITED: &[u8] = b"awaited\n";
+const AWAITED: &str = "awaited since ";
 
 impl LockFile {
     /// Takes the lock; `None` if somebody is in the way.
@@ -72,9 +81,8 @@ impl LockFile {
     pub(crate) fn wait(&self, access: Access) -> Result<Option<Held>, Error> {
         self.acquire(access, |file| {
             // Written by the one who is next alone. Without it, others may get in first.
-            if file.metadata()?.len() <= COUNTER_LENGTH {
-                let _ = file.write_all_at(AWAITED, COUNTER_LENGTH);
-            }
+            let note = format!("{AWAITED}{:0DIGITS$}\n", moment());
+            let _ = file.write_all_at(note.as_bytes(), COUNTER_LENGTH);
             match access {
                 Access::Shared => RwLock::new(file).read().map(std::mem::forget),
                 Access::Exclusive => RwLock::new(file).write().map(std::mem::forget),
@@ -139,8 +147,20 @@ impl LockFile {
 impl Held {
     /// The last fencing token given out, if the side file knows.
     pub(crate) fn counter(&self) -> Option<u64> {
-        let mut text = [0; COUNTER_DIGITS];
-        self.file.as_ref()?.read_exact_at(&mut text, 0).ok()?;
+        self.number_at(0)
+    }
+
+    /// How long somebody waits, if the side file tells. What it says may be half written, or of
+    /// another clock (a machine that was started anew): then it is `None` or too long, and
+    /// nobody who waits is passed over.
+    pub(crate) fn awaited_for(&self) -> Option<Duration> {
+        let since = self.number_at(COUNTER_LENGTH + AWAITED.len() as u64)?;
+        moment().checked_sub(since).map(Duration::from_nanos)
+    }
+
+    fn number_at(&self, offset: u64) -> Option<u64> {
+        let mut text = [0; DIGITS];
+        self.file.as_ref()?.read_exact_at(&mut text, offset).ok()?;
         std::str::from_utf8(&text).ok()?.parse().ok()
     }
 
@@ -148,7 +168,7 @@ impl Held {
     /// is told by the digits not being all there.
     pub(crate) fn set_counter(&self, token: u64) -> io::Result<()> {
         self.file()?
-            .write_all_at(format!("{token:0COUNTER_DIGITS$}\n").as_bytes(), 0)
+            .write_all_at(format!("{token:0DIGITS$}\n").as_bytes(), 0)
     }
 
     /// Takes back that somebody waits.

@@ -6,6 +6,10 @@
 //! the lock, and who finds it taken does not take the lock, free or not. Those who come without
 //! anybody waiting see in the side file that they need not look at the turnstile.
 //!
+//! To hand the lock over each time would cost a change of processes for each operation. So the
+//! one who is next gives the others a moment first, in which those who run may do what they have
+//! to do.
+//!
 //! Nothing but order depends on it. Where there can be none (a folder that cannot be written
 //! to), or where the one who is next does not come (stopped by a signal), the lock is the same.
 
@@ -23,10 +27,15 @@ use crate::{Error, file};
 /// How long those who wait put up with a free lock that the one who is next does not take.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long the one who is next lets others pass: some operations, and far less than anybody
+/// notices.
+const COURTESY: Duration = Duration::from_micros(500);
+
 /// The lock and those of this handle who wait for it.
 #[derive(Debug)]
 pub(crate) struct Queue {
     lock: LockFile,
+    courtesy: Duration,
     /// Threads whose waits were given up: they are still in the kernel's queue, and the next
     /// wait takes over their place. So there are never more of them than waits at one time.
     idle: Mutex<Vec<Waiter>>,
@@ -55,6 +64,7 @@ impl Queue {
     pub(crate) fn new(location: Arc<Location>) -> Self {
         Self {
             lock: LockFile { location },
+            courtesy: COURTESY,
             idle: Mutex::default(),
         }
     }
@@ -64,12 +74,13 @@ impl Queue {
         self.lock.attempt(access)
     }
 
-    /// Takes the lock if it is free and nobody waits for it.
+    /// Takes the lock if it is free and nobody has waited for it longer than a moment.
     pub(crate) fn attempt_in_turn(&self, access: Access) -> Result<Option<Held>, Error> {
         let Some(held) = self.lock.attempt(access)? else {
             return Ok(None);
         };
-        if held.awaited {
+        let lets_pass = || held.awaited_for().is_some_and(|time| time < self.courtesy);
+        if held.awaited && !lets_pass() {
             let Some(_turn) = Turn::attempt(&self.lock.location) else {
                 return Ok(None);
             };
@@ -222,9 +233,12 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
+    /// In which nobody lets others pass.
     fn queue(folder: &tempfile::TempDir) -> Queue {
         let location = Location::new(&folder.path().join("x.json")).unwrap();
-        Queue::new(Arc::new(location))
+        let mut queue = Queue::new(Arc::new(location));
+        queue.courtesy = Duration::ZERO;
+        queue
     }
 
     fn held(grant: Result<Option<Held>, Error>) -> Held {
@@ -259,6 +273,23 @@ mod tests {
         drop(next);
         assert!(held(queue.attempt_in_turn(Access::Exclusive)).awaited);
         assert!(!held(queue.attempt_in_turn(Access::Exclusive)).awaited);
+    }
+
+    #[test]
+    fn who_has_only_begun_to_wait_lets_others_pass() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut queue = queue(&folder);
+        let _next = somebody_is_next(&queue);
+        queue.courtesy = LONG;
+        for access in [Access::Shared, Access::Exclusive] {
+            assert!(held(queue.attempt_in_turn(access)).awaited);
+        }
+        // A note that does not say since when, or that is ahead of the clock, lets nobody pass.
+        for since in ["awaited\n", "awaited since 99999999999999999999\n"] {
+            let note = " ".repeat(21) + since;
+            std::fs::write(&queue.lock.location.lock, note).unwrap();
+            assert!(matches!(queue.attempt_in_turn(Access::Exclusive), Ok(None)));
+        }
     }
 
     #[test]
