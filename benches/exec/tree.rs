@@ -37,9 +37,18 @@ pub fn marked(mark: &str) -> Vec<String> {
         .collect()
 }
 
-/// Waits until the tree is complete.
+/// Waits until the tree is complete: all seven are there, and the last ones have become what they
+/// are to be. In the middle of an exec a process has no environment, and would not be counted.
 pub async fn until_seven(mark: &str) {
-    while marked(mark).len() < 7 {
+    let is_leaf = |pid: &&String| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        name.is_ok_and(|name| name.trim_end() == "sleep")
+    };
+    loop {
+        let tree = marked(mark);
+        if tree.len() == 7 && tree.iter().filter(is_leaf).count() == 3 {
+            return;
+        }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
