@@ -37,7 +37,8 @@ pub enum StopAction {
     /// Close the agent's standard input: for agents that run until its end
     /// ([`keep_stdin_open`](crate::ProcessParameters::keep_stdin_open)).
     CloseStdin,
-    /// `SIGINT` to every process of the tree.
+    /// `SIGINT` to every process of the tree. A host that ignores it itself, as one in the
+    /// background of a shell script does, passes that on: its agents heed only the next step.
     Interrupt,
     /// `SIGTERM` to every process of the tree.
     Terminate,
