@@ -31,6 +31,7 @@ pub fn report(bench: &mut Bench, runtime: &Runtime) {
             while host.service.executions().len() < size {
                 host.launch().await;
             }
+            until_idle(&host).await;
             let mut samples: [Vec<Duration>; 4] = Default::default();
             for _ in 0..rounds {
                 let both = [ours(&host).await, raw(&host).await];
@@ -59,6 +60,17 @@ pub fn report(bench: &mut Bench, runtime: &Runtime) {
         .ours("stop: nothing of the tree is left", stop)
         .floor("tokio::process: the one child is gone", kill)
         .report();
+}
+
+/// Waits until each session is what it is to be: what a thousand shells have still to do would be
+/// measured, too.
+async fn until_idle(host: &Host) {
+    for execution in host.service.executions() {
+        let name = format!("/proc/{}/comm", execution.process_id());
+        while std::fs::read_to_string(&name).is_ok_and(|name| name.trim_end() != "sleep") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
 }
 
 /// One more session, started and stopped.
