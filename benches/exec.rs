@@ -26,15 +26,6 @@ mod tree;
 use host::Host;
 use tree::SEVEN;
 
-/// The tree of [`SEVEN`], but none of its shells or sleeps heeds `TERM`.
-const SEVEN_STUBBORN: &str = "
-    trap '' TERM
-    sh -c '
-        setsid sh -c \"sleep 600 & sleep 601; :\" &
-        setsid sh -c \"sleep 602; :\" &
-        wait
-    ' &
-    wait";
 const TO_THE_GROUP: &str = "TERM to the group: tools in sessions of their own are not in it";
 const GRACE: Duration = Duration::from_millis(300);
 
@@ -99,9 +90,9 @@ fn stop(bench: &mut Bench, runtime: &Runtime) {
 
 fn stop_stubborn(bench: &mut Bench, runtime: &Runtime) {
     let ladder = StopLadder::kill_at_once().then(StopAction::Terminate, GRACE);
-    let host = Host::new(SEVEN_STUBBORN, |builder| {
-        builder.stop_ladder(ladder.clone())
-    });
+    // What is ignored is inherited: none of the tree's shells and sleeps heeds TERM.
+    let stubborn = format!("trap '' TERM{SEVEN}");
+    let host = Host::new(&stubborn, |builder| builder.stop_ladder(ladder.clone()));
     bench
         .compare("stop of seven processes that ignore TERM, beyond the grace")
         .ours_timed("stop", || {

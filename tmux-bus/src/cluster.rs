@@ -369,7 +369,8 @@ impl ClusterManager {
     }
 
     /// Ends an agent's program with all its processes, starts it again in its pane, and returns when
-    /// it is ready, or when a sender that waited for the pane has got to it. Who waits for an answer of it gets [`Error::PaneDied`].
+    /// it is ready, or when a sender that waited for the pane has got to it. Who waits for an answer
+    /// of it gets [`Error::PaneDied`].
     ///
     /// # Errors
     ///
