@@ -1,5 +1,11 @@
 #![doc = include_str!("../README.md")]
 
+/// Modules that other crates of this workspace have too, byte for byte.
+mod shared {
+    pub(crate) mod kernel_lock;
+    pub(crate) mod private_file;
+}
+
 mod error;
 mod profile_definition;
 mod registry;
