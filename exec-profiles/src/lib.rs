@@ -1,23 +1,37 @@
+//! [`builtin`]: crate::builtin
+//! [`EntryError`]: crate::EntryError
+//! [`EventFormat`]: crate::EventFormat
+//! [`Launcher`]: crate::Launcher
+//! [`ProfileDefinition`]: crate::ProfileDefinition
+//! [`ProfileRegistry`]: crate::ProfileRegistry
+//! [`save_user_profile`]: crate::ProfileRegistry::save_user_profile
+//! [`UserProfile`]: crate::UserProfile
+//!
 #![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod error;
-mod profile_definition;
-mod registry;
+mod profile_registry;
 
-mod launcher;
-mod registered_profile;
-mod session_files;
-
+// The parts of a profile, and the profiles of the supported agents.
 pub mod builtin;
+mod definition;
+
+// From a profile and a request to the parameters of one process.
+mod launch;
+
+// From the output of an agent to events.
 mod events;
+
+// Profiles from the user's file.
 mod user;
 
 pub use builtin::profile_definitions;
-pub use error::{EntryError, Error};
-pub use events::EventFormat;
-pub use launcher::Launcher;
-pub use profile_definition::{
+pub use definition::{
     ProcessParameterBuilder, ProfileConfig, ProfileDefinition, ProfileVariantConfig,
 };
-pub use registry::{LoadReport, ProfileRegistry};
-pub use user::{SessionIdSource, UserProfile, UserStopAction, UserStopStep, UserVariant};
+pub use error::{EntryError, Error};
+pub use events::EventFormat;
+pub use launch::Launcher;
+pub use profile_registry::ProfileRegistry;
+pub use user::{LoadReport, SessionIdSource, UserProfile, UserVariant};

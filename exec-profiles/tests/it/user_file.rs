@@ -1,4 +1,4 @@
-//! The user's file: what it may look like, and how it is changed.
+//! The user file: its syntax, and how it is changed.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -44,7 +44,7 @@ fn binary(registry: &ProfileRegistry, label: &str) -> Option<String> {
 }
 
 #[test]
-fn toml_and_json_say_the_same() {
+fn toml_and_json_are_equivalent() {
     let fixture = Fixture::new();
     let toml = fixture.write(
         "p.toml",
@@ -71,7 +71,7 @@ fn toml_and_json_say_the_same() {
 }
 
 #[test]
-fn the_same_label_twice_is_an_error_in_both() {
+fn a_duplicate_label_is_an_error_in_both_formats() {
     let fixture = Fixture::new();
     let json = fixture.write(
         "p.json",
@@ -79,7 +79,7 @@ fn the_same_label_twice_is_an_error_in_both() {
     );
     let report = ProfileRegistry::new().load_user_file(&json).unwrap();
     assert_eq!(report.labels, ["b"]);
-    assert_eq!(report.errors[0].reason, "it is there twice");
+    assert_eq!(report.errors[0].reason, "the label occurs twice");
 
     let toml = fixture.write(
         "p.toml",
@@ -90,7 +90,7 @@ fn the_same_label_twice_is_an_error_in_both() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_as_a_whole_changes_nothing() {
+fn a_file_that_cannot_be_parsed_changes_nothing() {
     let fixture = Fixture::new();
     let path = fixture.write("p.toml", "[profiles.a]\nbinary = 'one'\n");
     let registry = ProfileRegistry::new();
@@ -108,7 +108,7 @@ fn a_file_that_cannot_be_read_as_a_whole_changes_nothing() {
         assert_eq!(binary(&registry, "a").as_deref(), Some("one"));
     }
     fs::write(&path, b"\xff\xfe").unwrap();
-    assert!(matches!(registry.reload(), Err(Error::File { .. })));
+    assert!(matches!(registry.reload(), Err(Error::Io { .. })));
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     let error = message(&registry.reload().unwrap_err());
@@ -120,7 +120,7 @@ fn a_file_that_cannot_be_read_as_a_whole_changes_nothing() {
 }
 
 #[test]
-fn reload_takes_what_the_file_now_says() {
+fn reload_applies_the_current_content_of_the_file() {
     let fixture = Fixture::new();
     let path = fixture.write(
         "p.toml",
@@ -135,14 +135,14 @@ fn reload_takes_what_the_file_now_says() {
     assert_eq!(
         binary(&registry, "a").as_deref(),
         Some("one"),
-        "not by itself"
+        "a change needs a reload"
     );
     registry.reload().unwrap();
     assert_eq!(binary(&registry, "a").as_deref(), Some("two"));
     assert_eq!(
         binary(&registry, "codex").as_deref(),
         Some("npx"),
-        "the built-in one is back"
+        "the built-in profile is restored"
     );
 
     fs::remove_file(&path).unwrap();
@@ -152,17 +152,17 @@ fn reload_takes_what_the_file_now_says() {
 }
 
 #[test]
-fn saved_profiles_are_there_for_the_next_one_who_loads() {
+fn saved_profiles_can_be_loaded_by_another_registry() {
     for name in ["sub/folder/p.toml", "sub/folder/p.json"] {
         let fixture = Fixture::new();
         let path = fixture.path(name);
         let registry = ProfileRegistry::new();
         let error = registry.save_user_profile("a", &agent("x")).unwrap_err();
         assert!(matches!(error, Error::NoUserFile));
-        // A first start: the file does not exist yet.
+        // On first use the file does not exist.
         assert!(registry.load_user_file(&path).unwrap().missing);
         assert!(registry.remove_user_profile("a").unwrap().missing);
-        assert!(!path.exists(), "nothing to remove, nothing to write");
+        assert!(!path.exists(), "removing a missing entry writes nothing");
 
         let mut profile = agent("x");
         profile.args = Some(vec!["--id={session_id}".into(), "quote \" and 日本".into()]);
@@ -193,7 +193,7 @@ fn saved_profiles_are_there_for_the_next_one_who_loads() {
 }
 
 #[test]
-fn saving_keeps_comments_order_bad_entries_and_what_others_saved() {
+fn a_save_keeps_comments_order_invalid_entries_and_concurrent_saves() {
     let fixture = Fixture::new();
     let text = "# mine\n[profiles.zed]\nbinary = 'z' # last letter\n\n[profiles.bad]\nargs = [1]\n";
     let path = fixture.write("p.toml", text);
@@ -209,7 +209,7 @@ fn saving_keeps_comments_order_bad_entries_and_what_others_saved() {
 }
 
 #[test]
-fn what_is_added_comes_after_the_comments_that_end_the_file() {
+fn a_new_entry_follows_the_comments_at_the_end_of_the_file() {
     let fixture = Fixture::new();
     for text in ["# mine\n", "[profiles.zed]\nbinary = 'z'\n# the end\n"] {
         let path = fixture.write("p.toml", text);
@@ -223,7 +223,7 @@ fn what_is_added_comes_after_the_comments_that_end_the_file() {
 }
 
 #[test]
-fn every_way_to_write_the_table_can_be_saved_into() {
+fn every_notation_of_the_table_can_be_extended() {
     let fixture = Fixture::new();
     for text in [
         "profiles = { a = { binary = 'x' } }\n",
@@ -245,7 +245,7 @@ fn every_way_to_write_the_table_can_be_saved_into() {
 }
 
 #[test]
-fn a_profile_that_is_not_valid_is_not_saved() {
+fn an_invalid_profile_is_not_saved() {
     let fixture = Fixture::new();
     let path = fixture.write("p.toml", "[profiles.a]\nbinary = 'x'\n");
     let registry = ProfileRegistry::new();
@@ -297,13 +297,13 @@ fn a_save_replaces_the_file_behind_a_link_and_keeps_its_mode() {
     );
     let mode = fs::metadata(&target).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o640);
-    // Nothing temporary stays behind.
+    // No temporary file is left.
     assert_eq!(fs::read_dir(fixture.path("dotfiles")).unwrap().count(), 1);
 }
 
-/// Breaks if a save loses what another one wrote, or if a reader meets half a file.
+/// Fails if a save loses an entry of another saver, or if a reader sees part of a file.
 #[test]
-fn many_savers_lose_nothing_and_readers_see_whole_files() {
+fn concurrent_saves_lose_nothing_and_readers_see_whole_files() {
     const SAVERS: usize = 4;
     const ROUNDS: usize = 10;
     let fixture = Fixture::new();
@@ -328,7 +328,7 @@ fn many_savers_lose_nothing_and_readers_see_whole_files() {
         while !savers.iter().all(|saver| saver.is_finished()) {
             let report = reader.load_user_file(&path).unwrap();
             assert!(report.errors.is_empty() && !report.missing, "{report:?}");
-            assert!(report.labels.len() >= seen, "a profile went away");
+            assert!(report.labels.len() >= seen, "a profile was lost");
             seen = report.labels.len();
         }
     });
@@ -337,7 +337,7 @@ fn many_savers_lose_nothing_and_readers_see_whole_files() {
 }
 
 #[test]
-fn a_profile_of_the_user_follows_its_base() {
+fn a_change_follows_its_base() {
     let fixture = Fixture::new();
     let path = fixture.write("p.toml", "[profiles.mine]\nbase = 'own'\n");
     let registry = ProfileRegistry::empty();
