@@ -1,5 +1,12 @@
 #![doc = include_str!("../README.md")]
 
+/// Modules that other crates of this workspace have too, byte for byte.
+mod shared {
+    pub(crate) mod json_lines;
+    pub(crate) mod kernel_lock;
+    pub(crate) mod private_file;
+}
+
 mod agent_id;
 mod agent_state;
 mod encode;

@@ -4,6 +4,13 @@
 compile_error!("exec-core finds and ends process trees through /proc and pidfd: it needs Linux");
 
 // What is asked for, and the contract with the profiles.
+/// Modules that other crates of this workspace have too, byte for byte.
+mod shared {
+    pub(crate) mod json_lines;
+    pub(crate) mod kernel_lock;
+    pub(crate) mod private_file;
+}
+
 mod agent_event;
 mod command;
 mod error;

@@ -10,6 +10,12 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+/// Modules that other crates of this workspace have too, byte for byte.
+mod shared {
+    pub(crate) mod kernel_lock;
+    pub(crate) mod private_file;
+}
+
 mod error;
 mod profile_registry;
 

@@ -4,6 +4,13 @@
 #[cfg(not(unix))]
 compile_error!("timed-store needs Unix: flock, file owners and modes, atomic rename");
 
+/// Modules that other crates of this workspace have too, byte for byte.
+mod shared {
+    pub(crate) mod fifo_lock;
+    pub(crate) mod kernel_lock;
+    pub(crate) mod private_file;
+}
+
 mod error;
 mod session;
 

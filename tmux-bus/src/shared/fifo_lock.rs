@@ -1,0 +1,547 @@
+//! A FIFO lock across processes: waiters are served first come, first served.
+//!
+//! This file is the same in every crate that has it; `scripts/check-shared` compares the copies.
+//!
+//! # Theory
+//!
+//! `flock` alone is not fair. The kernel wakes the first waiter, but a request that arrives while
+//! that waiter is still waking up finds the lock free and takes it ("barging"). Under load the
+//! process that has just released the lock wins nearly always, and waiters starve.
+//!
+//! So every waiter takes a ticket: a numbered file in `<lock>-queue/` that it holds locked. It
+//! waits for the locks of all lower tickets, then for the lock itself, then gives its ticket back.
+//! A ticket also holds `<lock>-queue/waiting` (shared). A newcomer that gets the lock at once probes
+//! that file; if there is a ticket, the newcomer gives the lock back and takes a ticket itself.
+//!
+//! - Invariant: numbers are given out under the lock of `<lock>-queue/door`, so every lower ticket
+//!   was locked before a higher one exists. The order is the order of the numbers, however the
+//!   kernel orders its requests.
+//! - Race: a waiter takes its ticket right after a newcomer's probe. It blocks on the lock until
+//!   the newcomer releases it, which is the order of their arrival.
+//! - Readers queue like writers; the next reader follows as soon as the reader before it has the
+//!   lock. A waiting writer cannot starve, because newcomers of either kind take tickets.
+//! - Two probes at the same time can mistake each other for a ticket. A probe takes about a
+//!   microsecond, so a failed probe is repeated a few times; after that the newcomer queues,
+//!   which costs time and nothing else.
+//! - Death: the kernel releases the locks of a process that dies. The next waiter finds the
+//!   ticket unlocked and removes its file.
+//! - Safety depends on the lock file alone. If a file of the queue is deleted by hand, only the
+//!   order suffers.
+//!
+//! Worked example: A holds the lock; B and C wait with tickets 0 and 1. A releases and calls again
+//! at once. A gets the lock while B wakes up, probes, finds tickets, gives the lock back and takes
+//! ticket 2. B gets the lock and gives ticket 0 back; C is next and blocks on the lock; A blocks on
+//! ticket 1. Order: B, C, A.
+//!
+//! `flock` cannot be told to give up at a deadline. A thread blocks in place of the callers: one
+//! for each `FifoLock` with waiters, started by the first waiter and ended with the last. A caller
+//! that gives up gives its ticket back at once; the thread serves the next caller.
+//!
+//! Rejected: a turnstile, a second lock that the first waiter holds. It needs no numbered files,
+//! but newcomers overtake a waiter that is just being woken at the turnstile.
+
+#![allow(dead_code, reason = "each crate uses its own part of a shared file")]
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use fd_lock::RwLock;
+
+use super::kernel_lock::{Access, LockedFile};
+use super::private_file::{self, FileError};
+
+/// How often a probe is repeated: see the theory above.
+const PROBES: usize = 4;
+
+/// A lock file with its queue. Clones are the same lock.
+#[derive(Clone, Debug)]
+pub(crate) struct FifoLock {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    queue: QueueFolder,
+    /// The file that tickets hold, kept open for probes.
+    probe: OnceLock<Mutex<RwLock<File>>>,
+    waiters: Mutex<Waiters>,
+}
+
+/// The callers of this process that wait, in the order of their tickets.
+#[derive(Debug, Default)]
+struct Waiters {
+    queue: VecDeque<Arc<Waiter>>,
+    has_thread: bool,
+}
+
+impl FifoLock {
+    /// Nothing is opened or created before it is needed.
+    pub(crate) fn new(path: &Path) -> Self {
+        let mut queue = OsString::from(path);
+        queue.push("-queue");
+        Self {
+            inner: Arc::new(Inner {
+                path: path.to_owned(),
+                queue: QueueFolder(queue.into()),
+                probe: OnceLock::new(),
+                waiters: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Takes the lock if it is free, ahead of all waiters; `None` if it is held.
+    ///
+    /// Creates the lock file, but not its folder.
+    pub(crate) fn try_lock_barging(&self, access: Access) -> Result<Option<LockedFile>, FileError> {
+        self.inner
+            .take(|file| LockedFile::try_lock(file, access), Option::as_deref)
+    }
+
+    /// Takes the lock if it is free and has no waiter.
+    pub(crate) fn try_lock(&self, access: Access) -> Result<Option<LockedFile>, FileError> {
+        let Some(locked) = self.try_lock_barging(access)? else {
+            return Ok(None);
+        };
+        Ok((!self.inner.has_waiter()?).then_some(locked))
+    }
+
+    /// Whether the lock is held, by any process.
+    pub(crate) fn is_held(&self) -> Result<bool, FileError> {
+        let path = &self.inner.path;
+        let Some(file) = private_file::open_existing(path, File::options().read(true))? else {
+            return Ok(false);
+        };
+        let taken = LockedFile::try_lock(file, Access::Shared);
+        Ok(taken.map_err(FileError::io("lock", path))?.is_none())
+    }
+
+    /// Joins the queue at once; the future waits for the lock. Dropping the future leaves the
+    /// queue.
+    pub(crate) fn wait(&self, access: Access) -> Result<Waiting, FileError> {
+        let mut waiters = locked(&self.inner.waiters);
+        // Under the mutex: callers of one process queue in the order of their tickets.
+        let waiter = Arc::new(Waiter {
+            access,
+            step: Mutex::new(Step::Waiting {
+                ticket: self.inner.queue.take_ticket()?,
+                waker: None,
+            }),
+        });
+        // The thread may be blocked for long: callers that have given up must not pile up.
+        waiters.queue.retain(|waiter| waiter.is_waiting());
+        waiters.queue.push_back(Arc::clone(&waiter));
+        if !waiters.has_thread {
+            let inner = Arc::clone(&self.inner);
+            std::thread::Builder::new()
+                .name("fifo-lock".to_owned())
+                .spawn(move || inner.serve())
+                .map_err(|error| {
+                    waiters.queue.pop_back();
+                    FileError::io("start a thread that waits for", &self.inner.path)(error)
+                })?;
+            waiters.has_thread = true;
+        }
+        Ok(Waiting { waiter })
+    }
+}
+
+impl Inner {
+    /// Whether a ticket is out, in any process. In doubt there is one.
+    fn has_waiter(&self) -> Result<bool, FileError> {
+        let path = self.queue.waiting();
+        let probe = match self.probe.get() {
+            Some(probe) => probe,
+            None => match private_file::open_existing(&path, File::options().read(true))? {
+                Some(file) => self.probe.get_or_init(|| Mutex::new(RwLock::new(file))),
+                // Waiters create it: there has never been one.
+                None => return Ok(false),
+            },
+        };
+        for _ in 0..PROBES {
+            match locked(probe).try_write() {
+                Ok(_) => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(FileError::io("probe", &path)(error)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Opens and locks the lock file.
+    fn take<L>(
+        &self,
+        lock: impl Fn(File) -> io::Result<L>,
+        file_of: impl Fn(&L) -> Option<&File>,
+    ) -> Result<L, FileError> {
+        let path = &self.path;
+        loop {
+            let taken = lock(open(path)?).map_err(FileError::io("lock", path))?;
+            let Some(file) = file_of(&taken) else {
+                return Ok(taken);
+            };
+            let metadata = file.metadata().map_err(FileError::io("inspect", path))?;
+            // The lock of a file that was deleted in the meantime excludes no other process.
+            if metadata.nlink() > 0 {
+                return Ok(taken);
+            }
+        }
+    }
+
+    /// The body of the thread: blocks in place of the first caller until none waits.
+    fn serve(&self) {
+        while let Some(waiter) = self.first_waiter() {
+            let served = waiter.wait_for_lower_tickets().and_then(|()| {
+                self.take(|file| LockedFile::lock(file, waiter.access), |l| Some(l))
+            });
+            // A caller that has given up leaves `served` to be dropped, which unlocks.
+            waiter.serve(served);
+        }
+    }
+
+    /// `None` ends the thread, in the same step in which the queue is seen to be empty, so that
+    /// the next waiter starts another one.
+    fn first_waiter(&self) -> Option<Arc<Waiter>> {
+        let mut waiters = locked(&self.waiters);
+        waiters.queue.retain(|waiter| waiter.is_waiting());
+        waiters.has_thread = !waiters.queue.is_empty();
+        waiters.queue.front().cloned()
+    }
+}
+
+/// A caller in the queue.
+#[derive(Debug)]
+struct Waiter {
+    access: Access,
+    step: Mutex<Step>,
+}
+
+#[derive(Debug)]
+enum Step {
+    Waiting {
+        ticket: Ticket,
+        waker: Option<Waker>,
+    },
+    Served(Result<LockedFile, FileError>),
+    /// The caller has the lock, or has given up.
+    Done,
+}
+
+impl Waiter {
+    fn is_waiting(&self) -> bool {
+        matches!(*locked(&self.step), Step::Waiting { .. })
+    }
+
+    fn wait_for_lower_tickets(&self) -> Result<(), FileError> {
+        let lower = match &*locked(&self.step) {
+            Step::Waiting { ticket, .. } => ticket.lower.clone(),
+            Step::Served(_) | Step::Done => return Ok(()),
+        };
+        lower.iter().try_for_each(|path| wait_for_ticket(path))
+    }
+
+    /// Gives the ticket back and hands the lock over, in this order: the caller must not find its
+    /// own ticket, and the lock keeps newcomers out.
+    fn serve(&self, served: Result<LockedFile, FileError>) {
+        let mut step = locked(&self.step);
+        if let Step::Waiting { waker, .. } = &mut *step {
+            let waker = waker.take();
+            *step = Step::Done;
+            *step = Step::Served(served);
+            drop(step);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// A place in the queue; resolves to the lock.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Waiting {
+    waiter: Arc<Waiter>,
+}
+
+impl Future for Waiting {
+    type Output = Result<LockedFile, FileError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut step = locked(&self.waiter.step);
+        if let Step::Waiting { waker, .. } = &mut *step {
+            *waker = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        match std::mem::replace(&mut *step, Step::Done) {
+            Step::Served(served) => Poll::Ready(served),
+            // Polled again after it was ready.
+            Step::Waiting { .. } | Step::Done => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        *locked(&self.waiter.step) = Step::Done;
+    }
+}
+
+/// The folder of the tickets.
+#[derive(Debug)]
+struct QueueFolder(PathBuf);
+
+/// A numbered file with its lock. Dropping it removes the file, then unlocks it.
+#[derive(Debug)]
+struct Ticket {
+    path: PathBuf,
+    /// The tickets before this one, lowest first.
+    lower: Vec<PathBuf>,
+    _locked: LockedFile,
+    _presence: LockedFile,
+}
+
+impl QueueFolder {
+    fn waiting(&self) -> PathBuf {
+        self.0.join("waiting")
+    }
+
+    fn take_ticket(&self) -> Result<Ticket, FileError> {
+        self.create()?;
+        let lock = |path: &Path, access| {
+            LockedFile::lock(open(path)?, access).map_err(FileError::io("lock", path))
+        };
+        // Every caller holds it for a few system calls only.
+        let _door = lock(&self.0.join("door"), Access::Exclusive)?;
+        let presence = lock(&self.waiting(), Access::Shared)?;
+        let lower = self.tickets().map_err(FileError::io("read", &self.0))?;
+        let number = lower.last().and_then(|path| number_of(path));
+        // All digits are written, so that names sort like numbers.
+        let path = self.0.join(format!("{:020}", number.map_or(0, |n| n + 1)));
+        Ok(Ticket {
+            _locked: lock(&path, Access::Exclusive)?,
+            _presence: presence,
+            lower,
+            path,
+        })
+    }
+
+    /// Not with its parents: a folder that was removed with its owner must not come back.
+    fn create(&self) -> Result<(), FileError> {
+        match DirBuilder::new().mode(0o700).create(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(FileError::io("create the folder", &self.0)(error))
+            }
+            _ => private_file::check_folder(&self.0),
+        }
+    }
+
+    fn tickets(&self) -> io::Result<Vec<PathBuf>> {
+        let mut tickets = Vec::new();
+        for entry in std::fs::read_dir(&self.0)? {
+            let path = entry?.path();
+            if number_of(&path).is_some() {
+                tickets.push(path);
+            }
+        }
+        tickets.sort_unstable();
+        Ok(tickets)
+    }
+}
+
+/// Blocks until a ticket is given back or its process is dead, and removes what is left of it.
+fn wait_for_ticket(path: &Path) -> Result<(), FileError> {
+    let Some(file) = private_file::open_existing(path, File::options().read(true))? else {
+        return Ok(());
+    };
+    let ended = LockedFile::lock(file, Access::Shared).map_err(FileError::io("lock", path))?;
+    let metadata = ended.metadata().map_err(FileError::io("inspect", path))?;
+    // Only a dead process leaves its file. One that was given back is gone, and if our caller has
+    // given up in the meantime, the path may already be another waiter's ticket.
+    if metadata.nlink() > 0 {
+        remove(path).map_err(FileError::io("remove", path))?;
+    }
+    Ok(())
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // Before the lock goes with the file: waiters for it have the same file open.
+        if let Err(error) = remove(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove a ticket");
+        }
+    }
+}
+
+fn number_of(ticket: &Path) -> Option<u64> {
+    ticket.file_name()?.to_str()?.parse().ok()
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn open(path: &Path) -> Result<File, FileError> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    private_file::open(path, &mut options)
+}
+
+/// No code panics while it holds one of these mutexes.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::task::Wake;
+    use std::thread::Thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    fn block_on(mut waiting: Waiting) -> LockedFile {
+        let waker = Arc::new(Unpark(std::thread::current())).into();
+        loop {
+            match Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(served) => return served.unwrap(),
+                Poll::Pending => std::thread::park(),
+            }
+        }
+    }
+
+    /// Several of them on the same files are several processes as far as the kernel can tell.
+    fn fifo_lock(folder: &tempfile::TempDir) -> FifoLock {
+        FifoLock::new(&folder.path().join("lock"))
+    }
+
+    fn tickets(lock: &FifoLock) -> usize {
+        lock.inner.queue.tickets().unwrap().len()
+    }
+
+    #[track_caller]
+    fn wait_until(condition: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(40);
+        while !condition() {
+            assert!(Instant::now() < deadline, "the condition did not come true");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn waiters_are_served_in_order_and_newcomers_queue() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = fifo_lock(&folder);
+        let held = first.try_lock(Access::Exclusive).unwrap().unwrap();
+        let (sender, served) = mpsc::channel();
+        let mut threads = Vec::new();
+        for number in 0..8 {
+            let (waiting, sender) = (
+                fifo_lock(&folder).wait(Access::Exclusive).unwrap(),
+                sender.clone(),
+            );
+            threads.push(std::thread::spawn(move || {
+                let _held = block_on(waiting);
+                sender.send(number).unwrap();
+            }));
+        }
+        drop(held);
+        // A newcomer comes last, even if it finds the lock free for a moment.
+        let _last = match first.try_lock(Access::Exclusive).unwrap() {
+            Some(locked) => locked,
+            None => block_on(first.wait(Access::Exclusive).unwrap()),
+        };
+        let order: Vec<_> = served.try_iter().collect();
+        assert_eq!(order, [0, 1, 2, 3, 4, 5, 6, 7]);
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+        assert_eq!(tickets(&first), 0);
+    }
+
+    #[test]
+    fn a_caller_that_gives_up_leaves_the_queue_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (fifo_lock(&folder), fifo_lock(&folder));
+        let held = first.try_lock(Access::Exclusive).unwrap().unwrap();
+        for _ in 0..100 {
+            drop(second.wait(Access::Exclusive).unwrap());
+        }
+        assert_eq!(tickets(&second), 0);
+        let next = second.wait(Access::Shared).unwrap();
+        assert_eq!(tickets(&second), 1);
+        drop(held);
+        drop(block_on(next));
+        wait_until(|| !locked(&second.inner.waiters).has_thread);
+        assert!(first.try_lock(Access::Exclusive).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_barging_caller_passes_the_waiters_and_readers_share() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (fifo_lock(&folder), fifo_lock(&folder));
+        let reader = first.try_lock(Access::Shared).unwrap().unwrap();
+        let writer = second.wait(Access::Exclusive).unwrap();
+        let late_reader = second.wait(Access::Shared).unwrap();
+        assert!(first.try_lock(Access::Shared).unwrap().is_none());
+        assert!(first.try_lock_barging(Access::Shared).unwrap().is_some());
+        drop(reader);
+        let written = block_on(writer);
+        assert!(first.is_held().unwrap());
+        drop(written);
+        let read = block_on(late_reader);
+        assert!(first.try_lock(Access::Shared).unwrap().is_some());
+        drop(read);
+        assert!(!first.is_held().unwrap());
+    }
+
+    #[test]
+    fn the_ticket_of_a_dead_process_does_not_block() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (fifo_lock(&folder), fifo_lock(&folder));
+        let held = first.try_lock(Access::Exclusive).unwrap().unwrap();
+        second.inner.queue.create().unwrap();
+        open(&folder.path().join("lock-queue/00000000000000000007")).unwrap();
+        let waiting = second.wait(Access::Exclusive).unwrap();
+        assert!(
+            folder
+                .path()
+                .join("lock-queue/00000000000000000008")
+                .exists()
+        );
+        drop(held);
+        drop(block_on(waiting));
+        assert_eq!(tickets(&first), 0);
+    }
+
+    #[test]
+    fn a_lock_file_that_was_deleted_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (fifo_lock(&folder), fifo_lock(&folder));
+        let stale = first.try_lock(Access::Exclusive).unwrap().unwrap();
+        let waiting = second.wait(Access::Exclusive).unwrap();
+        std::fs::remove_file(folder.path().join("lock")).unwrap();
+        drop(stale);
+        let held = block_on(waiting);
+        assert_eq!(held.metadata().unwrap().nlink(), 1);
+        assert!(first.try_lock_barging(Access::Exclusive).unwrap().is_none());
+    }
+}
