@@ -2,6 +2,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::shared::private_file::FileError;
+
 /// The errors of this crate.
 ///
 /// A failed call leaves the registry unchanged. Messages never contain a prompt or the value of an
@@ -67,6 +69,15 @@ pub enum Error {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// A file or folder is refused, because another user could have written it or could change it:
+    /// it belongs to another user, is a symbolic link, or is writable by group or others.
+    #[error("refusing {}: {reason}", path.display())]
+    NotPrivate {
+        /// The file or folder.
+        path: PathBuf,
+        /// The rule that it breaks, and a remedy.
+        reason: &'static str,
+    },
     /// The user file is neither valid TOML nor valid JSON, or it has no table of profiles.
     #[error("{} is not a file of profiles: {reason}", path.display())]
     Syntax {
@@ -90,6 +101,23 @@ impl Error {
             action,
             path: path.to_owned(),
             source,
+        }
+    }
+}
+
+impl From<FileError> for Error {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Io {
+                action,
+                path,
+                source,
+            } => Self::Io {
+                action,
+                path,
+                source,
+            },
+            FileError::NotPrivate { path, reason } => Self::NotPrivate { path, reason },
         }
     }
 }

@@ -10,12 +10,6 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-/// Modules that other crates of this workspace have too, byte for byte.
-mod shared {
-    pub(crate) mod kernel_lock;
-    pub(crate) mod private_file;
-}
-
 mod error;
 mod profile_registry;
 
@@ -29,8 +23,14 @@ mod launch;
 // From the output of an agent to events.
 mod events;
 
-// Profiles from the user's file.
+// Profiles from the user file.
 mod user;
+
+/// Modules that other crates of this workspace have too, byte for byte.
+mod shared {
+    pub(crate) mod kernel_lock;
+    pub(crate) mod private_file;
+}
 
 pub use builtin::profile_definitions;
 pub use definition::{

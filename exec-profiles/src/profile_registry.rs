@@ -140,12 +140,15 @@ impl ProfileRegistry {
     /// Loads the profiles of a TOML or JSON file, by the extension of its name. They replace the
     /// profiles of the file that was loaded before. The call blocks on file access.
     ///
+    /// The file must be private: owned by this user, not a symbolic link, not writable by group or
+    /// others. For a file behind a link, pass the result of [`std::fs::canonicalize`].
+    ///
     /// ```
+    /// use std::io::Write;
     /// use exec_profiles::ProfileRegistry;
     ///
-    /// let folder = tempfile::tempdir()?;
-    /// let file = folder.path().join("profiles.toml");
-    /// std::fs::write(&file, r#"
+    /// let mut file = tempfile::Builder::new().suffix(".toml").tempfile()?;
+    /// file.write_all(br#"
     ///     [profiles.qwen]                      # a new agent
     ///     binary = "qwen"
     ///     args = ["--yolo", "--session-id={session_id}"]
@@ -155,7 +158,7 @@ impl ProfileRegistry {
     ///     append_args = ["--model=opus"]
     /// "#)?;
     /// let registry = ProfileRegistry::new();
-    /// registry.load_user_file(&file)?;
+    /// registry.load_user_file(file.path())?;
     /// assert_eq!(registry.get_command("qwen", None).unwrap().binary, "qwen");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -165,8 +168,8 @@ impl ProfileRegistry {
     /// have permissions that the user meant to take away.
     ///
     /// # Errors
-    /// [`Error::Io`] or [`Error::Syntax`] if the file as a whole cannot be read. The profiles that
-    /// were loaded before stay.
+    /// [`Error::Io`], [`Error::NotPrivate`] or [`Error::Syntax`] if the file as a whole cannot be
+    /// read. The profiles that were loaded before stay.
     pub fn load_user_file(&self, path: impl AsRef<Path>) -> Result<LoadReport, Error> {
         let _change = self.begin_change();
         let file = UserFile::new(path.as_ref())?;
@@ -195,8 +198,8 @@ impl ProfileRegistry {
     ///
     /// # Errors
     /// [`Error::NoUserFile`] if no file was loaded (loading a file that does not exist is
-    /// sufficient), [`Error::Entry`] if the entry is invalid, [`Error::Io`] or [`Error::Syntax`] if
-    /// the file cannot be changed.
+    /// sufficient), [`Error::Entry`] if the entry is invalid, [`Error::Io`], [`Error::NotPrivate`] or
+    /// [`Error::Syntax`] if the file cannot be changed. The folder of the file must be private, too.
     pub fn save_user_profile(
         &self,
         label: &str,

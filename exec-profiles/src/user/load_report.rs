@@ -3,13 +3,13 @@ use crate::EntryError;
 /// The result of loading or changing the user file.
 ///
 /// ```
+/// use std::io::Write;
 /// use exec_profiles::ProfileRegistry;
 ///
-/// let folder = tempfile::tempdir()?;
-/// let file = folder.path().join("profiles.toml");
-/// std::fs::write(&file, "[profiles.mine]\nbase = 'codex'\n[profiles.typo]\nbnary = 'agent'\n")?;
+/// let mut file = tempfile::Builder::new().suffix(".toml").tempfile()?;
+/// writeln!(file, "[profiles.mine]\nbase = 'codex'\n[profiles.typo]\nbnary = 'agent'")?;
 ///
-/// let report = ProfileRegistry::new().load_user_file(&file)?;
+/// let report = ProfileRegistry::new().load_user_file(file.path())?;
 /// assert_eq!(report.labels, ["mine"]);
 /// assert_eq!(report.errors[0].entry, "typo");
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,16 +1,20 @@
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
 use super::file_format::FileFormat;
 use super::user_profile::UserProfile;
+use crate::shared::kernel_lock::{Access, LockedFile};
+use crate::shared::private_file;
 use crate::{EntryError, Error};
 
 /// The user file on disk.
+///
+/// It names programs that run with the user's keys in their environment, so it must be private: a
+/// file that another user could have written is refused.
 #[derive(Clone, Debug)]
 pub(crate) struct UserFile {
     path: PathBuf,
@@ -63,9 +67,7 @@ impl UserFile {
         label: &str,
         profile: Option<&UserProfile>,
     ) -> Result<FileContents, Error> {
-        let lock_path = self.lock_path();
-        let mut lock = fd_lock::RwLock::new(self.lock_file()?);
-        let _locked = lock.write().map_err(Error::io("lock", &lock_path))?;
+        let _lock = self.lock()?;
         let old = self.read()?;
         if old.is_none() && profile.is_none() {
             return self.load();
@@ -88,20 +90,9 @@ impl UserFile {
 
     /// The text, or `None` if the file does not exist.
     fn read(&self) -> Result<Option<String>, Error> {
-        let read = || {
-            let file = File::open(&self.path)?;
-            // The file names programs that get the user's keys in their environment.
-            if file.metadata()?.mode() & 0o002 != 0 {
-                let reason = "everybody can write to it: take that right away (chmod o-w)";
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
-            }
-            io::read_to_string(file)
-        };
-        match read() {
-            Ok(text) => Ok(Some(text)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io("read", &self.path)(error)),
-        }
+        let file = private_file::open_existing(&self.path, File::options().read(true))?;
+        let text = file.map(io::read_to_string).transpose();
+        text.map_err(Error::io("read", &self.path))
     }
 
     fn parse(&self, text: &str) -> Result<FileContents, Error> {
@@ -125,41 +116,33 @@ impl UserFile {
         }
     }
 
-    fn lock_path(&self) -> PathBuf {
+    fn lock(&self) -> Result<LockedFile, Error> {
+        private_file::create_folder(self.folder())?;
         let mut path = self.path.clone().into_os_string();
         path.push(".lock");
-        path.into()
+        let path = PathBuf::from(path);
+        let options = &mut File::options();
+        let file = private_file::open(&path, options.write(true).create(true).truncate(false))?;
+        LockedFile::lock(file, Access::Exclusive).map_err(Error::io("lock", &path))
     }
 
-    fn lock_file(&self) -> Result<File, Error> {
-        let path = self.lock_path();
-        let open = || {
-            if let Some(folder) = path.parent() {
-                fs::create_dir_all(folder)?;
-            }
-            OpenOptions::new()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .mode(0o600)
-                .open(&path)
-        };
-        open().map_err(Error::io("lock", &path))
-    }
-
+    /// A new file has mode 0600; an existing file keeps its mode.
     fn replace(&self, text: &str) -> io::Result<()> {
-        let target = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
-        let folder = match target.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        };
-        let mut temporary = NamedTempFile::new_in(folder)?;
+        let mut temporary = NamedTempFile::new_in(self.folder())?;
         temporary.write_all(text.as_bytes())?;
-        if let Ok(old) = fs::metadata(&target) {
+        if let Ok(old) = self.path.metadata() {
             temporary.as_file().set_permissions(old.permissions())?;
         }
         temporary.as_file().sync_all()?;
-        temporary.persist(&target).map_err(|error| error.error)?;
-        File::open(folder)?.sync_all()
+        temporary.persist(&self.path).map_err(|error| error.error)?;
+        // Makes the rename itself durable.
+        File::open(self.folder())?.sync_all()
+    }
+
+    fn folder(&self) -> &Path {
+        match self.path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        }
     }
 }

@@ -9,3 +9,4 @@ mod request;
 mod service;
 mod user_file;
 mod user_profiles;
+mod worker;

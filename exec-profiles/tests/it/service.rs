@@ -15,6 +15,7 @@ use exec_core::{
 use exec_profiles::{ProfileRegistry, builtin};
 
 use crate::request::{context, message, new_chat};
+use crate::user_file::{private_folder, write_private};
 
 /// Long, because the machine may be busy.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -36,7 +37,7 @@ impl Host {
 
     /// Adds `extra` to the user file; `{env}` stands for the variables that the agent needs.
     fn with(extra: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = private_folder();
         let below = |name: &str| {
             let path = folder.path().join(name);
             fs::create_dir(&path).unwrap();
@@ -73,7 +74,7 @@ impl Host {
         }
         file.push_str(&extra.replace("{env}", &env));
         let path = folder.path().join("profiles.toml");
-        fs::write(&path, file).unwrap();
+        write_private(&path, &file);
         let registry = ProfileRegistry::new();
         let report = registry.load_user_file(&path).unwrap();
         let errors = report.errors.iter().filter(|error| error.entry != "bad");

@@ -1,15 +1,14 @@
 //! The user file: its syntax, and how it is changed.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use exec_core::CommandConfig;
 use exec_profiles::{Error, ProfileDefinition, ProfileRegistry, UserProfile};
 
 use crate::request::message;
+use crate::worker::Worker;
 
 struct Fixture {
     folder: tempfile::TempDir,
@@ -18,7 +17,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         Self {
-            folder: tempfile::tempdir().unwrap(),
+            folder: private_folder(),
         }
     }
 
@@ -28,9 +27,23 @@ impl Fixture {
 
     fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
-        fs::write(&path, text).unwrap();
+        write_private(&path, text);
         path
     }
+}
+
+// The umask may allow the group to write, so both set the mode.
+
+pub(crate) fn private_folder() -> tempfile::TempDir {
+    tempfile::Builder::new()
+        .permissions(PermissionsExt::from_mode(0o700))
+        .tempdir()
+        .unwrap()
+}
+
+pub(crate) fn write_private(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
 }
 
 fn agent(binary: &str) -> UserProfile {
@@ -41,6 +54,10 @@ fn agent(binary: &str) -> UserProfile {
 
 fn binary(registry: &ProfileRegistry, label: &str) -> Option<String> {
     Some(registry.get_command(label, None)?.binary)
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
 #[test]
@@ -112,7 +129,7 @@ fn a_file_that_cannot_be_parsed_changes_nothing() {
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     let error = message(&registry.reload().unwrap_err());
-    assert!(error.starts_with("cannot read "), "{error}");
+    assert!(error.starts_with("refusing "), "{error}");
     assert_eq!(binary(&registry, "a").as_deref(), Some("one"));
 
     let error = registry.load_user_file(fixture.path("p.yaml")).unwrap_err();
@@ -279,26 +296,28 @@ fn a_damaged_file_is_not_overwritten() {
 }
 
 #[test]
-fn a_save_replaces_the_file_behind_a_link_and_keeps_its_mode() {
+fn a_save_keeps_the_mode_and_leaves_only_the_lock_file() {
     let fixture = Fixture::new();
-    fs::create_dir(fixture.path("dotfiles")).unwrap();
-    let target = fixture.write("dotfiles/p.toml", "");
-    fs::set_permissions(&target, fs::Permissions::from_mode(0o640)).unwrap();
-    let link = fixture.path("p.toml");
-    symlink(&target, &link).unwrap();
+    let path = fixture.write("p.toml", "");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     let registry = ProfileRegistry::new();
-    registry.load_user_file(&link).unwrap();
+    registry.load_user_file(&path).unwrap();
     registry.save_user_profile("a", &agent("x")).unwrap();
-    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-    assert!(
-        fs::read_to_string(&target)
-            .unwrap()
-            .contains("[profiles.a]")
-    );
-    let mode = fs::metadata(&target).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o640);
-    // No temporary file is left.
-    assert_eq!(fs::read_dir(fixture.path("dotfiles")).unwrap().count(), 1);
+    assert!(fs::read_to_string(&path).unwrap().contains("[profiles.a]"));
+    assert_eq!(mode(&path), 0o640);
+    assert_eq!(mode(&fixture.path("p.toml.lock")), 0o600);
+    assert_eq!(fs::read_dir(fixture.folder.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn created_files_and_folders_are_private() {
+    let fixture = Fixture::new();
+    let path = fixture.path("sub/p.toml");
+    let registry = ProfileRegistry::new();
+    registry.load_user_file(&path).unwrap();
+    registry.save_user_profile("a", &agent("x")).unwrap();
+    assert_eq!(mode(&path), 0o600);
+    assert_eq!(mode(&fixture.path("sub")), 0o700);
 }
 
 /// Fails if a save loses an entry of another saver, or if a reader sees part of a file.
@@ -352,15 +371,8 @@ fn a_change_follows_its_base() {
     assert_eq!(registry.labels(), ["mine", "own"]);
 }
 
-const SAVE_INTO: &str = "EXEC_PROFILES_TEST_SAVE_INTO";
-
-/// Not a test of its own: the process that the next one kills. It says what it has saved, and ends
-/// by itself when nobody listens any more.
-#[test]
-fn saver_that_gets_killed() {
-    let Some(path) = std::env::var_os(SAVE_INTO) else {
-        return;
-    };
+/// The part of a [`Worker`]: saves one profile after the other and prints the number of each.
+pub(crate) fn save_until_killed(path: &Path) {
     let registry = ProfileRegistry::empty();
     let first = registry.load_user_file(path).unwrap().labels.len();
     for number in first.. {
@@ -376,38 +388,17 @@ fn a_saver_killed_at_any_moment_leaves_a_whole_file_and_no_lock() {
     let path = fixture.path("p.toml");
     let mut saved = 0;
     for round in 0..10 {
-        let mut saver = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "user_file::saver_that_gets_killed",
-                "--nocapture",
-            ])
-            .env(SAVE_INTO, &path)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(saver.stdout.take().unwrap()).lines();
-        let mut said = 0;
-        while said <= round {
-            let line = lines
-                .next()
-                .expect("it goes on until it is killed")
-                .unwrap();
-            if let Some((_, number)) = line.split_once("saved ") {
-                saved = number.parse::<usize>().unwrap() + 1;
-                said += 1;
-            }
+        let mut saver = Worker::start("save-until-killed", &path);
+        let number = |line: &str| line.split_once("saved ")?.1.parse::<usize>().ok();
+        let mut numbers = saver.lines().filter_map(|line| number(&line));
+        for _ in 0..=round {
+            saved = numbers.next().expect("the saver runs until it is killed") + 1;
         }
-        saver.kill().unwrap();
-        saver.wait().unwrap();
-        for number in lines.map_while(Result::ok) {
-            if let Some((_, number)) = number.split_once("saved ") {
-                saved = number.parse::<usize>().unwrap() + 1;
-            }
-        }
+        saver.kill();
+        saved = numbers.last().map_or(saved, |number| number + 1);
         let report = ProfileRegistry::empty().load_user_file(&path).unwrap();
         assert!(report.errors.is_empty() && !report.missing, "{report:?}");
-        // The last save may have been done and not yet said.
+        // The kill may fall between the last save and its line.
         let labels = report.labels.len();
         assert!(
             labels == saved || labels == saved + 1,
@@ -417,18 +408,43 @@ fn a_saver_killed_at_any_moment_leaves_a_whole_file_and_no_lock() {
     }
 }
 
+/// The file names programs to start, so another user must not be able to write it.
 #[test]
-fn a_file_that_everybody_can_write_to_is_refused() {
+fn a_file_or_folder_that_others_can_write_to_is_refused() {
     let fixture = Fixture::new();
     let path = fixture.write("p.toml", "[profiles.mine]\nbinary = 'mine'\n");
-    let mode = |mode| fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+    let set_mode = |path: &Path, mode| {
+        fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    };
     let registry = ProfileRegistry::new();
-    mode(0o666);
-    let error = registry.load_user_file(&path).unwrap_err();
-    let reason = std::error::Error::source(&error).unwrap().to_string();
-    assert!(reason.contains("everybody can write"), "{error}: {reason}");
-    assert_eq!(binary(&registry, "mine"), None);
-    mode(0o664);
+    for mode in [0o666, 0o664, 0o646] {
+        set_mode(&path, mode);
+        let error = registry.load_user_file(&path).unwrap_err();
+        assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
+        assert!(error.to_string().contains("chmod go-w"), "{error}");
+        assert_eq!(binary(&registry, "mine"), None);
+    }
+    set_mode(&path, 0o644);
     registry.load_user_file(&path).unwrap();
     assert_eq!(binary(&registry, "mine").as_deref(), Some("mine"));
+    set_mode(fixture.folder.path(), 0o777);
+    let error = registry.save_user_profile("a", &agent("x")).unwrap_err();
+    assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
+}
+
+#[test]
+fn a_link_is_refused_and_its_target_is_accepted() {
+    let fixture = Fixture::new();
+    let target = fixture.write("dotfiles.toml", "[profiles.mine]\nbinary = 'mine'\n");
+    let link = fixture.path("p.toml");
+    symlink(&target, &link).unwrap();
+    let registry = ProfileRegistry::new();
+    let error = registry.load_user_file(&link).unwrap_err();
+    assert!(error.to_string().contains("symbolic link"), "{error}");
+    registry
+        .load_user_file(fs::canonicalize(&link).unwrap())
+        .unwrap();
+    registry.save_user_profile("a", &agent("x")).unwrap();
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(registry.reload().unwrap().labels, ["a", "mine"]);
 }

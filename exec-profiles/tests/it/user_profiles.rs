@@ -7,11 +7,12 @@ use exec_core::{EnvPolicy, SessionResolutionContext, StopAction};
 use exec_profiles::{LoadReport, ProfileRegistry};
 
 use crate::request::{Launch, UUID, chat, context, find, launch, message, new_chat, resume};
+use crate::user_file::write_private;
 
 fn load(toml: &str) -> (ProfileRegistry, LoadReport) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("profiles.toml");
-    fs::write(&path, toml).unwrap();
+    write_private(&path, toml);
     let registry = ProfileRegistry::new();
     let report = registry.load_user_file(&path).unwrap();
     (registry, report)
@@ -313,11 +314,10 @@ fn texts_of_the_base_are_literal() {
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("profiles.toml");
-    fs::write(
+    write_private(
         &path,
         "[profiles.mine]\nbase = \"raw\"\nappend_args = [\"{workspace}\"]\n",
-    )
-    .unwrap();
+    );
     let registry = ProfileRegistry::empty();
     let mut command = CommandConfig::new("agent", ["{prompt}", "${NOT_A_VARIABLE}"]);
     command.env.insert("A".into(), "${B".into());
