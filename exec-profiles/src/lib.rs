@@ -1,3 +1,4 @@
+// In rustdoc these definitions precede, and so replace, the README's links to docs.rs.
 //! [`builtin`]: crate::builtin
 //! [`EntryError`]: crate::EntryError
 //! [`EventFormat`]: crate::EventFormat

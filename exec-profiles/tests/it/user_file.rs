@@ -372,6 +372,7 @@ fn a_change_follows_its_base() {
 }
 
 /// The part of a [`Worker`]: saves one profile after the other and prints the number of each.
+#[expect(clippy::print_stdout, reason = "the test reads the lines")]
 pub(crate) fn save_until_killed(path: &Path) {
     let registry = ProfileRegistry::empty();
     let first = registry.load_user_file(path).unwrap().labels.len();
