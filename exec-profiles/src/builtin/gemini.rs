@@ -1,4 +1,3 @@
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -118,9 +117,5 @@ fn slug(gemini: &Path, workspace: &Path) -> Option<String> {
 
 fn sha256(workspace: &Path) -> String {
     let digest = Sha256::digest(workspace.as_os_str().as_encoded_bytes());
-    digest.iter().fold(String::new(), |mut hex, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -8,10 +8,6 @@ pub(super) struct EventObject(Map<String, Value>);
 
 impl EventObject {
     pub(super) fn parse(line: &str) -> Option<Self> {
-        // Agents print plain text between their events; most of it is rejected here.
-        if !line.trim_start().starts_with('{') {
-            return None;
-        }
         serde_json::from_str(line).ok().map(Self)
     }
 

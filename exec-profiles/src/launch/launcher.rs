@@ -11,8 +11,10 @@ use crate::Error;
 /// The program that starts the agent of an `npx …` command.
 ///
 /// `npx` takes about a second and two more processes, so the default is the native binary if it is
-/// installed. The agent's own arguments are the same either way. A command that is not `npx …` is not
-/// changed.
+/// installed. The agent's own arguments are the same either way.
+///
+/// A command that is not `npx …` is changed only by [`NativeAt`](Self::NativeAt); the `npx` choices
+/// refuse its launch.
 ///
 /// ```
 /// use exec_profiles::{Launcher, ProfileRegistry, builtin};

@@ -80,14 +80,6 @@ impl UserFile {
         Ok(contents)
     }
 
-    pub(crate) fn entry_error(&self, label: String, reason: String) -> EntryError {
-        EntryError {
-            file: Some(self.path.clone()),
-            entry: label,
-            reason,
-        }
-    }
-
     /// The text, or `None` if the file does not exist.
     fn read(&self) -> Result<Option<String>, Error> {
         let file = private_file::open_existing(&self.path, File::options().read(true))?;
@@ -103,7 +95,11 @@ impl UserFile {
                 Ok(profile) => {
                     contents.entries.insert(label, profile);
                 }
-                Err(reason) => contents.errors.push(self.entry_error(label, reason)),
+                Err(reason) => contents.errors.push(EntryError {
+                    file: Some(self.path.clone()),
+                    entry: label,
+                    reason,
+                }),
             }
         }
         Ok(contents)
