@@ -1,15 +1,13 @@
-//! Text with `{prompt}`, `{session_id}`, `{workspace}` and `${VAR}` in it.
-
 use std::ops::Range;
 
-/// The placeholders that a launch fills in, in the order in which errors list them.
+/// The placeholders with their names, in the order in which errors list them.
 const PLACEHOLDERS: [(&str, Placeholder); 3] = [
     ("prompt", Placeholder::Prompt),
     ("session_id", Placeholder::SessionId),
     ("workspace", Placeholder::Workspace),
 ];
 
-/// Something that only a launch knows.
+/// A value that is known only at launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placeholder {
     Prompt,
@@ -17,18 +15,10 @@ pub(crate) enum Placeholder {
     Workspace,
 }
 
-/// What a launch fills placeholders and variables with.
-pub(crate) trait Values {
-    /// The text for a placeholder, or why there is none here.
-    fn placeholder(&self, placeholder: Placeholder) -> Result<&str, String>;
-    /// The text of an environment variable, or why there is none.
-    fn variable(&self, name: &str) -> Result<String, String>;
-}
-
-/// A parsed template.
+/// A text with `{prompt}`, `{session_id}`, `{workspace}` and `${VAR}`.
 ///
-/// It is parsed once and expanded in one pass, so text that comes in through a placeholder (a
-/// prompt that contains `${HOME}`) is never read as a template itself.
+/// Invariant: inserted values are never parsed. A template is parsed into segments first and expanded
+/// in one pass, so a prompt that contains `${HOME}` cannot read the environment.
 #[derive(Clone, Debug)]
 pub(crate) struct Template(Vec<Segment>);
 
@@ -40,10 +30,14 @@ enum Segment {
 }
 
 impl Template {
-    /// Parses `text`, or says what is wrong with it.
+    /// Parses `text`; the error is the mistake in it.
     ///
-    /// `{{name}}` and `$${` are the literal `{name}` and `${`. Braces around anything that is not
-    /// a lower-case word (JSON, for one) are plain text.
+    /// | text | meaning |
+    /// |---|---|
+    /// | `{workspace}` | the placeholder of that name; an unknown name is an error |
+    /// | `${HOME}` | the environment variable |
+    /// | `{{workspace}}`, `$${` | the literal `{workspace}`, `${` |
+    /// | `{"a": 1}`, `{}`, `$HOME` | literal: braces count only around a lower-case word |
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut segments = Vec::new();
         let mut literal = String::new();
@@ -75,7 +69,7 @@ impl Template {
                     .ok_or_else(|| {
                         let known = PLACEHOLDERS.map(|(known, _)| format!("{{{known}}}"));
                         format!(
-                            "unknown placeholder `{{{name}}}`; there are {} (write `{{{{{name}}}}}` for the plain text)",
+                            "unknown placeholder `{{{name}}}`; known are {} (write `{{{{{name}}}}}` for the literal text)",
                             known.join(", ")
                         )
                     })?;
@@ -102,7 +96,7 @@ impl Template {
         matches!(self.0.first(), Some(Segment::Placeholder(p)) if *p == placeholder)
     }
 
-    /// The template whose expansion is `text`.
+    /// The inverse of [`expand`](Self::expand): a template whose expansion is `text`.
     pub(crate) fn escape(text: &str) -> String {
         let mut escaped = String::new();
         let mut rest = text;
@@ -126,16 +120,18 @@ impl Template {
         escaped
     }
 
-    /// The text with everything filled in, or the first thing that could not be.
-    pub(crate) fn expand(&self, values: &dyn Values) -> Result<String, String> {
+    /// The text with all values inserted, or the error of the first value that is missing.
+    pub(crate) fn expand<'a>(
+        &self,
+        placeholder: impl Fn(Placeholder) -> Result<&'a str, String>,
+        variable: impl Fn(&str) -> Result<String, String>,
+    ) -> Result<String, String> {
         let mut text = String::new();
         for segment in &self.0 {
             match segment {
                 Segment::Literal(literal) => text.push_str(literal),
-                Segment::Placeholder(placeholder) => {
-                    text.push_str(values.placeholder(*placeholder)?);
-                }
-                Segment::Variable(name) => text.push_str(&values.variable(name)?),
+                Segment::Placeholder(name) => text.push_str(placeholder(*name)?),
+                Segment::Variable(name) => text.push_str(&variable(name)?),
             }
         }
         Ok(text)
@@ -154,7 +150,7 @@ fn is_variable_name(name: &str) -> bool {
         && name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())
 }
 
-/// Where the lower-case word stands in `text`, if `text` starts with `open word close`.
+/// The range of the lower-case word, if `text` starts with `open word close`.
 fn word_between(text: &str, open: &str, close: &str) -> Option<Range<usize>> {
     let inner = text.strip_prefix(open)?;
     let length = inner.find(|c: char| c != '_' && !c.is_ascii_lowercase())?;
@@ -165,28 +161,24 @@ fn word_between(text: &str, open: &str, close: &str) -> Option<Range<usize>> {
 mod tests {
     use super::*;
 
-    struct Fixed;
+    fn placeholder(placeholder: Placeholder) -> Result<&'static str, String> {
+        Ok(match placeholder {
+            Placeholder::Prompt => "say ${HOME} {workspace}",
+            Placeholder::SessionId => "id-1",
+            Placeholder::Workspace => "/w",
+        })
+    }
 
-    impl Values for Fixed {
-        fn placeholder(&self, placeholder: Placeholder) -> Result<&str, String> {
-            Ok(match placeholder {
-                Placeholder::Prompt => "say ${HOME} {workspace}",
-                Placeholder::SessionId => "id-1",
-                Placeholder::Workspace => "/w",
-            })
-        }
-
-        fn variable(&self, name: &str) -> Result<String, String> {
-            match name {
-                "KEY" => Ok("k{prompt}".to_owned()),
-                _ => Err(format!("no {name}")),
-            }
+    fn variable(name: &str) -> Result<String, String> {
+        match name {
+            "KEY" => Ok("k{prompt}".to_owned()),
+            _ => Err(format!("no {name}")),
         }
     }
 
     #[track_caller]
     fn check(template: &str, expected: Result<&str, &str>) {
-        let got = Template::parse(template).and_then(|t| t.expand(&Fixed));
+        let got = Template::parse(template).and_then(|t| t.expand(placeholder, variable));
         assert_eq!(got.as_deref().map_err(String::as_str), expected);
     }
 
@@ -201,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template_stays_as_it_is() {
+    fn text_without_placeholders_is_unchanged() {
         check(r#"{"a":{"b":1}}"#, Ok(r#"{"a":{"b":1}}"#));
         check("{a,b} {} $HOME $1 {", Ok("{a,b} {} $HOME $1 {"));
         check("{{prompt}} $${KEY}", Ok("{prompt} ${KEY}"));
@@ -221,15 +213,15 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_name_the_mistake() {
         check("${KEY", Err("`${` without `}`"));
         check("${}", Err("`${}` is not the name of a variable"));
         check("${NOPE}", Err("no NOPE"));
         check(
             "{sesion_id}",
             Err(
-                "unknown placeholder `{sesion_id}`; there are {prompt}, {session_id}, {workspace} \
-                 (write `{{sesion_id}}` for the plain text)",
+                "unknown placeholder `{sesion_id}`; known are {prompt}, {session_id}, {workspace} \
+                 (write `{{sesion_id}}` for the literal text)",
             ),
         );
     }

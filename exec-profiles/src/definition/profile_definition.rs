@@ -3,12 +3,27 @@ use std::sync::Arc;
 
 use exec_core::{CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, StopLadder, Wrapper};
 
-use crate::error::Result;
+use super::{ProfileConfig, ProfileVariantConfig};
 use crate::{Error, Launcher};
 
-/// Turns the command of a profile and a request into what one launch passes to the process.
+/// A function from the profile's command and a request to the parameters of one process.
 ///
-/// It runs right before the process is started. An error refuses the launch.
+/// The service calls it directly before the spawn. An error refuses the launch.
+///
+/// ```
+/// use std::sync::Arc;
+/// use exec_core::{CommandConfig, LaunchRequest, ProcessParameters};
+/// use exec_profiles::{ProcessParameterBuilder, ProfileDefinition};
+///
+/// // Passes the prompt as the last argument.
+/// let build: ProcessParameterBuilder = Arc::new(|command: &CommandConfig, request: &LaunchRequest| {
+///     let mut parameters = ProcessParameters::new(command.args.clone());
+///     parameters.args.push(request.text.clone());
+///     Ok(parameters)
+/// });
+/// let mut profile = ProfileDefinition::new("my-agent", CommandConfig::new("my-agent-cli", ["-p"]));
+/// profile.build_process_parameters = Some(build);
+/// ```
 pub type ProcessParameterBuilder = Arc<
     dyn Fn(
             &CommandConfig,
@@ -18,71 +33,50 @@ pub type ProcessParameterBuilder = Arc<
         + Sync,
 >;
 
-/// A kind of agent, as it is registered.
+/// One kind of agent: its commands, and the rules for starting and stopping it.
 ///
 /// ```
 /// use exec_core::CommandConfig;
 /// use exec_profiles::{ProfileDefinition, ProfileRegistry};
 ///
 /// let registry = ProfileRegistry::new();
-/// registry.register(ProfileDefinition::new(
-///     "my-agent",
-///     CommandConfig::new("my-agent-cli", ["--mode", "code"]),
-/// ))?;
-/// assert_eq!(registry.get_command("my-agent", None).unwrap().binary, "my-agent-cli");
+/// let command = |mode| CommandConfig::new("my-agent-cli", ["--mode", mode]);
+/// registry.register(
+///     ProfileDefinition::new("my-agent", command("code")).with_variant("ask", command("ask")),
+/// )?;
+/// assert_eq!(registry.get_command("my-agent", Some("ask")).unwrap().args, ["--mode", "ask"]);
 /// # Ok::<(), exec_profiles::Error>(())
 /// ```
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ProfileDefinition {
-    /// The name that requests use.
+    /// The label that requests use.
     pub label: String,
     /// The command without a variant.
     pub command: CommandConfig,
     /// The variants.
     pub variants: Vec<ProfileVariantConfig>,
-    /// How a request becomes arguments. `None`: the command's arguments as they are, and the
-    /// prompt or message on standard input.
+    /// Builds the parameters of a launch. `None`: the arguments of the command, with the prompt or
+    /// message on standard input.
     pub build_process_parameters: Option<ProcessParameterBuilder>,
     /// The program that the npm package of an `npx` command installs.
     pub native_binary: Option<String>,
-    /// Whether that program is started in place of `npx`.
+    /// Selects between `npx` and the native binary.
     pub launcher: Launcher,
-    /// Which of the host's variables the agent gets. `None`: as
-    /// [`build_process_parameters`](Self::build_process_parameters) says, which is all of them if
-    /// it says nothing.
+    /// The host variables that the agent inherits, combined with the policy that
+    /// [`build_process_parameters`](Self::build_process_parameters) sets. `None`: that policy alone.
     pub env_policy: Option<EnvPolicy>,
-    /// A command in front of the agent's.
+    /// A command that runs the agent's command, such as `nice` or a sandbox.
     pub wrapper: Option<Wrapper>,
-    /// How the agent is stopped. `None`: as the parameters or the service say.
+    /// The steps of a stop. `None`: the ladder of the parameters, or else of the service.
     pub stop_ladder: Option<StopLadder>,
     /// Whether the agent can start without a prompt.
     pub accepts_empty_prompt: bool,
 }
 
-/// A variant of a profile: the same agent with another command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProfileVariantConfig {
-    /// The name that requests use.
-    pub label: String,
-    /// The command in place of the profile's; `None` if it has no usable one.
-    pub command: Option<CommandConfig>,
-}
-
-/// A profile as the registry serves it: normalised.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ProfileConfig {
-    /// The name that requests use.
-    pub label: String,
-    /// The command without a variant; `None` if its binary is blank.
-    pub command: Option<CommandConfig>,
-    /// The variants.
-    pub variants: Vec<ProfileVariantConfig>,
-}
-
 impl ProfileDefinition {
-    /// A profile with this command and nothing else.
+    /// A profile with this command and the default for everything else.
+    #[must_use]
     pub fn new(label: impl Into<String>, command: CommandConfig) -> Self {
         Self {
             label: label.into(),
@@ -98,7 +92,7 @@ impl ProfileDefinition {
         }
     }
 
-    /// The same profile with one more variant.
+    /// Adds a variant.
     #[must_use]
     pub fn with_variant(mut self, label: impl Into<String>, command: CommandConfig) -> Self {
         self.variants.push(ProfileVariantConfig {
@@ -108,7 +102,7 @@ impl ProfileDefinition {
         self
     }
 
-    /// The same profile with another way from request to arguments.
+    /// Sets [`build_process_parameters`](Self::build_process_parameters).
     #[must_use]
     pub fn with_builder<F>(mut self, build: F) -> Self
     where
@@ -124,21 +118,19 @@ impl ProfileDefinition {
         self
     }
 
-    /// The same profile with another [`Launcher`].
+    /// Sets the [`launcher`](Self::launcher).
     #[must_use]
     pub fn with_launcher(mut self, launcher: Launcher) -> Self {
         self.launcher = launcher;
         self
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         check_label(&self.label)?;
         for (index, variant) in self.variants.iter().enumerate() {
             check_label(&variant.label)?;
-            if self.variants[..index]
-                .iter()
-                .any(|v| v.label == variant.label)
-            {
+            let before = &self.variants[..index];
+            if before.iter().any(|v| v.label == variant.label) {
                 return Err(Error::InvalidLabel {
                     label: variant.label.clone(),
                     reason: "two variants have it",
@@ -148,7 +140,8 @@ impl ProfileDefinition {
         Ok(())
     }
 
-    /// A blank binary is no command: launching it gives the specification's third error text.
+    /// Replaces a command with a blank binary by `None`: the service then refuses the launch with
+    /// the specified message `Profile command not found for …`.
     pub(crate) fn normalise(&self) -> ProfileConfig {
         let usable = |command: &CommandConfig| !command.binary.trim().is_empty();
         ProfileConfig {
@@ -166,26 +159,11 @@ impl ProfileDefinition {
     }
 }
 
-impl ProfileConfig {
-    pub(crate) fn variant(&self, label: &str) -> Option<&ProfileVariantConfig> {
-        self.variants.iter().find(|variant| variant.label == label)
-    }
-
-    /// As specified, an unknown variant gets the profile's own command; a known one without a
-    /// usable command gets none, rather than one that may be allowed more.
-    pub(crate) fn command(&self, variant: Option<&str>) -> Option<&CommandConfig> {
-        match variant.and_then(|label| self.variant(label)) {
-            Some(variant) => variant.command.as_ref(),
-            None => self.command.as_ref(),
-        }
-    }
-}
-
-pub(crate) fn check_label(label: &str) -> Result<()> {
+pub(crate) fn check_label(label: &str) -> Result<(), Error> {
     let reason = if label.is_empty() {
         "it is empty"
     } else if label.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        "it holds white space or a control character"
+        "it contains white space or a control character"
     } else {
         return Ok(());
     };
@@ -195,7 +173,7 @@ pub(crate) fn check_label(label: &str) -> Result<()> {
     })
 }
 
-/// Names the variables of the commands, not their values.
+/// Shows the names of environment variables without their values.
 impl fmt::Debug for ProfileDefinition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProfileDefinition")

@@ -1,3 +1,4 @@
+use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -6,85 +7,88 @@ use exec_core::CommandConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::error::Result;
 
-/// Which program a profile's `npx …` command becomes at the launch.
+/// The program that starts the agent of an `npx …` command.
 ///
-/// `npx` costs about a second and two more processes, so a native binary is taken where there is
-/// one; the agent's own arguments stay the same. A command that is not `npx …` is left as it is.
+/// `npx` takes about a second and two more processes, so the default is the native binary if it is
+/// installed. The agent's own arguments are the same either way.
+///
+/// A command that is not `npx …` is changed only by [`NativeAt`](Self::NativeAt); the `npx` choices
+/// refuse its launch.
+///
+/// ```
+/// use exec_profiles::{Launcher, ProfileRegistry, builtin};
+///
+/// let registry = ProfileRegistry::new();
+/// registry.register(builtin::gemini().with_launcher(Launcher::NpxVersion("0.61.0".into())))?;
+/// registry.register(builtin::cursor().with_launcher(Launcher::NativeAt("/opt/agent".into())))?;
+/// # Ok::<(), exec_profiles::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Launcher {
-    /// The native binary if it is on `PATH`, else `npx` as the command says.
+    /// The native binary if it is on `PATH`, otherwise the `npx` command.
     #[default]
     Auto,
-    /// The native binary; the launch fails if it is not on `PATH`.
+    /// The native binary. The launch fails if it is not on `PATH`.
     Native,
-    /// This binary.
+    /// The binary at this path.
     NativeAt(PathBuf),
-    /// `npx` as the command says.
+    /// The `npx` command.
     Npx,
-    /// `npx` with this version of the package.
+    /// The `npx` command with this version of the package.
     NpxVersion(String),
 }
 
 impl Launcher {
-    /// The command that is started for `command`.
+    /// The command to start instead of `command`.
     pub(crate) fn apply(
         &self,
-        command: &CommandConfig,
+        mut command: CommandConfig,
         native_binary: Option<&str>,
-    ) -> Result<CommandConfig> {
-        let package = npx_package(command);
-        let native = |binary: String| {
-            let mut native = command.clone();
-            native.binary = binary;
+    ) -> Result<CommandConfig, Error> {
+        let refused = |reason: String| Err(Error::Launcher { reason });
+        let package = npx_package(&command);
+        let native = |mut command: CommandConfig, binary: &str| {
+            command.binary = binary.to_owned();
             if let Some(package) = package {
-                native.args.drain(..=package);
+                command.args.drain(..=package);
             }
-            native
+            Ok(command)
         };
         match (self, package, native_binary) {
-            (Self::Auto, Some(_), Some(name)) if is_on_path(name, command) => {
-                Ok(native(name.to_owned()))
+            (Self::Auto, Some(_), Some(name)) if is_on_path(name, &command) => {
+                native(command, name)
             }
-            (Self::Auto, ..) | (Self::Npx, Some(_), _) => Ok(command.clone()),
-            (Self::Native, Some(_), Some(name)) => Ok(native(name.to_owned())),
-            (Self::Native, Some(_), None) => Err(Error::Launcher {
-                reason: "the profile does not say how its native binary is called".to_owned(),
-            }),
-            (Self::Native, None, _) => Ok(command.clone()),
+            (Self::Auto, ..) | (Self::Npx, Some(_), _) | (Self::Native, None, _) => Ok(command),
+            (Self::Native, Some(_), Some(name)) => native(command, name),
+            (Self::Native, Some(_), None) => {
+                refused("the profile does not name its native binary".to_owned())
+            }
             (Self::NativeAt(path), ..) => match path.to_str() {
-                Some(path) => Ok(native(path.to_owned())),
-                None => Err(Error::Launcher {
-                    reason: format!("the path {} is not UTF-8", path.display()),
-                }),
+                Some(path) => native(command, path),
+                None => refused(format!("the path {} is not UTF-8", path.display())),
             },
             (Self::NpxVersion(version), Some(index), _) => {
-                if version.is_empty() || version.contains(|c: char| c.is_whitespace()) {
-                    return Err(Error::Launcher {
-                        reason: format!("{version:?} is not a version"),
-                    });
+                if version.is_empty() || version.contains(char::is_whitespace) {
+                    return refused(format!("{version:?} is not a version"));
                 }
-                let mut pinned = command.clone();
-                let package = &mut pinned.args[index];
+                let package = &mut command.args[index];
                 package.truncate(name_length(package));
                 package.push('@');
                 package.push_str(version);
-                Ok(pinned)
+                Ok(command)
             }
-            (Self::Npx | Self::NpxVersion(_), None, _) => Err(Error::Launcher {
-                reason: format!(
-                    "npx was asked for, but the command is {:?} and names no npm package",
-                    command.binary
-                ),
-            }),
+            (Self::Npx | Self::NpxVersion(_), None, _) => refused(format!(
+                "it needs `npx`, but the command is {:?} and names no npm package",
+                command.binary
+            )),
         }
     }
 }
 
-/// Where the package stands in the arguments of an `npx` command: after npx's own options.
+/// The index of the package in the arguments of an `npx` command: it follows npx's own options.
 fn npx_package(command: &CommandConfig) -> Option<usize> {
     if Path::new(&command.binary).file_name() != Some(OsStr::new("npx")) {
         return None;
@@ -100,17 +104,14 @@ fn name_length(package: &str) -> usize {
         .map_or(package.len(), |at| at + scope)
 }
 
-/// Looks on the `PATH` that the child will have.
+/// Searches the `PATH` of the child.
 fn is_on_path(name: &str, command: &CommandConfig) -> bool {
     let path = match command.env.get("PATH") {
         Some(path) => OsString::from(path),
-        None => match std::env::var_os("PATH") {
-            Some(path) => path,
-            None => return false,
-        },
+        None => env::var_os("PATH").unwrap_or_default(),
     };
-    std::env::split_paths(&path)
-        // A relative folder would depend on the workspace: what lies there is not the agent.
+    env::split_paths(&path)
+        // A relative folder depends on the workspace, whose files are not trusted programs.
         .filter(|folder| folder.is_absolute())
         .any(|folder| is_executable(&folder.join(name)))
 }
@@ -132,7 +133,7 @@ mod tests {
 
     #[track_caller]
     fn check(launcher: Launcher, command: CommandConfig, expected: Result<&[&str], &str>) {
-        let got = launcher.apply(&command, Some("agent"));
+        let got = launcher.apply(command, Some("agent"));
         let got = got
             .map(|c| {
                 let mut words = vec![c.binary];
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agents_own_arguments_stay_the_same() {
+    fn the_agents_own_arguments_are_kept() {
         let as_defined: &[&str] = &["npx", "-y", "@scope/agent@latest", "-p", "--json"];
         check(Launcher::Auto, npx(), Ok(as_defined));
         check(Launcher::Npx, npx(), Ok(as_defined));
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_without_npx_is_never_given_to_npx() {
+    fn a_command_without_npx_is_never_run_by_npx() {
         let direct = || CommandConfig::new("cursor-agent", ["-p"]);
         check(Launcher::Auto, direct(), Ok(&["cursor-agent", "-p"]));
         check(Launcher::Native, direct(), Ok(&["cursor-agent", "-p"]));

@@ -1,20 +1,22 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use exec_core::StopLadder;
 use serde::{Deserialize, Serialize};
 
+use super::stop_steps;
 use crate::{EventFormat, Launcher};
 
-/// A profile of the user, as it stands in their file.
+/// An entry of the user file.
 ///
-/// With [`binary`](Self::binary) it describes an agent of its own. Without, it changes another
-/// profile: the one that [`base`](Self::base) names, or the built-in one with its own label.
+/// With [`binary`](Self::binary) it describes a new agent. Without, it changes a profile that is
+/// registered in code: the one that [`base`](Self::base) names, or else the one with its own label.
 ///
-/// The texts of `binary`, `args`, `append_args`, `follow_up_args`, `env` and `wrapper` may hold
-/// `${VAR}` from the environment of the host and the placeholders `{prompt}`, `{session_id}` (the
-/// agent's own) and `{workspace}`. Both are filled in at the launch, so a secret never rests in the
-/// registry, and a variable that is not set refuses the launch and not the whole file. `$${` and
-/// `{{prompt}}` stand for the plain text.
+/// The texts of `binary`, `args`, `append_args`, `follow_up_args`, `env` and `wrapper` are templates.
+/// They may contain host variables (`${VAR}`) and the placeholders `{prompt}`, `{session_id}` (the
+/// agent's own id) and `{workspace}`. The launch expands them, so the registry never stores a secret,
+/// and a variable that is not set refuses only that launch. Write `$${` and `{{prompt}}` for the
+/// literal text.
 ///
 /// ```
 /// use exec_profiles::{EventFormat, UserProfile};
@@ -29,32 +31,32 @@ use crate::{EventFormat, Launcher};
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct UserProfile {
-    /// The profile to change; not together with `binary`.
+    /// The label of the profile to change; excludes `binary`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
-    /// The agent's program.
+    /// The program of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binary: Option<String>,
-    /// The arguments of a new chat; for a profile with a base, in place of the base's. The prompt
-    /// goes to standard input unless `{prompt}` stands here.
+    /// The arguments of a new chat; in a change, they replace those of the base. The prompt goes to
+    /// standard input unless one of them contains `{prompt}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
-    /// Added after `args` and `follow_up_args`, in every variant.
+    /// Arguments to add to `args` and `follow_up_args` in every variant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub append_args: Vec<String>,
-    /// The arguments of a follow-up: all of them, with `{session_id}` somewhere. A profile with a
-    /// base resumes as its base does.
+    /// All arguments of a follow-up; one of them contains `{session_id}`. A change inherits the
+    /// follow-up of its base.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follow_up_args: Option<Vec<String>>,
-    /// How the agent's session id is found. By default it is minted if `args` holds
-    /// `{session_id}`, and read from the events otherwise.
+    /// The source of the session id. Default: minted if `args` contains `{session_id}`, otherwise
+    /// the events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionIdSource>,
-    /// How the output is read; raw by default.
+    /// The format of the output. Default: raw.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<EventFormat>,
-    /// Leaves standard input open after the prompt, for an agent that runs until its end (the
-    /// first stop step is then `close_stdin`).
+    /// Keeps standard input open after the prompt, for an agent that ends at the end of its input.
+    /// Start `stop` with `close_stdin` for such an agent.
     #[serde(skip_serializing_if = "is_false")]
     pub keep_stdin_open: bool,
     /// Whether the agent can start without a prompt.
@@ -63,21 +65,23 @@ pub struct UserProfile {
     /// The program that the npm package of an `npx` command installs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub native_binary: Option<String>,
-    /// Whether that program is started in place of `npx`.
+    /// Selects between `npx` and the native binary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub launcher: Option<Launcher>,
-    /// The host's variables that are passed on; all by default. A name may end in `*`.
+    /// The host variables that the agent inherits. Default: all. A name may end in `*`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pass_env: Option<Vec<String>>,
-    /// The host's variables that are not passed on; not together with `pass_env`.
+    /// The host variables that the agent does not inherit; excludes `pass_env`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drop_env: Vec<String>,
-    /// A command in front of the agent's, such as `["nice", "-n", "10"]`; empty for none.
+    /// A command that runs the agent's command, such as `["nice", "-n", "10"]`; an empty list
+    /// removes the wrapper of the base.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wrapper: Option<Vec<String>>,
-    /// The steps of a stop, before the kill that always comes last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stop: Option<Vec<UserStopStep>>,
+    /// The steps of a stop, in the file as `[{ action = "interrupt", grace_ms = 2000 }]`. The actions
+    /// are `close_stdin`, `interrupt` and `terminate`. `KILL` always follows the last step.
+    #[serde(with = "stop_steps", skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopLadder>,
     /// Variables to add to the agent's environment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -86,7 +90,16 @@ pub struct UserProfile {
     pub variants: BTreeMap<String, UserVariant>,
 }
 
-/// A variant of a [`UserProfile`]: what is not given is the profile's.
+/// A variant of a [`UserProfile`]. A field that is not set is inherited from the profile.
+///
+/// ```
+/// use exec_profiles::{UserProfile, UserVariant};
+///
+/// let mut readonly = UserVariant::default();
+/// readonly.append_args = vec!["--disallowed-tools=Bash,Edit,Write".into()];
+/// let mut claude = UserProfile::default();
+/// claude.variants.insert("readonly".into(), readonly);
+/// ```
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
@@ -94,70 +107,58 @@ pub struct UserVariant {
     /// The arguments of a new chat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
-    /// Added after the arguments and after the profile's `append_args`.
+    /// Arguments to add after the `append_args` of the profile.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub append_args: Vec<String>,
     /// The arguments of a follow-up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follow_up_args: Option<Vec<String>>,
-    /// Variables to add to those of the profile.
+    /// Variables to add to the `env` of the profile.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
 }
 
-/// How the session id of an agent from the user's file is found.
+/// The source of the session id of an agent that the user file describes.
+///
+/// In the file: `session_id = { from = "stdout", field = "session.id" }`.
+///
+/// ```
+/// use exec_profiles::{SessionIdSource, UserProfile};
+///
+/// let mut agent = UserProfile::default();
+/// agent.binary = Some("my-agent-cli".into());
+/// agent.follow_up_args = Some(vec!["--continue={session_id}".into()]);
+/// agent.session_id = Some(SessionIdSource::Stdout { field: "session.id".into() });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "from", rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum SessionIdSource {
-    /// Made here and passed to the agent by `{session_id}`.
+    /// The service mints the id and passes it to the agent in `{session_id}`.
     Minted,
-    /// The agent's own 'session started' event.
+    /// The first event that starts a session.
     Events,
-    /// The first JSON line of standard output that has this field.
+    /// The first JSON line on standard output with this field.
     Stdout {
         /// The field, such as `session_id` or `session.id`.
         field: String,
     },
-    /// A file that the agent writes after it was started.
+    /// A file that the agent writes after its start.
     Files {
-        /// The folder; `~/` is the agent's home.
+        /// The folder; `~/` is the home folder of the agent.
         dir: String,
-        /// The file's name, with at most one `*`.
+        /// The name of the file, with at most one `*`.
         name: String,
-        /// The JSON field inside of it that holds the id.
+        /// The JSON field of the id.
         field: String,
     },
-}
-
-/// One step of a stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct UserStopStep {
-    /// What is done.
-    pub action: UserStopAction,
-    /// How long the agent may take to end before the next step.
-    pub grace_ms: u64,
-}
-
-/// What a step of a stop does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum UserStopAction {
-    /// End of standard input.
-    CloseStdin,
-    /// `SIGINT`.
-    Interrupt,
-    /// `SIGTERM`.
-    Terminate,
 }
 
 fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// Names the variables, not their values.
+/// Shows the names of environment variables without their values.
 impl fmt::Debug for UserProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UserProfile")
@@ -176,7 +177,7 @@ impl fmt::Debug for UserProfile {
     }
 }
 
-/// Names the variables, not their values.
+/// Shows the names of environment variables without their values.
 impl fmt::Debug for UserVariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UserVariant")

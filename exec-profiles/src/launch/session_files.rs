@@ -9,39 +9,40 @@ use async_trait::async_trait;
 use exec_core::{CommandConfig, SessionIdLookup, SessionResolutionContext};
 use serde_json::Value;
 
-/// How often the folders are looked at, as specified.
+/// The specified interval between two scans.
 const SCAN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Of one session file: the id stands near its start, the rest is the conversation.
+/// The most that is read of one session file: the id is near the start, the conversation follows.
 const READ_LIMIT: u64 = 8 * 1024 * 1024;
 
-/// Where an agent writes its session files, worked out anew for each look (an agent may create
-/// the index that leads to the folder only once it runs).
-pub(crate) type Folders = Box<dyn Fn(Option<&Path>) -> Vec<PathBuf> + Send + Sync>;
+/// The folders of an agent's session files, for a home folder. Computed for every scan, because the
+/// agent may create the index that names its folder only after its start.
+pub(crate) type SessionFolders = Box<dyn Fn(Option<&Path>) -> Vec<PathBuf> + Send + Sync>;
 
-/// Finds the session id inside of a file that the agent wrote after it was started.
+/// Finds the session id in a file that the agent writes after its start.
 ///
-/// Only files that were not there before count: an older session of the same project may be
-/// written to at the same moment. The id is read from inside of the file, never from its name,
-/// which some agents shorten.
+/// Races: other sessions of the same project may write their files at the same time. So a file counts
+/// only if it did not exist before the launch, and the service lets one launch per profile and
+/// workspace search at a time. The id is read from the content of the file, because some agents
+/// shorten it in the name.
 pub(crate) struct SessionFiles {
-    folders: Folders,
+    folders: SessionFolders,
     /// File names with at most one `*` each.
     patterns: Vec<String>,
-    /// The JSON field that holds the id.
+    /// The JSON field of the id.
     field: String,
-    /// The variables that may name the agent's home folder; the first that is set does.
+    /// The variables for the agent's home folder, in order of precedence.
     home_variables: &'static [&'static str],
-    /// The child's home folder, under which `old` was collected.
+    /// The home folder that was searched for `old`.
     home: Option<PathBuf>,
-    /// What was there before the launch.
+    /// The files that existed before the launch.
     old: HashSet<PathBuf>,
 }
 
 impl SessionFiles {
-    /// Notes what is there now: to be called before the process is started.
+    /// Collects the existing files, so it must be called before the spawn.
     pub(crate) fn new(
-        folders: Folders,
+        folders: SessionFolders,
         patterns: &[&str],
         field: &str,
         home_variables: &'static [&'static str],
@@ -66,7 +67,7 @@ impl SessionFiles {
     fn matching(&self) -> impl Iterator<Item = PathBuf> {
         (self.folders)(self.home.as_deref())
             .into_iter()
-            // A folder that is not there yet holds no files yet.
+            // The agent may not have created the folder yet.
             .filter_map(|folder| fs::read_dir(folder).ok())
             .flatten()
             .flatten()
@@ -79,14 +80,14 @@ impl SessionFiles {
             .map(|entry| entry.path())
     }
 
-    /// The id in the new file. With several new files, the newest that holds one.
-    fn look(&self, context: &SessionResolutionContext) -> Option<String> {
-        // A child with another home writes where no old files were noted: all would look new.
+    /// The id in the newest of the new files that contains one.
+    fn scan(&self, context: &SessionResolutionContext) -> Option<String> {
+        // `old` is valid for one home folder: in another one, every file would look new.
         let home = first_set(self.home_variables, |name| {
             context.env(name).map(OsStr::to_owned)
         });
         if home != self.home {
-            tracing::warn!("the agent has another home folder than its profile expected");
+            tracing::warn!("cannot find the session file: the agent's home folder has changed");
             return None;
         }
         let mut new: Vec<_> = self
@@ -105,8 +106,8 @@ impl SessionFiles {
 impl SessionIdLookup for SessionFiles {
     async fn resolve_session_id(&mut self, context: &SessionResolutionContext) -> Option<String> {
         loop {
-            // A handful of names and one short file: cheaper than a hop to another thread.
-            if let Some(id) = self.look(context) {
+            // Blocking is acceptable: a scan lists a few names and reads one short file.
+            if let Some(id) = self.scan(context) {
                 return Some(id);
             }
             tokio::time::sleep(SCAN_INTERVAL).await;
@@ -114,7 +115,7 @@ impl SessionIdLookup for SessionFiles {
     }
 
     fn last_look(&mut self, context: &SessionResolutionContext) -> Option<String> {
-        self.look(context)
+        self.scan(context)
     }
 }
 
@@ -126,7 +127,7 @@ fn first_set(names: &[&str], variable: impl Fn(&str) -> Option<OsString>) -> Opt
         .map(PathBuf::from)
 }
 
-/// Whether `name` fits a pattern with at most one `*`.
+/// Whether `name` matches a pattern with at most one `*`.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         Some((start, end)) => {
@@ -136,9 +137,9 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// The id in a file of JSON lines (in the first line) or in a JSON document.
+/// The id in the first line of a JSON lines file, or in a JSON document.
 ///
-/// A file that is only half written has no id yet; the next look finds it.
+/// A file that the agent has not completely written yet gives `None`; a later scan reads it again.
 fn id_inside(path: &Path, field: &str) -> Option<String> {
     let mut file = BufReader::new(File::open(path).ok()?.take(READ_LIMIT));
     let mut text = String::new();
@@ -153,7 +154,7 @@ fn id_inside(path: &Path, field: &str) -> Option<String> {
     field_text(&document, field)
 }
 
-/// The text at a dotted path: `session.id`.
+/// The text at a dotted path, such as `session.id`.
 pub(crate) fn field_text(document: &Value, field: &str) -> Option<String> {
     let value = field
         .split('.')
@@ -166,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_have_one_star() {
+    fn a_star_matches_any_text() {
         for (pattern, name, expected) in [
             ("session-*.json*", "session-1.json", false),
             ("session-*", "session-1.json", true),
