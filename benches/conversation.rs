@@ -16,7 +16,7 @@ use agent_snapshot::{
         ToolCallRequest, ToolCallResult, anthropic_request, openai_request,
     },
 };
-use benches::{Bench, Figure, Goal, Outside, Step, python, thousands};
+use benches::{Bench, Figure, Goal, Outside, Step, python, sample, thousands};
 use serde_json::json;
 
 /// Numbers of messages.
@@ -29,7 +29,7 @@ fn main() {
     Bench::from_args("conversation").steps(vec![
         Step::new("append", 4, 2.0, append),
         Step::new("trim", 4, 5.0, trim),
-        Step::new("counting", 3, 6.0, counting),
+        Step::new("counting", 4, 6.0, counting),
         Step::new("acceptance", 1, 6.0, acceptance),
     ]);
 }
@@ -87,10 +87,9 @@ fn filled(state: &StateManager, size: usize) -> Conversation {
 }
 
 fn chat(n: usize) -> Message {
-    let text = "The quick brown fox jumps over the lazy dog, again and again. ";
     let mut message = match n % 2 {
-        0 => Message::user(text.repeat(3)),
-        _ => Message::assistant(text.repeat(6)),
+        0 => Message::user(sample::message(n, 200)),
+        _ => Message::assistant(sample::message(n, 400)),
     };
     message.id = Some(format!("m{n}"));
     message.timestamp = Some("2026-01-01T00:00:00Z".into());
@@ -145,37 +144,34 @@ const LANGCHAIN_DIFFERS: &str =
 
 fn counting(bench: &mut Bench) {
     let counter = OpenAiCounter::o200k();
-    let english = "In the beginning the agent reads the file, thinks and calls a tool. ".repeat(6);
-    let japanese =
-        "エージェントはファイルを読み、考えてから、必要な道具を呼び出します。".repeat(10);
-    let json = json!({"path": "/src/main.rs", "lines": [1, 250], "text": &english[..200]});
     let mut estimates = Vec::new();
     for (name, text) in [
-        ("English", english),
-        ("Japanese", japanese),
-        ("JSON", json.to_string()),
+        ("English", sample::english()),
+        ("Japanese", sample::japanese()),
+        ("JSON lines", sample::transcripts()[0]),
+        ("Rust source", sample::source()),
     ] {
-        let mut other = bench.outside("bpe-openai", Command::new("bpe_openai_peer").arg(&text));
+        let mut other = bench.outside("bpe-openai", Command::new("bpe_openai_peer").arg(text));
         let mut comparison = bench
             .compare(&format!(
                 "counting, {name}, {} bytes",
                 thousands(text.len())
             ))
             .ours("OpenAiCounter (tiktoken-rs)", || {
-                black_box(counter.count_text(black_box(&text)));
+                black_box(counter.count_text(black_box(text)));
             })
             .ours("Estimator", || {
-                black_box(Estimator.count_text(black_box(&text)));
+                black_box(Estimator.count_text(black_box(text)));
             })
             .differs("estimates; a table below says how well");
         if let Some(other) = &mut other {
-            assert_eq!(other.ask("count"), counter.count_text(&text).to_string());
+            assert_eq!(other.ask("count"), counter.count_text(text).to_string());
             comparison = comparison
                 .peer_timed("bpe-openai", || other.time("32"))
                 .differs("the same counts; builds for most of a minute");
         }
         comparison.run();
-        let estimate = Estimator.count_text(&text) as f64 / counter.count_text(&text) as f64;
+        let estimate = Estimator.count_text(text) as f64 / counter.count_text(text) as f64;
         estimates.push((name, estimate));
     }
     let mut table = bench.table(
@@ -325,7 +321,11 @@ fn agentic(seed: usize) -> Vec<Message> {
             .wrapping_add(1);
         (random >> 33) % below
     };
-    let words = |n: u64| "word ".repeat(n as usize + 1);
+    let mut number = seed * 1_000;
+    let mut words = move |count: u64| {
+        number += 1;
+        sample::message(number, 5 * (count as usize + 1))
+    };
     let mut list = vec![Message::system(words(30)), Message::user(words(20))];
     let mut calls = 0;
     while list.len() < 150 {
@@ -336,11 +336,8 @@ fn agentic(seed: usize) -> Vec<Message> {
         let first = calls;
         calls += 1 + next(3);
         let requests = (first..calls).map(|id| {
-            ToolCallRequest::new(
-                format!("c{id}"),
-                "read_file",
-                json!({"path": words(next(5))}),
-            )
+            let path = format!("src/{}/mod.rs", "module/".repeat(next(4) as usize));
+            ToolCallRequest::new(format!("c{id}"), "read_file", json!({"path": path}))
         });
         list.push(Message::assistant("").with_tool_calls(requests.collect()));
         for id in first..calls {

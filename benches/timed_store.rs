@@ -2,10 +2,10 @@
 //!
 //! A 'fresh handle' is what a short-lived command has: it opens, does one thing, and ends.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use benches::{Bench, Goal, Row, Step, scratch, thousands};
+use benches::{Bench, Goal, Row, Step, sample, scratch, thousands};
 use tempfile::TempDir;
 use timed_store::blocking::TimedStorage;
 use timed_store::{Durability, LockPolicy, SessionId};
@@ -17,8 +17,7 @@ mod peers;
 
 use peers::{Literal, Raw, Redb, Sqlite, SqliteHandle};
 
-const ME: &str = "session-0";
-const VALUE: &str = "operator-0";
+const ME: &str = "w0t0p0:6BC70640-E45D-4C47-8A7E-000000000000";
 
 const OPENS: &str = "opens a database and closes it, as a command has to";
 const KEPT: &str = "keeps its connection open, which a short-lived command cannot";
@@ -35,8 +34,9 @@ fn main() {
     let bench = Bench::from_args("timed-store");
     let length = crowd::length(&bench).as_secs_f64();
     bench.steps(vec![
-        Step::new("restore", 4, 2.0, |bench| {
-            over_sizes(bench, "restore", restore)
+        Step::new("restore", 5, 2.0, |bench| {
+            over_sizes(bench, "restore", restore);
+            restore_names(bench);
         }),
         Step::new("store", 4, 2.0, |bench| over_sizes(bench, "store", store)),
         Step::new("store-durably", 4, 2.0, |bench| {
@@ -74,6 +74,7 @@ fn run(comparison: benches::Comparison<'_>, size: usize) -> Vec<Row> {
 }
 
 fn restore(bench: &mut Bench, size: usize) -> Vec<Row> {
+    let own = value_of(0);
     let places = Places::new(size);
     let (raw, literal) = (
         Raw::new(places.file()),
@@ -84,28 +85,46 @@ fn restore(bench: &mut Bench, size: usize) -> Vec<Row> {
     let comparison = bench
         .compare(&format!("restore, {} entries", thousands(size)))
         .floor("open, lock, read, parse own entry", || {
-            assert_eq!(raw.restore().as_deref(), Some(VALUE));
+            assert_eq!(raw.restore().as_deref(), Some(&*own));
         })
         .differs("parses by serde_json; does not look whether another entry has expired")
         .ours("restore, fresh handle", || {
             let store = places.open(Durability::Process);
-            assert_eq!(store.restore().unwrap().as_deref(), Some(VALUE));
+            assert_eq!(store.restore().unwrap().as_deref(), Some(&*own));
         })
         .peer("the specification literally", || {
-            assert_eq!(literal.restore().as_deref(), Some(VALUE));
+            assert_eq!(literal.restore().as_deref(), Some(&*own));
         })
         .differs(LITERAL)
         .peer("SQLite, fresh handle", || {
-            assert_eq!(sqlite.connect().restore(), VALUE);
+            assert_eq!(sqlite.connect().restore(), own);
         })
         .differs(OPENS)
-        .peer("SQLite, handle kept", || assert_eq!(kept.restore(), VALUE))
+        .peer("SQLite, handle kept", || assert_eq!(kept.restore(), own))
         .differs(KEPT)
-        .peer("redb, fresh handle", || assert_eq!(redb.restore(), VALUE))
+        .peer("redb, fresh handle", || assert_eq!(redb.restore(), own))
         .differs(ONE_PROCESS)
         .goal(Goal::at_most_floor(1.2))
         .goal(Goal::peer_at_least("SQLite, fresh handle", 10.0).limited_by(WHOLE_FILE));
     run(comparison, size)
+}
+
+/// The best case: values that are names, with nothing to escape.
+fn restore_names(bench: &mut Bench) {
+    let size = *sizes(bench).last().unwrap_or(&10).min(&1_000);
+    let places = Places::with_values(size, |at| format!("operator-{at}"));
+    let raw = Raw::new(places.file());
+    bench
+        .compare(&format!("restore, {} entries, names only", thousands(size)))
+        .floor("open, lock, read, parse own entry", || {
+            assert_eq!(raw.restore().as_deref(), Some("operator-0"));
+        })
+        .differs("parses by serde_json; does not look whether another entry has expired")
+        .ours("restore, fresh handle", || {
+            let store = places.open(Durability::Process);
+            assert_eq!(store.restore().unwrap().as_deref(), Some("operator-0"));
+        })
+        .run();
 }
 
 fn store(bench: &mut Bench, size: usize) -> Vec<Row> {
@@ -194,8 +213,18 @@ fn sqlites(places: &Places, synchronous: &'static str, size: usize) -> (Sqlite, 
 
 /// Another one each time: storing what is there already writes nothing.
 pub(crate) fn value() -> String {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    format!("operator-{}", COUNT.fetch_add(1, Ordering::Relaxed))
+    static COUNT: AtomicUsize = AtomicUsize::new(1);
+    value_of(COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// An operator and the task that it holds.
+pub(crate) fn value_of(number: usize) -> String {
+    format!("operator-{number}: {}", sample::message(number, 48))
+}
+
+/// A session's name as a terminal makes it.
+pub(crate) fn session_of(number: usize) -> String {
+    format!("w0t{number}p0:6BC70640-E45D-4C47-8A7E-{number:012X}")
 }
 
 /// A folder with a filled store in it.
@@ -206,19 +235,24 @@ pub(crate) struct Places {
 
 impl Places {
     pub(crate) fn new(size: usize) -> Self {
+        Self::with_values(size, value_of)
+    }
+
+    fn with_values(size: usize, value: impl Fn(usize) -> String) -> Self {
         let folder = scratch();
         let file = folder.path().join("state.json");
         let places = Self { file, folder };
         // One by the store itself, which makes the side file; the others in the same form.
         places
             .open(Durability::Process)
-            .store(&VALUE.to_owned())
+            .store(&"VALUE".to_owned())
             .unwrap();
         let text = std::fs::read_to_string(&places.file).unwrap();
         let line = text.lines().nth(1).unwrap().to_owned();
         let entry = |at: usize| {
-            line.replace(ME, &format!("session-{at}"))
-                .replace(VALUE, &format!("operator-{at}"))
+            let value = serde_json::to_string(&value(at)).unwrap();
+            line.replace(ME, &session_of(at))
+                .replace("\"VALUE\"", &value)
         };
         // The own entry stands in the middle, for those who stop when they have found it.
         let lines: Vec<String> = (0..size).map(|at| entry((at + size / 2) % size)).collect();

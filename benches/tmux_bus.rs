@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use benches::{Bench, Figure, Goal, Outside, Step, python, resident_kib};
+use benches::{Bench, Figure, Goal, Outside, Step, python, resident_kib, sample};
 use rustix::{
     termios::{OptionalActions, tcgetattr, tcsetattr},
     time::{ClockId, clock_gettime},
@@ -298,10 +298,10 @@ fn sends(bench: &mut Bench) {
         ("10 KB", 10 << 10, None),
         ("1 MB", 1 << 20, Some(60.0)),
     ] {
-        let mut seed = 0;
+        let mut number = 0;
         let mut next = || {
-            seed += 1;
-            text(length, seed)
+            number += 1;
+            sample::message(number, length)
         };
         let mut comparison = bench.compare(&format!(
             "a message of {name} is sent, received and answered"
@@ -317,7 +317,7 @@ fn sends(bench: &mut Bench) {
     // `deliver` stops the bench at the first difference.
     let rounds = exact_messages(bench);
     for seed in 0..rounds {
-        deliver(&text(1 << 20, seed));
+        deliver(&hostile(1 << 20, seed));
     }
     let goal = Some(Goal::at_least(rounds as f64));
     bench.figure(
@@ -337,7 +337,7 @@ fn exact_messages(bench: &Bench) -> u64 {
 }
 
 /// Text with all that a terminal or tmux could take for its own.
-fn text(length: usize, seed: u64) -> String {
+fn hostile(length: usize, seed: u64) -> String {
     let line = format!("{seed:08x} 日本語 🎌 \"$HOME\" `x` \\ ; #{{pane_id}} \t\n");
     let mut text = line.repeat(length / line.len() + 1);
     let mut end = length;

@@ -12,7 +12,7 @@ use std::{
 use agent_snapshot::{
     AgentSnapshot, FileStorage, MemoryStorage, RedisStorage, SnapshotStorage, SqliteStorage,
 };
-use benches::{Bench, Figure, Goal, Outside, median, python, scratch, thousands};
+use benches::{Bench, Figure, Goal, Outside, median, python, sample, scratch, thousands};
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -144,7 +144,13 @@ const EVERY_CHECKPOINT: &str = "writes everything each time, and keeps every che
 /// LangGraph's SqliteSaver in a folder of its own, where it is installed.
 fn langgraph(bench: &mut Bench, folder: &Path) -> Option<Outside> {
     fs::create_dir(folder).unwrap();
-    bench.outside("LangGraph", python("langgraph_peer.py").arg(folder))
+    let texts: Vec<String> = (1..=1_000).map(|n| sample::message(n, MESSAGE)).collect();
+    let data = folder.with_extension("json");
+    fs::write(&data, serde_json::to_vec(&texts).unwrap()).unwrap();
+    bench.outside(
+        "LangGraph",
+        python("langgraph_peer.py").arg(folder).arg(data),
+    )
 }
 
 /// A storage of ours, and an agent that it saves tick by tick.
@@ -292,8 +298,11 @@ fn bytes_together(bench: &Bench, runtime: &Runtime) -> f64 {
     runtime.block_on(storage.close()).unwrap();
     let written = bytes_written() - written;
     let mut agent = Agent::new("agent-0", MESSAGE);
-    agent.grow();
-    let information = agent.last().len() * AGENTS * rounds as usize;
+    let each = (0..rounds).map(|_| {
+        agent.grow();
+        agent.last().len()
+    });
+    let information = each.sum::<usize>() * AGENTS;
     written as f64 / information as f64
 }
 

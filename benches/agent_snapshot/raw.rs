@@ -10,27 +10,28 @@ use std::{
 };
 
 use agent_snapshot::{AgentId, AgentSnapshot, conversation::Message};
+use benches::sample;
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
 /// An agent whose ticks each add one message of a size.
 pub struct Agent {
     pub snapshot: AgentSnapshot,
-    text: String,
+    size: usize,
 }
 
 impl Agent {
     pub fn new(name: &str, size: usize) -> Self {
         let snapshot = AgentSnapshot::new(AgentId::new(name).unwrap());
-        let text = "0123456789abcdef".repeat(size / 16);
-        Self { snapshot, text }
+        Self { snapshot, size }
     }
 
     /// The next tick, after which everything is in view.
     pub fn grow(&mut self) -> &AgentSnapshot {
         self.snapshot.tick_index += 1;
-        let message = Message::user(self.text.clone());
-        self.snapshot.memory.short_term_history.push(message);
+        let text = sample::message(self.snapshot.tick_index as usize, self.size);
+        let history = &mut self.snapshot.memory.short_term_history;
+        history.push(Message::user(text));
         &self.snapshot
     }
 

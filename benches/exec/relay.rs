@@ -1,11 +1,11 @@
-//! From an agent's output to its reader: Japanese JSON lines, as agents write them.
+//! From an agent's output to its reader: JSON lines, English and Japanese, as agents write them.
 
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use benches::{Bench, Goal};
+use benches::{Bench, Goal, sample};
 use exec_core::{CommandConfig, EventKind, MemoryPolicy, OutputStream};
 use tokio::runtime::Runtime;
 
@@ -57,19 +57,16 @@ pub fn compare(bench: &mut Bench, runtime: &Runtime) {
     );
 }
 
-/// Lines of about 700 bytes with text of three bytes a character.
+/// Lines of real transcripts, again and again.
 fn write_output(path: &Path, bytes: usize) -> usize {
-    let text =
-        "日本語のテキストを含む長い行を読み取り、途中で切れた文字も壊さずに届けます。".repeat(6);
     let mut file = std::io::BufWriter::new(std::fs::File::create(path).expect("a file"));
-    let (mut written, mut number) = (0, 0);
-    while written < bytes {
-        let line = format!(
-            "{{\"type\":\"assistant\",\"n\":{number},\"message\":{{\"text\":\"{text}\"}}}}\n"
-        );
-        file.write_all(line.as_bytes()).expect("written");
-        written += line.len();
-        number += 1;
+    let mut written = 0;
+    for line in sample::lines() {
+        if written >= bytes {
+            break;
+        }
+        writeln!(file, "{line}").expect("written");
+        written += line.len() + 1;
     }
     file.flush().expect("written");
     written

@@ -1,9 +1,11 @@
 """LangGraph's SqliteSaver (PyPI: langgraph-checkpoint-sqlite): one checkpoint for each tick.
 
-Usage: langgraph_peer.py FOLDER
-The folder is empty, and on the disk that ours is on.
+Usage: langgraph_peer.py FOLDER FILE
+The folder is empty, and on the disk that ours is on. The file holds a JSON list of texts: the
+messages, again and again.
 """
 
+import json
 import os
 import sys
 import time
@@ -18,6 +20,8 @@ except ImportError:
 
 LATEST = {"configurable": {"thread_id": "worker_007", "checkpoint_ns": ""}}
 folder = sys.argv[1]
+with open(sys.argv[2], encoding="utf-8") as file:
+    texts = json.load(file)
 messages = []
 config = LATEST
 
@@ -25,7 +29,7 @@ config = LATEST
 def grow(size):
     """Adds messages without a save: each save writes all of them, whatever was saved before."""
     while len(messages) < int(size):
-        messages.append({"role": "user", "content": "0123456789abcdef" * 64})
+        messages.append({"role": "user", "content": texts[len(messages) % len(texts)]})
     return len(messages)
 
 

@@ -39,6 +39,7 @@ mod growth;
 mod measure;
 mod outside;
 mod report;
+pub mod sample;
 mod steps;
 mod table;
 

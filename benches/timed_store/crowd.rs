@@ -8,7 +8,7 @@ use benches::{Bench, Figure, Goal, thousands};
 use timed_store::Durability;
 
 use crate::peers::Sqlite;
-use crate::{Places, now_ms, open, sizes, value};
+use crate::{Places, now_ms, open, session_of, sizes, value};
 
 const PART: &str = "BENCH_TIMED_STORE_PART";
 
@@ -217,7 +217,7 @@ pub(crate) fn play() {
     let [part, number, begin, length] = part.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{part}")
     };
-    let session = format!("session-{number}");
+    let session = session_of(number.parse().unwrap());
     let opened = |durability| open(&path, &session, durability);
     let mut work: Box<dyn FnMut()> = match (part, number) {
         ("store", _) | ("store-among-readers", "0") => {

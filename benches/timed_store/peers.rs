@@ -14,7 +14,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::{ME, now_ms};
+use crate::{ME, now_ms, session_of, value_of};
 
 const TTL_MS: u64 = 4 * 60 * 60 * 1000;
 
@@ -220,11 +220,7 @@ impl Sqlite {
         let mut handle = this.connect();
         let transaction = handle.0.transaction().unwrap();
         for at in 0..size {
-            let row = (
-                format!("session-{at}"),
-                format!("operator-{at}"),
-                now_ms() as i64,
-            );
+            let row = (session_of(at), value_of(at), now_ms() as i64);
             transaction
                 .execute("INSERT OR REPLACE INTO entries VALUES (?1, ?2, ?3)", row)
                 .unwrap();
@@ -296,10 +292,7 @@ impl Redb {
             let mut table = transaction.open_table(TABLE).unwrap();
             for at in 0..size {
                 table
-                    .insert(
-                        &*format!("session-{at}"),
-                        (&*format!("operator-{at}"), now_ms()),
-                    )
+                    .insert(&*session_of(at), (&*value_of(at), now_ms()))
                     .unwrap();
             }
         }
