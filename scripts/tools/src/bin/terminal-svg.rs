@@ -2,21 +2,29 @@
 //! `tmux capture-pane -e -p` gives it, a picture on standard output. `scripts/record` uses it.
 #![allow(
     clippy::print_stdout,
+    clippy::print_stderr,
     reason = "the picture is what this program prints"
 )]
 
 use std::fmt::Write as _;
-use std::io::{self, Read};
+use std::io;
+use std::process::ExitCode;
 
 const COLUMN: f64 = 7.8;
 const ROW: f64 = 17.0;
 const MARGIN: f64 = 16.0;
 
-fn main() -> io::Result<()> {
-    let mut text = String::new();
-    io::stdin().read_to_string(&mut text)?;
-    print!("{}", draw(text.trim_end()));
-    Ok(())
+fn main() -> ExitCode {
+    match io::read_to_string(io::stdin()) {
+        Ok(text) => {
+            print!("{}", draw(text.trim_end()));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("terminal-svg: cannot read standard input: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn draw(text: &str) -> String {
