@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentState, Error, SnapshotStorage, open_storage};
 use examples::Result;
-use examples::redis_server::RedisServer;
+use examples::redis_server::{RedisServer, SyncLog};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -31,7 +31,7 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
     let acks = ledger.folder("snapshot/acknowledged")?;
     let data = ledger.folder("snapshot/data")?;
     let sqlite = format!("sqlite:{}", data.join("agents.db").display());
-    let mut server = RedisServer::start(&data)?;
+    let mut server = RedisServer::start(&data, SyncLog::EveryWrite)?;
     let redis = server.url();
     let start = |url: &str, name: &str| {
         let acks = acks.to_string_lossy();
@@ -61,7 +61,7 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
             0 => {
                 // Dropped, it is killed.
                 drop(server);
-                server = RedisServer::start(&data)?;
+                server = RedisServer::start(&data, SyncLog::EveryWrite)?;
                 crate::block_on(check(&redis, &redis_agents, &acks, false))?;
                 ledger.count("kills of redis-server", 1);
             }

@@ -1,4 +1,4 @@
-//! A backend of one's own, written from the contract in the docs; it passes the suite.
+//! A custom backend, written from the contract in the docs; it passes the conformance suite.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,9 +10,9 @@ use agent_snapshot::{AgentId, AgentSnapshot, Error, SnapshotStorage, conformance
 use async_trait::async_trait;
 
 #[derive(Debug, Default)]
-struct Shelf(Mutex<BTreeMap<AgentId, Kept>>);
+struct MapStorage(Mutex<BTreeMap<AgentId, Kept>>);
 
-/// What the shelf keeps of one agent.
+/// The stored data of one agent.
 #[derive(Debug, Default)]
 struct Kept {
     /// The highest epoch of a snapshot that was deleted.
@@ -28,15 +28,15 @@ struct Stored {
     stream: BTreeMap<u64, String>,
 }
 
-impl Shelf {
+impl MapStorage {
     fn with<T>(&self, agent: &AgentId, body: impl FnOnce(&mut Kept) -> T) -> T {
-        let mut shelf = self.0.lock().expect("nothing panics while it is locked");
-        body(shelf.entry(agent.clone()).or_default())
+        let mut map = self.0.lock().expect("nothing panics while it is locked");
+        body(map.entry(agent.clone()).or_default())
     }
 }
 
 #[async_trait]
-impl SnapshotStorage for Shelf {
+impl SnapshotStorage for MapStorage {
     async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
         self.with(&snapshot.agent_id, |kept| {
             let stamp = kept.stored.as_ref().map(|stored| &stored.stamp);
@@ -61,7 +61,7 @@ impl SnapshotStorage for Shelf {
             };
             let in_view = stored.stream.range(stored.stamp.first..stored.stamp.next);
             let messages = in_view.map(|(_, message)| message);
-            assemble(agent, "the shelf", &stored.stamp, &stored.state, &stored.head, messages)
+            assemble(agent, "the map", &stored.stamp, &stored.state, &stored.head, messages)
                 .map(Some)
         })
     }
@@ -76,8 +76,8 @@ impl SnapshotStorage for Shelf {
     }
 
     async fn list(&self) -> Result<Vec<AgentId>, Error> {
-        let shelf = self.0.lock().expect("nothing panics while it is locked");
-        let agents = shelf.iter().filter(|(_, kept)| kept.stored.is_some());
+        let map = self.0.lock().expect("nothing panics while it is locked");
+        let agents = map.iter().filter(|(_, kept)| kept.stored.is_some());
         Ok(agents.map(|(agent, _)| agent.clone()).collect())
     }
 
@@ -93,14 +93,14 @@ impl SnapshotStorage for Shelf {
             let first = range.start.max(stored.stamp.start);
             let last = range.end.min(stored.stamp.next).max(first);
             let messages = stored.stream.range(first..last).map(|(_, message)| message);
-            decode_messages(agent, "the shelf", first, messages)
+            decode_messages(agent, "the map", first, messages)
         })
     }
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let report = conformance::run(async || Arc::new(Shelf::default())).await;
+    let report = conformance::run(async || Arc::new(MapStorage::default())).await;
     assert!(report.passed(), "{report}");
     println!("{} clauses hold", report.outcomes.len());
 }

@@ -1,4 +1,4 @@
-//! From files to SQLite by changing one line; the agent comes back with what it knew.
+//! A change of one line replaces files by SQLite; the agent recovers its state from either.
 
 use std::error::Error;
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentState, FileStorage, SnapshotStorage, SqliteStorage};
 
-/// All that an agent does, whatever keeps its snapshots.
-async fn live(storage: Arc<dyn SnapshotStorage>) -> Result<usize, agent_snapshot::Error> {
+/// The work of an agent, with any storage.
+async fn add_message(storage: Arc<dyn SnapshotStorage>) -> Result<usize, agent_snapshot::Error> {
     let (mut agent, _) = AgentState::hydrate(storage, AgentId::new("worker")?).await?;
     let mut tick = agent.begin_tick()?;
     tick.history().push(Message::user("one more"));
@@ -33,9 +33,9 @@ async fn with_sqlite(folder: &Path) -> Result<Arc<dyn SnapshotStorage>, agent_sn
 async fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     for expected in 1..=3 {
-        assert_eq!(live(with_files(folder.path()).await?).await?, expected);
-        assert_eq!(live(with_sqlite(folder.path()).await?).await?, expected);
+        assert_eq!(add_message(with_files(folder.path()).await?).await?, expected);
+        assert_eq!(add_message(with_sqlite(folder.path()).await?).await?, expected);
     }
-    println!("three lives in files, three in SQLite");
+    println!("three ticks in files, three in SQLite");
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! A conversation that is longer than the window: what the model gets fits, nothing is lost.
+//! A conversation that is longer than the context window: the view fits, and the stream keeps
+//! every message.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What ran before is known to the next run of the host.
+//! The record of executions survives the host.
 
 use std::error::Error;
 use std::sync::Arc;

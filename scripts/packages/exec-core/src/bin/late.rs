@@ -1,4 +1,4 @@
-//! Who subscribes late sees all of it, and what failed is an error that says what to do.
+//! A late subscriber sees all events, and a failed launch is an error that names the program.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let context = ExecutionContext { variant_label: Some("missing".into()), ..context };
     let request = NewChatRequest { context, prompt: "go".into() };
     let Err(error) = service.launch(request.try_into()?).await else {
-        return Err("it started what is not there".into());
+        return Err("a missing program was started".into());
     };
     assert!(error.to_string().contains("no-such-program"), "{error}");
     assert!(service.executions().is_empty());

@@ -1,4 +1,4 @@
-//! A program that starts another one out of reach of its group: a stop ends both.
+//! A program starts another one in a session of its own: a stop ends both.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -49,11 +49,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let outcome = service.stop_execution(&execution.session_id()).await?;
     assert!(matches!(outcome, StopOutcome::Stopped(_)), "{outcome:?}");
     assert!(!runs(&grandchild));
-    println!("stopped, and process {grandchild} is gone");
+    println!("stopped; process {grandchild} has ended");
     Ok(())
 }
 
-/// Whether the process does anything: one that has ended may still wait to be collected.
+/// Whether the process is alive. A zombie is not.
 fn runs(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());

@@ -1,4 +1,4 @@
-//! A built-in agent with another model, as a program saves it for its user.
+//! A program saves a built-in profile with another model to the user's file.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-//! A mistake in the user's file is told by name, and costs no other profile.
+//! An invalid profile in the user's file is an error that names it; the others are loaded.
 
 use std::error::Error;
 
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let report = registry.load_user_file(&file)?;
     assert_eq!(report.labels, ["good"]);
     let [error] = report.errors.as_slice() else {
-        return Err("one mistake, one error".into());
+        return Err("expected exactly one error".into());
     };
     assert!(error.to_string().contains("bad"), "{error}");
     assert!(registry.labels().contains(&"claude-code".to_owned()));

@@ -1,4 +1,4 @@
-//! An agent that only the user's file knows: started, asked again, and stopped while it works.
+//! An agent that is defined only in the user's file: launch, follow-up, and stop while it works.
 
 use std::error::Error;
 
@@ -56,6 +56,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let outcome = service.stop_execution(&started.session_id).await?;
     assert!(matches!(outcome, StopOutcome::Stopped(_)), "{outcome:?}");
-    println!("session {} was asked twice and stopped", started.session_id);
+    println!("session {}: launch, follow-up, stop", started.session_id);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Two processes want the same port: one gets it, the other learns who has it.
+//! Two processes claim the same port: one gets it, the other is told the holder.
 
 use std::error::Error;
 use std::process::{Command, Stdio};

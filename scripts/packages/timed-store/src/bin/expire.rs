@@ -1,4 +1,4 @@
-//! A session that is not heard of again loses what it had, at a time that the test decides.
+//! The entry of a session that does not refresh it expires. A manual clock moves the time.
 
 use std::error::Error;
 use std::time::{Duration, SystemTime};
@@ -26,6 +26,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let second = waiting.claim("desk".to_owned())?.granted().ok_or("it expired")?;
     assert!(second.token() > first.token());
     assert_eq!(gone.restore()?, None);
-    println!("the desk went over after a minute");
+    println!("the claim expired after a minute");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Ports from a range, and a change of mind that never leaves a session with none.
+//! Ports from a range, and an atomic swap: a session never loses its port without a new one.
 
 use std::error::Error;
 
@@ -17,11 +17,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(one.claim_any(range()).await?.granted().map(|l| *l.value()), Some(3000));
     assert_eq!(two.claim_any(range()).await?.granted().map(|l| *l.value()), Some(3001));
 
-    // Taken: one keeps what it had.
+    // In use: session one keeps its port.
     assert!(matches!(one.claim(3001).await?, Claim::Busy { .. }));
     assert_eq!(one.restore().await?, Some(3000));
 
-    // Free: one step from the old to the new.
+    // Free: session one swaps in one step.
     assert!(matches!(one.claim(4000).await?, Claim::Granted(_)));
     let seen = two.get_other_entries().await?;
     assert_eq!(seen.values().collect::<Vec<_>>(), [&4000]);

@@ -1,4 +1,5 @@
-//! No cluster and no configuration: any program in a pane, and its end noticed.
+//! Any program in a pane, without a cluster and without configuration. Its end is an error of the
+//! pending request.
 
 use std::error::Error;
 use std::time::Duration;
@@ -25,7 +26,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .await?;
     let sent = io.send_message(short_lived, "hello").await?;
     let Err(error) = io.get_response(sent, "READY", Duration::from_secs(20)).await else {
-        return Err("it ended without an answer".into());
+        return Err("expected an error: the program ended without an answer".into());
     };
     assert!(error.to_string().contains('3'), "{error}");
     server.stop(Duration::from_secs(2)).await?;

@@ -1,4 +1,4 @@
-//! Two agents, a question in each direction, and the log of what was said.
+//! Two agents, a question in each direction, and the message log.
 
 use std::error::Error;
 

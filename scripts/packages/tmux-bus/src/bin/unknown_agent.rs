@@ -1,4 +1,4 @@
-//! An agent that nobody knows, and a second start of the same cluster: errors that say what to do.
+//! An unknown agent, and a second start of the same cluster: both are errors that say what to do.
 
 use std::error::Error;
 
@@ -13,11 +13,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let cluster = builder.clone().start().await?;
 
     let Err(unknown) = cluster.agent("nobody") else {
-        return Err("there is no such agent".into());
+        return Err("expected an error: there is no such agent".into());
     };
     assert!(unknown.to_string().contains("grand_boss"), "{unknown}");
     let Err(running) = builder.clone().start().await else {
-        return Err("it runs already".into());
+        return Err("expected an error: the cluster is already running".into());
     };
     let attached = builder.attach().await?;
     let asked = attached.outsider("user").send_to("grand_boss", "still there?").await?;
