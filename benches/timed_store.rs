@@ -1,6 +1,7 @@
-//! timed-store beside the raw system calls, SQLite, redb, and the specification done literally.
+//! timed-store beside raw system calls, SQLite, redb, and a literal implementation of the
+//! specification.
 //!
-//! A 'fresh handle' is what a short-lived command has: it opens, does one thing, and ends.
+//! A fresh handle is the case of a short-lived command: open, one operation, close.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,13 +20,12 @@ use peers::{Literal, Raw, Redb, Sqlite, SqliteHandle};
 
 const ME: &str = "w0t0p0:6BC70640-E45D-4C47-8A7E-000000000000";
 
-const OPENS: &str = "opens a database and closes it, as a command has to";
-const KEPT: &str = "keeps its connection open, which a short-lived command cannot";
+const OPENS: &str = "opens and closes a database, like a short-lived command";
+const KEPT: &str = "keeps its connection open, which a short-lived command cannot do";
 const ONE_PROCESS: &str = "refuses a second process while it is open";
-const LITERAL: &str =
-    "writes in place: a kill tears the file, and leaves a lock file that somebody has to steal";
+const LITERAL: &str = "writes in place: a kill leaves a torn file and a stale lock file";
 const WHOLE_FILE: &str = "each operation reads and checks the whole file, because any entry may \
-     have expired; an index leads to one row";
+     have expired; the index of a database finds one row";
 
 fn main() {
     if crowd::is_member() {
@@ -47,7 +47,7 @@ fn main() {
     ]);
 }
 
-/// One comparison for each size, and how its figures grow.
+/// One comparison for each size, and the figures over the sizes.
 fn over_sizes(bench: &mut Bench, name: &str, compare: fn(&mut Bench, usize) -> Vec<Row>) {
     let runs: Vec<_> = sizes(bench)
         .iter()
@@ -64,7 +64,7 @@ pub(crate) fn sizes(bench: &Bench) -> &'static [usize] {
     }
 }
 
-/// The smallest size and the largest that the crate is meant for are in the chart.
+/// The chart shows the smallest size and the largest that the crate is designed for.
 fn run(comparison: benches::Comparison<'_>, size: usize) -> Vec<Row> {
     if size == 10 || size == 1_000 {
         comparison.headline().run()
@@ -109,7 +109,7 @@ fn restore(bench: &mut Bench, size: usize) -> Vec<Row> {
     run(comparison, size)
 }
 
-/// The best case: values that are names, with nothing to escape.
+/// The best case: values without characters that JSON escapes.
 fn restore_names(bench: &mut Bench) {
     let size = *sizes(bench).last().unwrap_or(&10).min(&1_000);
     let places = Places::with_values(size, |at| format!("operator-{at}"));
@@ -146,7 +146,7 @@ fn store(bench: &mut Bench, size: usize) -> Vec<Row> {
         .peer("lock, read, parse, tempfile::persist", || {
             persist.persist(ME, &value());
         })
-        .differs("keeps no unknown fields and removes nothing that has expired")
+        .differs("drops unknown fields and does not remove expired entries")
         .peer("the specification literally", || literal.store(&value()))
         .differs(LITERAL)
         .peer("SQLite NORMAL, fresh handle", || {
@@ -194,35 +194,36 @@ fn store_durably(bench: &mut Bench, size: usize) -> Vec<Row> {
         .peer("redb, fresh handle", || redb.store(&value(), true))
         .differs(ONE_PROCESS)
         .goal(fresh.limited_by(
-            "the whole file is written: for the largest one the raw calls alone take longer",
+            "the whole file is written; for the largest file the raw calls alone take longer",
         ))
         .goal(commits.limited_by(
-            "a new file and its name are two journal commits; a log that is kept open is written \
-             over in place and needs none. Without the folder's sync it would be one, a fifth \
-             less in time, but then the name would be safe by ext4's habits only",
+            "a new file and its name are two commits of the file system's journal; a log that \
+             stays open is overwritten in place and needs none. Without the sync of the folder it \
+             would be one commit and take a fifth less time, but the durability of the name would \
+             depend on ext4",
         ));
     run(comparison, size)
 }
 
-/// Two databases, because closing the last connection to one is much of what a fresh handle
-/// costs.
+/// Two databases, because a fresh handle must close the last connection to its database: that is
+/// much of its cost.
 fn sqlites(places: &Places, synchronous: &'static str, size: usize) -> (Sqlite, SqliteHandle) {
     let fill = |name| Sqlite::fill(&places.path(name), synchronous, size);
     (fill("fresh.db"), fill("kept.db").connect())
 }
 
-/// Another one each time: storing what is there already writes nothing.
+/// A new value in each call: a store of an unchanged value writes nothing.
 pub(crate) fn value() -> String {
     static COUNT: AtomicUsize = AtomicUsize::new(1);
     value_of(COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// An operator and the task that it holds.
+/// The value of an entry: an operator and its task.
 pub(crate) fn value_of(number: usize) -> String {
     format!("operator-{number}: {}", sample::message(number, 48))
 }
 
-/// A session's name as a terminal makes it.
+/// A session id in the form of a terminal.
 pub(crate) fn session_of(number: usize) -> String {
     format!("w0t{number}p0:6BC70640-E45D-4C47-8A7E-{number:012X}")
 }
@@ -242,7 +243,7 @@ impl Places {
         let folder = scratch();
         let file = folder.path().join("state.json");
         let places = Self { file, folder };
-        // One by the store itself, which makes the side file; the others in the same form.
+        // The store writes one entry and its lock file; the other entries get the same form.
         places
             .open(Durability::Process)
             .store(&"VALUE".to_owned())
@@ -254,7 +255,7 @@ impl Places {
             line.replace(ME, &session_of(at))
                 .replace("\"VALUE\"", &value)
         };
-        // The own entry stands in the middle, for those who stop when they have found it.
+        // The own entry is in the middle: some contenders stop reading when they have found it.
         let lines: Vec<String> = (0..size).map(|at| entry((at + size / 2) % size)).collect();
         std::fs::write(
             &places.file,

@@ -1,4 +1,4 @@
-//! From an agent's output to its reader: JSON lines, English and Japanese, as agents write them.
+//! The way from the output of an agent to a subscriber: JSON lines of real transcripts.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -32,20 +32,20 @@ pub fn compare(bench: &mut Bench, runtime: &Runtime) {
         .floor_timed("tokio::process, 64 KB reads", || {
             runtime.block_on(read_chunks(&file))
         })
-        .differs("counts bytes: no lines, no events, no log file, nothing kept for a late reader")
+        .differs("counts bytes: no lines, no events, no log file, no replay for a late subscriber")
         .ours_timed("events and a log file", || {
             let (took, log) = runtime.block_on(relay(&logging, size));
-            std::fs::remove_file(log.expect("a log file")).expect("the log file goes");
+            std::fs::remove_file(log.expect("a log file")).expect("cannot remove the log file");
             took
         })
         .ours_timed("events without a log file", || {
             runtime.block_on(relay(&plain, size)).0
         })
         .peer_timed("blocking read(2) of 64 KB, no runtime", || read_raw(&file))
-        .differs("counts bytes, and blocks a thread for each pipe")
+        .differs("counts bytes; blocks one thread for each pipe")
         .peer_timed("tokio lines()", || runtime.block_on(read_lines(&file)))
-        .differs("lines for one reader, of any length; ends at the first byte that is not UTF-8")
-        // At least 0.80 of the floor's speed.
+        .differs("lines without a length limit for a single reader; fails at invalid UTF-8")
+        // 0.80 of the speed of the floor.
         .goal(Goal::at_most_floor(1.25))
         .headline()
         .run();
@@ -57,7 +57,7 @@ pub fn compare(bench: &mut Bench, runtime: &Runtime) {
     );
 }
 
-/// Lines of real transcripts, again and again.
+/// Writes the lines of real transcripts, repeated up to the size. Returns the exact size.
 fn write_output(path: &Path, bytes: usize) -> usize {
     let mut file = std::io::BufWriter::new(std::fs::File::create(path).expect("a file"));
     let mut written = 0;
@@ -125,7 +125,7 @@ async fn read_lines(file: &Path) -> Duration {
     start.elapsed()
 }
 
-/// From the launch until the last event is read.
+/// The time from the launch to the last event, and the path of the log file.
 async fn relay(host: &Host, size: usize) -> (Duration, Option<std::path::PathBuf>) {
     let start = Instant::now();
     let execution = host.launch().await;
@@ -144,7 +144,8 @@ async fn relay(host: &Host, size: usize) -> (Duration, Option<std::path::PathBuf
     (took, log)
 }
 
-/// Reads everything as text once, and compares the log file with the original, byte for byte.
+/// Compares the log file with the original byte for byte, and counts the replacement characters in
+/// the lines as text.
 fn check_once(runtime: &Runtime, host: &Host, file: &Path) -> usize {
     runtime.block_on(async {
         let execution = host.launch().await;

@@ -1,8 +1,8 @@
-//! Real text for the benches: what agents print, the source files that they read, and prose.
+//! Real text for the benches: transcripts of agents, source files, and prose.
 //!
-//! Repeated ASCII hides costs: it has no characters that JSON must escape, no multi-byte
-//! characters, and fits into the processor's cache. All functions are deterministic, so that
-//! every contender of a comparison, and every later run, gets the same text.
+//! Repeated ASCII hides costs: it has no characters that JSON must escape, no multi-byte characters,
+//! and it fits into the processor's cache. All functions are deterministic: every contender of a
+//! comparison, and every later run, gets the same text.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ macro_rules! data {
     };
 }
 
-/// One whole run of an agent each, a JSON value a line.
+/// One run of an agent each, one JSON value a line.
 const TRANSCRIPTS: [&str; 18] = data![
     "transcripts/claude-tool.jsonl",
     "transcripts/claude-plan-new.jsonl",
@@ -45,7 +45,7 @@ const SOURCES: [&str; 5] = data![
 const ENGLISH: &str = include_str!("../data/prose/english.txt");
 const JAPANESE: &str = include_str!("../data/prose/japanese.txt");
 
-/// All of it, kinds in turn, so that a long excerpt holds each of them.
+/// All texts. The kinds alternate, so that a long excerpt contains each of them.
 static MIXED: LazyLock<String> = LazyLock::new(|| {
     let mut mixed = String::new();
     for (number, transcripts) in TRANSCRIPTS.chunks(4).enumerate() {
@@ -56,12 +56,12 @@ static MIXED: LazyLock<String> = LazyLock::new(|| {
     mixed
 });
 
-/// The text of an agent's message, `bytes` long or up to three bytes shorter: an excerpt of
-/// transcripts, source and prose, another one for each number.
+/// The text of a message: an excerpt of transcripts, source and prose. Its size is `bytes` or up to
+/// three bytes less. Each number gives another excerpt.
 pub fn message(number: usize, bytes: usize) -> String {
     let mixed = MIXED.as_str();
-    // Multiples of the golden ratio spread evenly, so that the first hundred messages already
-    // hold the kinds of text in their right shares.
+    // The multiples of the golden ratio modulo 1 are spread evenly, so that even a hundred messages
+    // contain the kinds of text in proportion to their sizes.
     let share = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let start = (u128::from(share) * mixed.len() as u128) >> 64;
     let excerpt = mixed[boundary(mixed, start as usize)..].trim_start();
@@ -78,7 +78,7 @@ pub fn message(number: usize, bytes: usize) -> String {
     text
 }
 
-/// The end of the last character before or at a position.
+/// The last character boundary at or before a position.
 fn boundary(text: &str, mut at: usize) -> usize {
     while !text.is_char_boundary(at) {
         at -= 1;
@@ -86,12 +86,12 @@ fn boundary(text: &str, mut at: usize) -> usize {
     at
 }
 
-/// Whole runs of agents, a JSON value a line.
+/// The runs of agents, one JSON value a line.
 pub fn transcripts() -> &'static [&'static str] {
     &TRANSCRIPTS
 }
 
-/// The lines of all transcripts, without their ends, again and again.
+/// The lines of all transcripts without line ends, repeated forever.
 pub fn lines() -> impl Iterator<Item = &'static str> {
     TRANSCRIPTS.iter().flat_map(|text| text.lines()).cycle()
 }

@@ -1,17 +1,17 @@
-//! `instructions restore|framing|marker`: one hot path, many times over, on the same data each
-//! time. `scripts/bench --instructions` runs it under callgrind and counts what happens inside
-//! [`measured`], so that two commits can be compared without noise.
+//! Usage: `instructions restore|framing|marker`. Runs one hot path many times on the same data.
+//! `scripts/bench --instructions` runs it under callgrind and counts the instructions inside
+//! [`measured`], which compares two commits without noise.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "a program for measuring: what fails should stop it"
+    reason = "a measuring program stops at the first failure"
 )]
 
 use std::hint::black_box;
 
 #[cfg(not(hot_paths))]
 fn main() {
-    eprintln!("instructions: run this through scripts/bench --instructions");
+    eprintln!("instructions: run it with scripts/bench --instructions");
     std::process::exit(2);
 }
 
@@ -28,7 +28,7 @@ fn main() {
     }
 }
 
-/// The only function whose instructions count.
+/// The only function whose instructions are counted.
 #[inline(never)]
 #[cfg_attr(not(hot_paths), expect(dead_code, reason = "see main"))]
 fn measured(times: usize, mut work: impl FnMut()) {
@@ -38,7 +38,7 @@ fn measured(times: usize, mut work: impl FnMut()) {
     black_box(());
 }
 
-/// One session's own entry among a hundred.
+/// Restores the own entry of one session among a hundred.
 #[cfg(hot_paths)]
 fn restore() {
     use timed_store::{SessionId, blocking::TimedStorage};
@@ -62,7 +62,7 @@ fn restore() {
     });
 }
 
-/// Two megabytes of lines as agents print them, in reads of 64 KB.
+/// Splits two megabytes of transcripts, in chunks of 64 KB, into lines.
 #[cfg(hot_paths)]
 fn framing() {
     let transcripts = [
@@ -80,7 +80,7 @@ fn framing() {
     });
 }
 
-/// A long answer, Japanese text and source with colours, and the marker at its end.
+/// Finds the marker at the end of a long answer: Japanese text and source with colours.
 #[cfg(hot_paths)]
 fn marker() {
     let text = [
