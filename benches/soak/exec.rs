@@ -1,10 +1,9 @@
-//! exec-core: fifty executions at a time start, print, and end or are stopped, in two hosts that
-//! share a state folder. One of the hosts is killed again and again, and the next one ends what it
-//! left behind.
+//! exec-core: two hosts share a state folder and run fifty executions at a time, which print and
+//! then end or are stopped. One host is killed repeatedly; its successor reaps the orphans.
 //!
-//! Checked: every event comes once and in order; after its end no process of an execution is left,
-//! also none in a session of its own; after a reaping every execution of the dead host has an end,
-//! and those of the living host go on.
+//! Guarantees: each event comes once and in order. After the end of an execution none of its
+//! processes is left, not even one in a session of its own. After a reaping every execution of the
+//! killed host has an end, and the executions of the other host continue.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,14 +22,14 @@ use crate::processes;
 use crate::worker::{self, Random, Worker};
 
 const LABEL: &str = "tree";
-/// What every process of an execution has in its environment.
+/// Environment variable of every process of an execution.
 const TAG: &str = "NORMALIZED_EXECUTION_ID";
 const LINES: u64 = 20;
-/// On a machine that is busy; else it takes milliseconds.
+/// Generous for a busy machine; on an idle one it takes milliseconds.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A tree as the agents' tools make them: in the group, in sessions of their own, and below those.
-/// The sleeps are longer than any run: they end only if they are ended.
+/// A process tree like that of an agent: processes in the group, in sessions of their own, and below
+/// those. The sleeps are longer than any run, so they end only if they are killed.
 const SCRIPT: &str = r#"
 read -r what
 sleep 7200 &
@@ -74,7 +73,7 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
     }
     let executions = history.entries.len() as u64;
     ledger.count("exec executions in the history", executions);
-    // The history is bounded, and so are the journals of the hosts.
+    // The history and the journals of the hosts are bounded.
     Ok(ledger.judge_disk(&state, 17 << 20)?)
 }
 
@@ -110,12 +109,12 @@ impl Host {
         Ok(())
     }
 
-    /// Ends what the host before this one has left, and looks that nothing is.
+    /// Reaps the executions of the host before this one, and checks that no process is left.
     async fn reap(&self, service: &ExecutionService) -> Result<()> {
         for reaped in service.reap_orphans().await?.executions {
             worker::count("exec executions reaped");
             if !reaped.survivors.is_empty() {
-                worker::violation(&format!("a reaping left {:?}", reaped.survivors));
+                worker::violation(&format!("survived the reaping: {:?}", reaped.survivors));
             }
         }
         let alive = processes::by_value(TAG);
@@ -128,14 +127,14 @@ impl Host {
                 worker::violation(&format!("{id} has no end after its host was killed"));
             }
             for process in alive.get(id).into_iter().flatten() {
-                worker::violation(&format!("{process} of {id} outlived the reaping"));
+                worker::violation(&format!("{process} of {id} survived the reaping"));
             }
         }
         Ok(())
     }
 }
 
-/// One execution after the other.
+/// Runs one execution after the other.
 async fn slot(service: ExecutionService, workspace: PathBuf) -> Result<()> {
     let mut random = Random::new();
     while !worker::is_ending() {
@@ -146,7 +145,7 @@ async fn slot(service: ExecutionService, workspace: PathBuf) -> Result<()> {
         let execution = service.launch(request.try_into()?).await?;
         worker::count("exec executions started");
         let id = execution.id();
-        if let Err(error) = see(&execution, what, random.millis(500, 4_000)).await {
+        if let Err(error) = follow(&execution, what, random.millis(500, 4_000)).await {
             worker::violation(&format!(
                 "execution {id} ({what}): {}",
                 with_causes(&*error)
@@ -159,18 +158,18 @@ async fn slot(service: ExecutionService, workspace: PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// Follows an execution to its end, which comes by itself or after `time`.
-async fn see(execution: &Execution, what: &str, time: Duration) -> Result<()> {
+/// Follows an execution to its end, and stops it after `time` if it does not end by itself.
+async fn follow(execution: &Execution, what: &str, time: Duration) -> Result<()> {
     let mut events = execution.events();
     let (mut lines, mut sequence) = (0, 0);
     let next = async |events: &mut exec_core::EventStream| -> Result<Option<Arc<Event>>> {
         let soon = timeout(SOON, events.next()).await;
-        soon.map_err(|_| "nothing happens any more".into())
+        soon.map_err(|_| "no event for a minute".into())
     };
     let mut stopped = false;
     while let Some(event) = next(&mut events).await? {
         if event.sequence != sequence {
-            return Err(format!("event {} comes after {sequence}", event.sequence).into());
+            return Err(format!("event {} instead of {sequence}", event.sequence).into());
         }
         sequence += 1;
         if let EventKind::Output(output) = &event.kind {
@@ -182,7 +181,7 @@ async fn see(execution: &Execution, what: &str, time: Duration) -> Result<()> {
         if lines == LINES && what != "end" && !stopped {
             tokio::time::sleep(time).await;
             let StopOutcome::Stopped(_) = timeout(SOON, execution.stop()).await?? else {
-                return Err("it had ended before it was stopped".into());
+                return Err("ended before the stop".into());
             };
             worker::count("exec executions stopped");
             stopped = true;
@@ -190,10 +189,10 @@ async fn see(execution: &Execution, what: &str, time: Duration) -> Result<()> {
     }
     let report = execution.wait().await?;
     if lines != LINES {
-        return Err(format!("it printed {lines} lines and not {LINES}").into());
+        return Err(format!("{lines} lines instead of {LINES}").into());
     }
     if what == "end" && !(report.is_success() && report.leftover_processes > 0) {
-        return Err(format!("it ended with {report:?}").into());
+        return Err(format!("unexpected end: {report:?}").into());
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What was counted, what was seen, and what was broken, by all areas together.
+//! The counts, measurements and violations of all areas.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,12 +33,12 @@ impl Ledger {
         }
     }
 
-    /// The tag that all processes of this run carry in their environment.
+    /// The tag in the environment of all processes of this run.
     pub(crate) fn run(&self) -> &str {
         &self.run
     }
 
-    /// The folder of an area, which is there.
+    /// Creates the folder of an area.
     pub(crate) fn folder(&self, area: &str) -> std::io::Result<PathBuf> {
         let folder = self.folder.join(area);
         std::fs::create_dir_all(&folder)?;
@@ -49,7 +49,7 @@ impl Ledger {
         *self.pages().counts.entry(what.to_owned()).or_default() += times;
     }
 
-    /// A promise that was broken. It ends the run.
+    /// Records a violation of a guarantee and ends the run.
     pub(crate) fn violation(&self, text: String) {
         eprintln!("soak: VIOLATION: {text}");
         self.pages().violations.push(text);
@@ -69,7 +69,7 @@ impl Ledger {
         self.pages().ending
     }
 
-    /// Waits for so long, or for the end. False at the end.
+    /// Waits for `time` or for the end of the run. False at the end.
     pub(crate) fn pace(&self, time: Duration) -> bool {
         let waited = self
             .ending
@@ -78,7 +78,7 @@ impl Ledger {
         !pages.ending
     }
 
-    /// From now on the process is looked at: it must not grow.
+    /// Starts to sample a long-lived process, which must not grow.
     pub(crate) fn watch(&self, name: &str, pid: u32) {
         self.pages().watched.push(Watched::new(name, pid));
     }
@@ -97,13 +97,13 @@ impl Ledger {
         grown.into_iter().for_each(|text| self.violation(text));
     }
 
-    /// What lies in a folder must not be more than `bytes`.
+    /// The files of a folder must not have more than `bytes` in total.
     pub(crate) fn judge_disk(&self, folder: &Path, bytes: u64) -> std::io::Result<()> {
         let used = disk_use(folder)?;
         self.count(&format!("{} KB on disk", name(folder)), used >> 10);
         if used > bytes {
             let folder = folder.display();
-            self.violation(format!("{folder} holds {used} bytes, more than {bytes}"));
+            self.violation(format!("{folder} uses {used} bytes, limit {bytes}"));
         }
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Ledger {
         for (what, count) in &pages.counts {
             println!("{what:<42} {count:>10}");
         }
-        println!("{:<42} {strays:>10}", "strays");
+        println!("{:<42} {strays:>10}", "processes left");
         println!("{:<42} {:>10}", "violations", pages.violations.len());
         println!("\n{}", Watched::HEADER);
         for watched in &pages.watched {

@@ -1,20 +1,15 @@
-//! Everything at once, for as long as asked, with kills: what the crates promise must hold to the
-//! end, nothing may stay behind, and nothing may grow.
+//! Runs all crates at once under load and random kills. Their guarantees must hold to the end, no
+//! process may be left, and no long-lived process may grow.
 //!
 //! ```sh
 //! scripts/soak              # 20 minutes
-//! scripts/soak --short      # 2 minutes, as CI does
+//! scripts/soak --short      # 2 minutes, as in CI
 //! ```
 //!
-//! Each area runs in worker processes of its own (this program, started again), so that they can
-//! be killed as real ones are. The first broken promise ends the run; its folder is then kept.
+//! Each area runs in separate worker processes (this program with a subcommand), so that they can be
+//! killed. The first violation ends the run, and its folder is kept.
 //!
-//! Exit codes: 0 all promises were kept, 1 one was not or the run was interrupted.
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "printing is what a command is for"
-)]
+//! Exit codes: 0 no violation, 1 a violation or an interrupt.
 
 mod exec;
 mod ledger;
@@ -36,11 +31,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use ledger::Ledger;
 
-/// Runs all crates at once, kills what can be killed, and checks what they promise.
+/// Runs all crates at once under random kills and checks their guarantees.
 #[derive(Parser)]
 #[command(name = "soak")]
 struct Arguments {
-    /// How long
+    /// Duration of the run
     #[arg(long, default_value_t = 20.0)]
     minutes: f64,
     /// Two minutes
@@ -53,7 +48,7 @@ struct Arguments {
     worker: Option<Worker>,
 }
 
-/// Runs an area until the end of the run, and checks what is left of it.
+/// Runs an area until the end of the run, then checks its files and processes.
 type Run = fn(&Arc<Ledger>) -> Result<()>;
 
 const AREAS: [(&str, Run); 4] = [
@@ -63,7 +58,7 @@ const AREAS: [(&str, Run); 4] = [
     ("snapshot", snapshot::run),
 ];
 
-/// What this program is when it is started by itself.
+/// The worker processes.
 #[derive(Subcommand)]
 #[command(hide = true)]
 enum Worker {
@@ -101,7 +96,7 @@ fn soak(arguments: Arguments) -> Result<()> {
     };
     let time = Duration::try_from_secs_f64(minutes * 60.0)?;
     let mut folder = tempfile::Builder::new().prefix("soak-").tempdir()?;
-    // What went wrong can be looked at.
+    // Kept for the analysis of a violation; deleted below if there is none.
     folder.disable_cleanup(true);
     let ledger = Arc::new(Ledger::new(folder.path().to_owned()));
     println!("soak: {minutes} min in {}", folder.path().display());
@@ -126,13 +121,13 @@ fn soak(arguments: Arguments) -> Result<()> {
 
     let strays = processes::end_all_tagged(ledger.run());
     for stray in &strays {
-        ledger.violation(format!("left behind: {stray}"));
+        ledger.violation(format!("process left: {stray}"));
     }
     ledger.judge_growth();
     ledger.print(strays.len());
     if ledger.is_broken() {
         let kept = folder.path().display();
-        return Err(format!("a promise was broken; everything is kept in {kept}").into());
+        return Err(format!("a guarantee was violated; all files are kept in {kept}").into());
     }
     folder.disable_cleanup(false);
     folder.close()?;
@@ -142,7 +137,7 @@ fn soak(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Until the time is up, a promise is broken, or somebody interrupts; whether the last.
+/// Waits until the time is up, a violation, or an interrupt. Returns whether it was an interrupt.
 async fn wait(ledger: &Ledger, time: Duration) -> Result<bool> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

@@ -1,4 +1,4 @@
-//! The processes of the machine, as `/proc` shows them.
+//! The processes of the machine, read from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The variable by which every process of a run is found.
+/// Environment variable of every process of a run.
 pub(crate) const RUN: &str = "SOAK_RUN";
 
-/// A process with the value of the variable that was asked for.
+/// A process and the value of an environment variable.
 pub(crate) struct Tagged {
     pub(crate) pid: u32,
     pub(crate) value: String,
@@ -23,7 +23,7 @@ impl fmt::Display for Tagged {
     }
 }
 
-/// All live processes that have the variable in their environment.
+/// All live processes with the variable in their environment.
 pub(crate) fn tagged(variable: &str) -> Vec<Tagged> {
     let prefix = format!("{variable}=");
     all()
@@ -41,7 +41,7 @@ pub(crate) fn tagged(variable: &str) -> Vec<Tagged> {
         .collect()
 }
 
-/// The tagged ones by their value.
+/// All live processes with the variable, grouped by its value.
 pub(crate) fn by_value(variable: &str) -> BTreeMap<String, Vec<Tagged>> {
     let mut found: BTreeMap<String, Vec<Tagged>> = BTreeMap::new();
     for process in tagged(variable) {
@@ -51,10 +51,10 @@ pub(crate) fn by_value(variable: &str) -> BTreeMap<String, Vec<Tagged>> {
     found
 }
 
-/// Ends what is left of a run, and says what that was.
+/// Kills the processes that are left of a run, and returns them.
 pub(crate) fn end_all_tagged(run: &str) -> Vec<Tagged> {
     let mut ended: Vec<Tagged> = Vec::new();
-    // Again, for what was started meanwhile.
+    // Race: a process can fork before it is killed, so the list is read again.
     for _ in 0..50 {
         let mut left = tagged(RUN);
         left.retain(|process| process.value == run);
@@ -71,7 +71,7 @@ pub(crate) fn end_all_tagged(run: &str) -> Vec<Tagged> {
 
 pub(crate) fn kill(pid: u32) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    // One that has ended meanwhile is fine.
+    // The error that the process has ended is ignored.
     let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
 }
 

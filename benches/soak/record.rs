@@ -1,12 +1,11 @@
-//! Numbers in a file that outlive a kill of the process that wrote them: what the outside world
-//! was told.
+//! Numbers in a file that survive a kill of the writing process: the acknowledged state.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// `N` numbers, all zero at first.
+/// `N` numbers, initially zero.
 pub(crate) struct Record<const N: usize>(pub(crate) File);
 
 impl<const N: usize> Record<N> {
@@ -18,7 +17,7 @@ impl<const N: usize> Record<N> {
 
     pub(crate) fn read(&self) -> io::Result<[u64; N]> {
         let mut bytes = vec![0; N * 8];
-        // Zeros stay where nothing was written yet.
+        // A short read leaves zeros for the numbers that were never written.
         let _ = self.0.read_at(&mut bytes, 0)?;
         let mut numbers = [0; N];
         for (number, bytes) in numbers.iter_mut().zip(bytes.chunks(8)) {

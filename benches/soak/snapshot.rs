@@ -1,8 +1,8 @@
-//! agent-snapshot: sixteen agents save to SQLite and to Redis as fast as a busy agent would; their
-//! processes and the server are killed.
+//! agent-snapshot: sixteen busy agents save to SQLite and to Redis; their processes and the Redis
+//! server are killed.
 //!
-//! Checked: after each kill every acknowledged tick is there, at most the one under way came on top
-//! of it, no tick is there twice, epochs rise, and a reply that was saved but not sent comes back.
+//! Guarantees: after each kill every acknowledged tick is stored, plus at most the one that was being
+//! saved; no tick is stored twice; epochs rise; a reply that was saved but not sent is recovered.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::ledger::Ledger;
 use crate::record::Record;
 use crate::worker::{self, Random, Worker};
 
-/// Each process has four agents: of each storage one process that is killed, and one that is not.
+/// Agents in each process. Each storage has one process that is killed and one that is not.
 const AGENTS: usize = 4;
-/// How long a server may be away before that is an error.
-const AWAY: Duration = Duration::from_secs(60);
-/// How many messages stay in the agent's view.
+/// A longer outage of the server is an error.
+const MAX_OUTAGE: Duration = Duration::from_secs(60);
+/// Messages in the view of an agent.
 const VIEW: usize = 20;
 
 pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
@@ -59,7 +59,7 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
         }
         match random.below(5) {
             0 => {
-                // Dropped, it is killed.
+                // The drop kills the server.
                 drop(server);
                 server = RedisServer::start(&data, SyncLog::EveryWrite)?;
                 crate::block_on(check(&redis, &redis_agents, &acks, false))?;
@@ -83,29 +83,29 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
             true,
         ))?;
     ledger.count("snapshot ticks stored", ticks);
-    // The messages of all ticks stay, and Redis writes down what each save did.
+    // All messages are kept, and Redis logs every save.
     Ok(ledger.judge_disk(&folder, ticks * 4096 + (32 << 20))?)
 }
 
-/// What was acknowledged is there; once the writers have ended (`whole`), nothing else is, and
-/// the stream has every message once.
+/// Checks that every acknowledged tick is stored. After the end of the writers (`whole`) nothing else
+/// may be stored, and the stream must contain each message once.
 async fn check(url: &str, names: &[&str], acks: &Path, whole: bool) -> Result<u64> {
     let storage = open_storage(url).await?;
     let mut ticks = 0;
     for agent in names.iter().flat_map(|name| agents(name)) {
-        // Read first: what is acknowledged afterwards comes on top.
+        // Read before the load: later acknowledgements can only add ticks.
         let [epoch, tick] = Record::open(acks.join(&agent))?.read()?;
         let id = AgentId::new(&agent)?;
         let Some(found) = storage.load(&id).await? else {
             match tick {
                 0 => continue,
-                _ => return Err(format!("{agent} is gone").into()),
+                _ => return Err(format!("{agent} is lost").into()),
             }
         };
         let stored = (found.epoch, found.tick_index);
         let known = (epoch, tick);
         if stored.0 < epoch || stored.1 < tick || (whole && stored != known) {
-            return Err(format!("{agent} is at {stored:?}, though {known:?} was saved").into());
+            return Err(format!("{agent}: stored {stored:?}, acknowledged {known:?}").into());
         }
         let from = if whole {
             0
@@ -119,7 +119,7 @@ async fn check(url: &str, names: &[&str], acks: &Path, whole: bool) -> Result<u6
     Ok(ticks)
 }
 
-/// One message for each tick, in order.
+/// Checks that the stream has one message for each tick, in order.
 async fn check_stream(
     storage: &dyn SnapshotStorage,
     agent: &AgentId,
@@ -127,10 +127,10 @@ async fn check_stream(
     to: u64,
 ) -> Result<()> {
     let messages = storage.history(agent, from..to).await?;
-    let expected: Vec<_> = (from..to).map(|seq| (seq, said(seq + 1))).collect();
+    let expected: Vec<_> = (from..to).map(|seq| (seq, message_of(seq + 1))).collect();
     match messages == expected {
         true => Ok(()),
-        false => Err(format!("{agent}: ticks {from} to {to} are not each there once").into()),
+        false => Err(format!("{agent}: a tick from {from} to {to} is missing or double").into()),
     }
 }
 
@@ -138,13 +138,13 @@ fn agents(name: &str) -> impl Iterator<Item = String> {
     (0..AGENTS).map(move |number| format!("{name}-{number}"))
 }
 
-/// What is said in a tick.
-fn said(tick: u64) -> Message {
+/// The message of a tick.
+fn message_of(tick: u64) -> Message {
     let length = usize::try_from(tick % 200).unwrap_or(0);
     Message::user(format!("tick {tick} {}", "い".repeat(length)))
 }
 
-/// A process with some agents.
+/// A process with several agents.
 #[derive(clap::Args)]
 pub(crate) struct Writer {
     #[arg(long)]
@@ -160,33 +160,33 @@ impl Writer {
         let began = Instant::now();
         let storage = loop {
             match open_storage(&self.url).await {
-                Err(error) if is_passing(&error, began) => pause().await,
+                Err(error) if is_temporary(&error, began) => pause().await,
                 opened => break opened?,
             }
         };
-        let mut living = JoinSet::new();
+        let mut agents_running = JoinSet::new();
         for agent in agents(&self.name) {
             let acknowledged = Record::open(self.acks.join(&agent))?;
-            living.spawn(live(Arc::clone(&storage), agent, acknowledged));
+            agents_running.spawn(run_agent(Arc::clone(&storage), agent, acknowledged));
         }
-        while let Some(ended) = living.join_next().await {
+        while let Some(ended) = agents_running.join_next().await {
             ended??;
         }
         Ok(storage.close().await?)
     }
 }
 
-/// The server is away: it was killed and comes back.
-fn is_passing(error: &Error, began: Instant) -> bool {
-    matches!(error, Error::Storage { .. }) && began.elapsed() < AWAY
+/// Whether the error is temporary: the server was killed and is being restarted.
+fn is_temporary(error: &Error, began: Instant) -> bool {
+    matches!(error, Error::Storage { .. }) && began.elapsed() < MAX_OUTAGE
 }
 
 async fn pause() {
-    worker::count("snapshot retries while the server is away");
+    worker::count("snapshot retries during an outage");
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
-async fn live(
+async fn run_agent(
     storage: Arc<dyn SnapshotStorage>,
     agent: String,
     acknowledged: Record<2>,
@@ -196,14 +196,14 @@ async fn live(
     let began = Instant::now();
     let (mut state, recovery) = loop {
         match AgentState::hydrate(Arc::clone(&storage), id.clone()).await {
-            Err(error) if is_passing(&error, began) => pause().await,
+            Err(error) if is_temporary(&error, began) => pause().await,
             hydrated => break hydrated?,
         }
     };
     let (epoch, tick) = (state.snapshot().epoch, state.tick_index());
     if epoch <= epoch_before || tick < tick_before || tick > tick_before + 1 {
         worker::violation(&format!(
-            "{agent} comes back at epoch {epoch}, tick {tick} after {epoch_before} and {tick_before}"
+            "{agent} is at epoch {epoch}, tick {tick} after epoch {epoch_before}, tick {tick_before}"
         ));
     }
     let unsent = recovery.unsent.iter().map(|reply| &reply.payload);
@@ -214,21 +214,21 @@ async fn live(
         state.confirm_sent(&reply.key);
     }
     acknowledged.write([epoch, tick])?;
-    worker::count("snapshot agents brought back");
+    worker::count("snapshot agents recovered");
 
     let mut random = Random::new();
     while !worker::is_ending() {
         let mut tick = state.begin_tick()?;
         let number = tick.index();
         let history = tick.history();
-        history.push(said(number));
+        history.push(message_of(number));
         history.drop_front(history.len().saturating_sub(VIEW));
         tick.variables().insert("tick".to_owned(), json!(number));
         tick.reply(number);
         let began = Instant::now();
         let mut committed = tick.commit().await;
         while let Err(error) = &committed
-            && is_passing(error, began)
+            && is_temporary(error, began)
         {
             pause().await;
             committed = state.retry_commit().await;

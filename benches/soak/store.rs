@@ -1,8 +1,7 @@
-//! timed-store: eight processes on one file claim, swap, refresh and release a handful of values.
+//! timed-store: eight processes claim, swap, refresh and release five values in one file.
 //!
-//! Checked: no value has two holders (each holder takes a kernel lock that must be free), fencing
-//! tokens only rise, and what was acknowledged is there, also for the process that comes after a
-//! kill.
+//! Guarantees: no value has two holders (each holder takes a kernel lock, which must be free);
+//! fencing tokens only rise; every acknowledged change is stored, also after a kill of its process.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -24,14 +23,14 @@ const SESSIONS: usize = 8;
 /// The values are the numbers from 1 to this.
 const VALUES: usize = 5;
 
-/// What a session has that has no value.
+/// Stands for no value in the journal.
 const NOTHING: u64 = 0;
-/// What it asks for when it lets a claim lapse: nothing is known of it after a kill.
+/// Stands for a claim that will lapse: after a kill its state is unknown.
 const TO_LAPSE: u64 = u64::MAX;
 
-/// Nobody holds a value for so long without a refresh, also not on a busy machine.
+/// Longer than any session holds a value without a refresh, even on a busy machine.
 const TTL: Duration = Duration::from_secs(600);
-/// For claims that are meant to lapse.
+/// The timeout of claims that lapse.
 const BRIEF: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
@@ -61,9 +60,9 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
     let tokens = tokens.chunks(8);
     let count = tokens.len();
     if tokens.collect::<BTreeSet<_>>().len() != count {
-        ledger.violation("a fencing token was given twice".to_owned());
+        ledger.violation("a fencing token was issued twice".to_owned());
     }
-    // Eight entries and no litter of those who were killed.
+    // Eight entries, and no temporary files of killed processes.
     Ok(ledger.judge_disk(&data, 64 << 10)?)
 }
 
@@ -94,11 +93,11 @@ struct Holder {
     folder: PathBuf,
     store: TimedStorage<u64>,
     brief: TimedStorage<u64>,
-    /// What the session must have: as acknowledged, and as asked for since.
+    /// The acknowledged value of the session, and the value of the pending request.
     journal: Record<2>,
-    /// All tokens in the order in which they were received.
+    /// All tokens of all sessions in the order of receipt.
     tokens: File,
-    /// Claims of even sessions outlive the process, those of odd ones end with it.
+    /// Whether claims survive the process: those of even sessions do, those of odd ones do not.
     outlives: bool,
     held: Option<Held>,
 }
@@ -106,11 +105,11 @@ struct Holder {
 struct Held {
     value: u64,
     token: u64,
-    /// Locked as long as the value is certainly ours; holds the last token that was seen.
+    /// Locked while this session certainly holds the value; contains the last token of the value.
     proof: Record<1>,
 }
 
-/// Whether this claim has been proven already. After a kill that is not known.
+/// Whether the proof file contains the token of this claim already. Unknown after a kill.
 #[derive(Debug)]
 enum Seen {
     Never,
@@ -147,7 +146,7 @@ impl Holder {
         })
     }
 
-    /// What the process before this one had been promised must be true.
+    /// Checks the state that was acknowledged to the process before this one.
     fn take_up(&mut self) -> Result<()> {
         let [acknowledged, asked] = self.journal.read()?;
         if asked == TO_LAPSE {
@@ -183,13 +182,13 @@ impl Holder {
         }
     }
 
-    /// Takes a value, and gives up the one that was held by that.
+    /// Claims a value. If the claim is granted, the value held before is released by it.
     fn claim(&mut self, value: u64) -> Result<()> {
         if self.held.as_ref().is_some_and(|held| held.value == value) {
             return self.check();
         }
         let latest = self.latest_token()?;
-        // From here on it is no longer certain that the old one is ours.
+        // From here on this session may have lost the old value.
         let old = self.held.take().map(|held| (held.value, held.token));
         let had = old.map_or(NOTHING, |(value, _)| value);
         self.journal.write([had, value])?;
@@ -235,7 +234,7 @@ impl Holder {
         self.check()
     }
 
-    /// A claim that nobody refreshes: somebody else may have the value soon.
+    /// Makes a claim and does not refresh it, so that other sessions can claim the value soon.
     fn lapse(&mut self, value: u64) -> Result<()> {
         self.journal.write([NOTHING, TO_LAPSE])?;
         if let Claim::Granted(lease) = self.brief.claim(value)? {
@@ -247,7 +246,7 @@ impl Holder {
         self.note_held()
     }
 
-    /// The session has what it should have, and no two have the same.
+    /// Checks that the session has its value, and that no value has two holders.
     fn check(&self) -> Result<()> {
         let entries = self.store.entries()?;
         let mine = entries.mine().map(|entry| (*entry.value(), entry.token()));
@@ -263,8 +262,8 @@ impl Holder {
         Ok(())
     }
 
-    /// The lock must be free, since nobody else may have the value; and the token must be larger
-    /// than that of every holder before.
+    /// Proves that the value has no other holder: its lock must be free, and the token must be larger
+    /// than that of every earlier holder.
     fn hold(&mut self, value: u64, token: u64, seen: &Seen) -> Result<()> {
         let proof = Record::open(self.folder.join(format!("proof-{value}")))?;
         let alone = proof.0.try_lock().is_ok();
@@ -293,7 +292,7 @@ impl Holder {
         }
     }
 
-    /// One that was received before: whatever is claimed from now on must get a larger one.
+    /// The last token that any session has received. Every later claim must get a larger one.
     fn latest_token(&mut self) -> Result<u64> {
         let mut token = [0; 8];
         let length = self.tokens.seek(SeekFrom::End(0))?;

@@ -1,8 +1,7 @@
-//! tmux-bus: five agents in panes send each other messages; now and then one is killed and started
-//! again.
+//! tmux-bus: five agents in panes send messages to each other; agents are killed and restarted.
 //!
-//! Checked: a message that was answered has arrived once, in the order in which its sender sent
-//! them, byte for byte; its answer came back whole; and only a kill makes a message fail.
+//! Guarantees: an answered message has arrived once, byte for byte, and in the order of its sender;
+//! its answer is complete; a message fails only because of a kill.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -27,7 +26,7 @@ use crate::worker::{self, Random, Worker};
 
 const AGENTS: [&str; 5] = ["boss", "manager", "writer", "researcher", "tester"];
 
-/// What messages are made of: things that a shell, tmux or a terminal might take for their own.
+/// Parts of messages: text with a meaning for a shell, tmux or a terminal.
 const PARTS: [&str; 10] = [
     "plain words ",
     "日本語と絵文字🙂 ",
@@ -51,12 +50,11 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
     host.finish()?;
     let acknowledged = check(&folder)?;
     ledger.count("tmux messages answered", acknowledged);
-    // The log has every message and its answer, of some kilobytes each; the rest is small.
+    // The log contains every message and its answer, a few kilobytes each; the rest is small.
     Ok(ledger.judge_disk(&folder, acknowledged * 16_384 + (1 << 20))?)
 }
 
-/// Compares what was acknowledged to the senders with what the receivers wrote down. Says how
-/// many messages that were.
+/// Compares the answered messages with those that the receivers recorded. Returns their number.
 fn check(folder: &Path) -> Result<u64> {
     let acknowledged = std::fs::read_to_string(folder.join("acknowledged"))?;
     let mut acknowledged: BTreeSet<_> = acknowledged.lines().map(str::to_owned).collect();
@@ -78,14 +76,14 @@ fn check(folder: &Path) -> Result<u64> {
     }
     match acknowledged.first() {
         None => Ok(count),
-        Some(lost) => Err(format!("acknowledged but not received: {lost}").into()),
+        Some(lost) => Err(format!("answered but not received: {lost}").into()),
     }
 }
 
 fn words(line: &str) -> Result<[&str; 3]> {
     let words: Vec<_> = line.split(' ').collect();
     let words = <[&str; 3]>::try_from(words);
-    words.map_err(|_| format!("not a line of an inbox: {line:?}").into())
+    words.map_err(|_| format!("invalid line in an inbox: {line:?}").into())
 }
 
 fn inbox(folder: &Path, agent: &str) -> PathBuf {
@@ -96,14 +94,14 @@ fn marker(agent: &str) -> String {
     format!("{} OK", agent.to_uppercase())
 }
 
-/// Told by the receiver and computed by the sender: what was sent has arrived.
+/// A hash of the message, computed by the sender and by the receiver.
 fn receipt(message: &str) -> String {
     let mut hasher = DefaultHasher::new();
     message.hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
 
-/// The whole of an answer, often longer than the screen.
+/// The complete answer, often longer than the screen.
 fn answer(agent: &str, message: &str) -> String {
     let receipt = receipt(message);
     let mut answer = String::new();
@@ -129,10 +127,10 @@ impl Pane {
         std::fs::write(self.folder.join(format!("{}.pid", self.name)), pid)?;
         let mut inbox = append(&inbox(&self.folder, &self.name))?;
         while let Some(message) = console.read_message("> ")? {
-            // The first line says who sent it, and its number.
+            // The first line has the sender and the number of the message.
             let head = message.lines().next().unwrap_or_default();
             writeln!(inbox, "{head} {}", receipt(&message))?;
-            // It takes its time, so that a kill finds it at work.
+            // Time in which a kill can interrupt the work.
             std::thread::sleep(Duration::from_millis((message.len() % 300) as u64));
             console::print(&format!("{}\n", answer(&self.name, &message)))?;
         }
@@ -144,7 +142,7 @@ fn append(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// The process that has the cluster.
+/// The process that runs the cluster.
 #[derive(clap::Args)]
 pub(crate) struct Host {
     #[arg(long)]
@@ -173,7 +171,7 @@ impl Host {
         done
     }
 
-    /// JSON is YAML, too.
+    /// Writes the configuration as JSON, which is valid YAML.
     fn write_config(&self) -> Result<PathBuf> {
         let program = quoted(&this_program()?);
         let folder = self.folder.to_string_lossy();
@@ -188,15 +186,18 @@ impl Host {
             "cluster": {"name": "soak", "session_name": "soak", "work_dir": folder},
             "agents": AGENTS.iter().enumerate().map(agent).collect::<Vec<_>>(),
         });
-        std::fs::write(self.folder.join("personality.txt"), "Says what it got.")?;
+        std::fs::write(
+            self.folder.join("personality.txt"),
+            "Confirms each message.",
+        )?;
         let path = self.folder.join("cluster.yaml");
         std::fs::write(&path, config.to_string())?;
         Ok(path)
     }
 }
 
-/// For each agent a number that is raised before a kill and after the restart: odd while it is
-/// not certain that it lives.
+/// A counter for each agent, incremented before a kill and after the restart: odd while the agent may
+/// be dead.
 #[derive(Default)]
 struct Lives([AtomicU32; AGENTS.len()]);
 
@@ -210,7 +211,7 @@ impl Lives {
     }
 }
 
-/// Sends messages in the name of one agent to all the others.
+/// Sends messages from one agent to all others.
 async fn talk(
     cluster: ClusterManager,
     from: usize,
@@ -227,7 +228,7 @@ async fn talk(
         for _ in 0..random.below(200) {
             message.push_str(random.pick(&PARTS));
         }
-        // A space at the end is not part of what a person sees, but of what was sent.
+        // No trailing white space, which the screen does not show.
         message.push('.');
         let mut options = AskOptions::default();
         if random.below(2) == 0 {
@@ -260,7 +261,7 @@ async fn talk(
     Ok(())
 }
 
-/// All but the first one may be killed.
+/// Kills and restarts random agents, except the first.
 async fn kill_agents(cluster: ClusterManager, folder: PathBuf, lives: Arc<Lives>) -> Result<()> {
     let mut random = Random::new();
     let mut wait = random.millis(4_000, 8_000);

@@ -1,4 +1,4 @@
-//! The long-lived processes: none may grow.
+//! The growth of long-lived processes.
 
 use std::fmt;
 use std::fs;
@@ -6,26 +6,27 @@ use std::time::Duration;
 
 use crate::ledger::Ledger;
 
-/// Of fewer samples nothing can be said.
+/// Minimum number of samples for a verdict.
 const ENOUGH: usize = 80;
 
-/// Memory may be that much higher in the last quarter of the run than in the second (the first
-/// is warm-up): allocators keep some of what was freed, and a leak of 100 bytes for each of a
-/// hundred operations a second is twice of it in ten minutes.
+/// Tolerated growth of memory from the second to the last quarter of the run; the first quarter is
+/// warm-up. Allocators keep some freed memory. A leak of 100 bytes an operation at 100 operations a
+/// second is twice this limit in ten minutes.
 const RSS_KB: u64 = 3 << 10;
 
-/// And so may descriptors and threads, and by an eighth: a host has more of them while it starts
-/// and stops. A leak of one for each execution is several hundreds in two minutes.
+/// Tolerated growth of descriptors and threads, plus an eighth of their number: a host has more of
+/// them while executions start and stop. A leak of one for each execution is several hundred in two
+/// minutes.
 const HANDLES: u64 = 8;
 
-/// Takes samples every second.
+/// Takes a sample of each watched process every second.
 pub(crate) fn sample_until_end(ledger: &Ledger) {
     while ledger.pace(Duration::from_secs(1)) {
         ledger.sample_watched();
     }
 }
 
-/// A process that lives as long as the run, and how it was each second.
+/// A process that lives as long as the run, and its samples.
 pub(crate) struct Watched {
     name: String,
     pid: u32,
@@ -49,12 +50,12 @@ impl Watched {
         }
     }
 
-    /// One that has just ended gives no sample; whether it should have is its area's affair.
+    /// A process that has ended gives no sample. Its area checks whether it may end.
     pub(crate) fn sample(&mut self) {
         self.samples.extend(sample(self.pid));
     }
 
-    /// What has grown too much.
+    /// The quantities that have grown too much.
     pub(crate) fn growth(&self) -> Vec<String> {
         if self.samples.len() < ENOUGH {
             return Vec::new();
@@ -70,7 +71,7 @@ impl Watched {
             };
             let name = &self.name;
             (last > second + tolerance).then(|| {
-                format!("{name} grew from {second} to {last} {what} (+{tolerance} are fine)")
+                format!("{name} grew from {second} to {last} {what} (tolerance {tolerance})")
             })
         });
         grown.collect()

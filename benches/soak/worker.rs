@@ -1,5 +1,5 @@
-//! Worker processes, seen from both sides. A worker tells what it does by lines on its standard
-//! output, and ends when its standard input does: so it ends with its parent, too.
+//! Both ends of a worker process. A worker reports counts and violations as lines on its standard
+//! output. It ends when its standard input is closed, so it also ends with its parent.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,10 +15,10 @@ use examples::Result;
 use crate::ledger::Ledger;
 use crate::processes;
 
-/// How long a worker may take to end when it is asked to, on a machine that is busy.
+/// Time for a worker to end on request; generous for a busy machine.
 const END: Duration = Duration::from_secs(60);
 
-/// A worker process, seen by the one who started it. Dropping it kills it.
+/// The parent's end of a worker process. Dropping it kills the process.
 pub(crate) struct Worker {
     name: String,
     ledger: Arc<Ledger>,
@@ -27,22 +27,22 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts this program again, as a worker.
+    /// Starts this program as a worker.
     pub(crate) fn start(ledger: &Arc<Ledger>, arguments: &[&str]) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(arguments)
             .env(processes::RUN, ledger.run())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // A Ctrl-C is meant for the parent, which ends the workers in order.
+            // Ctrl-C must reach only the parent, which ends the workers in order.
             .process_group(0)
             .spawn()?;
-        let output = child.stdout.take().ok_or("a worker without output")?;
+        let output = child.stdout.take().ok_or("the worker has no output")?;
         let reader = std::thread::spawn({
             let ledger = Arc::clone(ledger);
             move || {
                 for line in BufReader::new(output).lines().map_while(io::Result::ok) {
-                    take(&ledger, &line);
+                    receive(&ledger, &line);
                 }
             }
         });
@@ -65,7 +65,7 @@ impl Worker {
         }
     }
 
-    /// Kills it in the middle of whatever it does, and waits until it is gone.
+    /// Kills the worker at an arbitrary point and waits for its end.
     pub(crate) fn kill(mut self) -> Result<()> {
         self.expect_alive()?;
         self.child.kill()?;
@@ -74,7 +74,7 @@ impl Worker {
         self.read_to_end()
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Asks the worker to end and waits for its end.
     pub(crate) fn finish(mut self) -> Result<()> {
         drop(self.child.stdin.take());
         let deadline = Instant::now() + END;
@@ -93,14 +93,14 @@ impl Worker {
         }
     }
 
-    /// What it has said before it ended.
+    /// Reads the rest of the output of an ended worker.
     fn read_to_end(&self) -> Result<()> {
         let deadline = Instant::now() + END;
         while !self.reader.is_finished() {
             if Instant::now() > deadline {
-                // Which one, the search for strays tells.
+                // The search for tagged processes at the end of the run shows which child.
                 let name = &self.name;
-                return Err(format!("a child of {name} has its output and lives on").into());
+                return Err(format!("a live child process of {name} holds its output").into());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -115,37 +115,37 @@ impl Drop for Worker {
     }
 }
 
-fn take(ledger: &Ledger, line: &str) {
+fn receive(ledger: &Ledger, line: &str) {
     match line.split_once(' ') {
         Some(("violation", text)) => ledger.violation(text.to_owned()),
         Some((times, what)) => match times.parse() {
             Ok(times) => ledger.count(what, times),
-            Err(_) => ledger.violation(format!("a worker said {line:?}")),
+            Err(_) => ledger.violation(format!("a worker printed {line:?}")),
         },
-        None => ledger.violation(format!("a worker said {line:?}")),
+        None => ledger.violation(format!("a worker printed {line:?}")),
     }
 }
 
-// From here on: inside the worker.
+// The worker's end.
 
 static ENDING: AtomicBool = AtomicBool::new(false);
 static COUNTS: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 
-/// Lives as a worker: `work` looks at [`is_ending`] now and then.
+/// Runs as a worker. `work` must check [`is_ending`] regularly.
 pub(crate) fn run(work: impl FnOnce() -> Result<()>) -> Result<()> {
     std::thread::spawn(|| {
-        // Nothing is ever sent: what comes is the end.
+        // The parent sends nothing, so the read returns at the end of input.
         let _ = io::stdin().read(&mut [0]);
         ENDING.store(true, Ordering::Relaxed);
     });
     std::thread::spawn(|| {
         loop {
             std::thread::sleep(Duration::from_millis(200));
-            tell_counts();
+            report_counts();
         }
     });
     let done = work();
-    tell_counts();
+    report_counts();
     done
 }
 
@@ -153,30 +153,30 @@ pub(crate) fn is_ending() -> bool {
     ENDING.load(Ordering::Relaxed)
 }
 
-/// Counts are told a few times a second; a kill takes the last ones along.
+/// Counts an event. Counts are reported a few times a second; a kill loses the last ones.
 pub(crate) fn count(what: &'static str) {
     let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     *counts.entry(what).or_default() += 1;
 }
 
-/// A promise that was broken.
+/// Reports a violation of a guarantee.
 pub(crate) fn violation(text: &str) {
-    tell(&format!("violation {}", text.replace('\n', "\\n")));
+    report(&format!("violation {}", text.replace('\n', "\\n")));
 }
 
-fn tell_counts() {
+fn report_counts() {
     let counts = std::mem::take(&mut *COUNTS.lock().unwrap_or_else(PoisonError::into_inner));
     for (what, times) in counts {
-        tell(&format!("{times} {what}"));
+        report(&format!("{times} {what}"));
     }
 }
 
-fn tell(line: &str) {
-    // A parent that is gone has closed our input, too: we end.
+fn report(line: &str) {
+    // If the parent has ended, the input is closed too and the worker ends.
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Picks what to do next (xorshift64*; nothing here depends on how good it is).
+/// Random choices (xorshift64*; no high quality is needed).
 pub(crate) struct Random(u64);
 
 impl Random {
