@@ -1,4 +1,4 @@
-//! The cost of one more session beside many live ones.
+//! The cost of one more session beside many live sessions.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};

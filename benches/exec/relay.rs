@@ -92,13 +92,7 @@ fn read_raw(file: &Path) -> Duration {
 async fn read_chunks(file: &Path) -> Duration {
     use tokio::io::AsyncReadExt;
     let start = Instant::now();
-    let mut child = tokio::process::Command::new("/bin/cat")
-        .arg(file)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a child");
-    let mut stdout = child.stdout.take().expect("its output");
+    let (mut child, mut stdout) = spawn_cat(file);
     let mut buffer = vec![0; 64 << 10];
     while stdout.read(&mut buffer).await.expect("read") > 0 {
         std::hint::black_box(&buffer);
@@ -110,19 +104,24 @@ async fn read_chunks(file: &Path) -> Duration {
 async fn read_lines(file: &Path) -> Duration {
     use tokio::io::AsyncBufReadExt;
     let start = Instant::now();
+    let (mut child, stdout) = spawn_cat(file);
+    let mut lines = tokio::io::BufReader::with_capacity(64 << 10, stdout).lines();
+    while let Some(line) = lines.next_line().await.expect("a line") {
+        std::hint::black_box(&line);
+    }
+    child.wait().await.expect("an end");
+    start.elapsed()
+}
+
+fn spawn_cat(file: &Path) -> (tokio::process::Child, tokio::process::ChildStdout) {
     let mut child = tokio::process::Command::new("/bin/cat")
         .arg(file)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .expect("a child");
-    let stdout = tokio::io::BufReader::with_capacity(64 << 10, child.stdout.take().expect("it"));
-    let mut lines = stdout.lines();
-    while let Some(line) = lines.next_line().await.expect("a line") {
-        std::hint::black_box(&line);
-    }
-    child.wait().await.expect("an end");
-    start.elapsed()
+    let stdout = child.stdout.take().expect("its output");
+    (child, stdout)
 }
 
 /// The time from the launch to the last event, and the path of the log file.

@@ -203,7 +203,7 @@ impl Holder {
             }
             Claim::Busy { holder, .. } => {
                 let other = holder.as_str() != self.name;
-                self.expect(other, || "was refused what it holds itself".to_owned());
+                self.expect(other, || "was refused its own value".to_owned());
                 if let Some((value, token)) = old {
                     self.hold(value, token, &Seen::Before)?;
                 }

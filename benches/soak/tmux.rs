@@ -54,7 +54,7 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
     Ok(ledger.judge_disk(&folder, acknowledged * 16_384 + (1 << 20))?)
 }
 
-/// Compares the answered messages with those that the receivers recorded. Returns their number.
+/// Compares the answered messages with the records of the receivers. Returns their number.
 fn check(folder: &Path) -> Result<u64> {
     let acknowledged = std::fs::read_to_string(folder.join("acknowledged"))?;
     let mut acknowledged: BTreeSet<_> = acknowledged.lines().map(str::to_owned).collect();

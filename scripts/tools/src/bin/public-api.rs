@@ -1,13 +1,12 @@
-//! Prints every public item of a crate, from the pages that `cargo doc` made of it.
+//! Prints every public item of a crate, read from the pages that `cargo doc` has written.
 //!
-//! `public-api target/doc/CRATE`; `scripts/public-api` calls it and compares the list with the
-//! committed one. The pages are the one description of the public surface that a stable
-//! toolchain gives.
+//! Usage: `public-api target/doc/CRATE`. `scripts/public-api` compares the list with the committed
+//! one. The HTML pages are the only description of the public items that a stable toolchain gives.
 
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a program that prints"
+    reason = "a command-line program prints"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +39,7 @@ fn list(folder: &Path) -> Result<String, String> {
     let index = read("all.html")?;
     let (_, index) = index
         .split_once("id=\"main-content\"")
-        .ok_or("all.html has another form than expected: this rustdoc is not known")?;
+        .ok_or("all.html has an unexpected form: this version of rustdoc is not supported")?;
     let mut pages: Vec<&str> = between(index, "<a href=\"", "\"")
         .filter(|link| link.ends_with(".html") && !link.starts_with(['.', '#']))
         .collect();
@@ -60,7 +59,7 @@ fn list(folder: &Path) -> Result<String, String> {
         }
     }
     if text.is_empty() {
-        return Err("all.html names no item: this rustdoc is not known".to_owned());
+        return Err("all.html lists no item: this version of rustdoc is not supported".to_owned());
     }
     text.push_str("\ntypes of other crates\n");
     for (path, items) in foreign {
@@ -70,7 +69,7 @@ fn list(folder: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// `blocking/struct.Store.html` is `blocking::Store`.
+/// The path of an item: `blocking::Store` for `blocking/struct.Store.html`.
 fn path_of(page: &str) -> String {
     let page = page.trim_end_matches(".html");
     let (modules, file) = page.rsplit_once('/').unwrap_or(("", page));
@@ -83,7 +82,7 @@ fn path_of(page: &str) -> String {
         .join("::")
 }
 
-/// An item's declaration, its methods, and the traits it implements.
+/// The declaration of an item, its methods, and the traits that it implements.
 fn item(html: &str) -> Option<String> {
     let declaration = between(
         html,
@@ -91,7 +90,7 @@ fn item(html: &str) -> Option<String> {
         "</code></pre>",
     )
     .next()?;
-    // A long list of variants is folded under a line of its own.
+    // rustdoc folds a long list of variants under a `<summary>` line.
     let unfolded: String = declaration
         .split("<summary")
         .map(|part| part.split_once("</summary>").map_or(part, |(_, rest)| rest))
@@ -106,7 +105,7 @@ fn item(html: &str) -> Option<String> {
         between(section, &start, &end).map(one_line).collect()
     };
     let methods = section(html, "implementations");
-    // An associated constant or type has a header of the same level.
+    // Associated constants and types have headers of the same level.
     lines.extend(headers(methods, "4"));
     let mut traits = headers(section(html, "trait-implementations"), "3");
     traits.retain(|header| !header.contains("StructuralPartialEq"));
@@ -124,7 +123,7 @@ fn item(html: &str) -> Option<String> {
     Some(lines.join("\n"))
 }
 
-/// The part of a page under the heading with this id, up to the next such heading.
+/// The part of a page from the heading with this id to the next heading.
 fn section<'a>(html: &'a str, id: &str) -> &'a str {
     let Some((_, rest)) = html.split_once(&format!("<h2 id=\"{id}\"")) else {
         return "";
@@ -133,8 +132,7 @@ fn section<'a>(html: &'a str, id: &str) -> &'a str {
         .map_or(rest, |(section, _)| section)
 }
 
-/// Types of crates that are neither ours nor the standard library's, in declarations and
-/// signatures, but not in what traits make of them.
+/// Types of third-party crates in declarations, signatures and headers of trait implementations.
 fn foreign_types<'a>(html: &'a str, own: &'a str) -> impl Iterator<Item = String> + 'a {
     let declaration = between(
         html,
@@ -159,8 +157,7 @@ fn foreign_types<'a>(html: &'a str, own: &'a str) -> impl Iterator<Item = String
         .map(|(_, path)| path.to_owned())
         .filter(move |path| {
             let root = path.split("::").next().unwrap_or_default();
-            // `exec_core` is ours too. rustdoc links to it, or not, depending on which pages were
-            // there first.
+            // Without `exec_core`: rustdoc links to it only if its pages were built before.
             path.contains("::") && ![own, "exec_core", "std", "core", "alloc"].contains(&root)
         })
 }
@@ -177,7 +174,7 @@ fn one_line(html: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Text without its tags and entities.
+/// Text without tags and entities.
 fn plain(html: &str) -> String {
     let mut text = String::new();
     let mut inside = false;
@@ -189,7 +186,7 @@ fn plain(html: &str) -> String {
             _ => {}
         }
     }
-    // The ampersand last: what it gives must not be read again.
+    // The ampersand is last, so that its result is not decoded a second time.
     [
         ("&lt;", "<"),
         ("&gt;", ">"),

@@ -1,9 +1,9 @@
-//! Draws what a terminal showed as SVG: text with colours on standard input, as
-//! `tmux capture-pane -e -p` gives it, a picture on standard output. `scripts/record` uses it.
+//! Draws the screen of a terminal as SVG. It reads text with colours, in the form of
+//! `tmux capture-pane -e -p`, and prints the picture. `scripts/record` uses it.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "the picture is what this program prints"
+    reason = "a command-line program prints"
 )]
 
 use std::fmt::Write as _;
@@ -56,7 +56,7 @@ fn draw(text: &str) -> String {
             if text.trim().is_empty() {
                 continue;
             }
-            // The length is given, because every viewer has another fixed-width font.
+            // An explicit length, because the width of a fixed-width font differs between viewers.
             let _ = write!(
                 svg,
                 r#"<text x="{x:.1}" y="{y:.1}" textLength="{:.1}" xml:space="preserve" {}>{}</text>"#,
@@ -113,7 +113,7 @@ impl Style {
     }
 }
 
-/// A line as pieces of one style each.
+/// Splits a line into parts of one style.
 fn spans(line: &str) -> Vec<(Style, String)> {
     let (mut spans, mut style): (Vec<(Style, String)>, Style) = Default::default();
     let mut rest = line;
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_cut_where_its_style_changes() {
+    fn a_line_is_split_where_its_style_changes() {
         let spans = spans("a\x1b[1;31mb\x1b[0mc");
         let bold_red = Style {
             bold: true,
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_svg_reads_as_markup_is_escaped() {
+    fn markup_characters_are_escaped() {
         assert!(draw("a < b & c").contains("a &lt; b &amp; c"));
     }
 }
