@@ -6,23 +6,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// A running process, told apart from a later one with the same id by its start time.
+/// A process that entries end with. Its start time tells it from a later process with the same id.
 ///
-/// An entry that names a process is free as soon as that process has ended.
+/// ```
+/// use timed_store::{OwnerProcess, blocking::TimedStorage};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// // Claims through this handle are free as soon as this process has ended.
+/// let store = TimedStorage::<String>::builder_at(folder.path().join("operators.json"))
+///     .owner(OwnerProcess::current())
+///     .open()?;
+/// assert!(store.claim("tsukuyomi".to_owned())?.granted().is_some());
+/// # Ok::<(), timed_store::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Process {
+pub struct OwnerProcess {
     pid: u32,
-    /// In clock ticks since boot. Only Linux tells; elsewhere a reused id looks alive.
+    /// Clock ticks since boot. Linux only; on other systems a reused id looks alive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     start: Option<u64>,
-    /// Boot and pid namespace that `pid` and `start` belong to. A file can be shared with a
-    /// container or survive a reboot: there the numbers mean nothing, and time alone decides.
+    /// Boot and pid namespace of `pid` and `start`. The file can be shared with a container or
+    /// survive a reboot, where the numbers mean nothing and only the timeout decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     space: Option<String>,
 }
 
-impl Process {
-    /// The process that calls this.
+impl OwnerProcess {
+    /// The calling process.
+    #[must_use]
     pub fn current() -> Self {
         Self::observe(std::process::id())
     }
@@ -44,7 +55,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -57,8 +68,8 @@ impl Process {
         }
     }
 
-    /// Whether it is certain that the process is no more. In doubt it lives: a wrong 'dead'
-    /// would give away what somebody holds, a wrong 'alive' ends with the entry's timeout.
+    /// Whether the process has certainly ended. In doubt it is alive: a wrong 'ended' gives one
+    /// value to two holders, a wrong 'alive' ends with the entry's timeout.
     pub(crate) fn has_ended(&self) -> bool {
         let Some(pid) = raw_pid(self.pid) else {
             return false;
@@ -74,8 +85,7 @@ impl Process {
     }
 }
 
-/// Zero would mean 'my own process group' to `kill`, and is what a parent outside of our pid
-/// namespace looks like.
+/// Zero is the own process group to `kill`, and the id of a parent outside of our pid namespace.
 fn raw_pid(pid: u32) -> Option<Pid> {
     i32::try_from(pid)
         .ok()
@@ -123,28 +133,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_name_with_brackets_is_no_trap() {
+    fn a_program_name_may_contain_parentheses() {
         let line = "7 (a) Z (b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0 4242 1 1 1";
         let stat = parse_stat(line).unwrap();
         assert_eq!((stat.start, stat.ended), (4242, false));
     }
 
     #[test]
-    fn this_process_lives() {
-        assert!(!Process::current().has_ended());
+    fn the_calling_process_is_alive() {
+        assert!(!OwnerProcess::current().has_ended());
     }
 
     #[test]
     #[cfg(target_os = "linux")]
     fn a_reused_id_is_another_process() {
-        let mut earlier = Process::current();
+        let mut earlier = OwnerProcess::current();
         earlier.start = earlier.start.map(|start| start - 1);
         assert!(earlier.has_ended());
     }
 
     #[test]
     fn numbers_of_another_machine_mean_nothing() {
-        let foreign = Process {
+        let foreign = OwnerProcess {
             pid: i32::MAX as u32,
             start: Some(1),
             space: Some("elsewhere".to_owned()),
@@ -158,7 +168,7 @@ mod tests {
             .arg("60")
             .spawn()
             .unwrap();
-        let process = Process::with_pid(child.id()).unwrap();
+        let process = OwnerProcess::with_pid(child.id()).unwrap();
         assert!(!process.has_ended());
         child.kill().unwrap();
         if cfg!(target_os = "linux") {
@@ -173,6 +183,6 @@ mod tests {
         }
         child.wait().unwrap();
         assert!(process.has_ended());
-        assert!(Process::with_pid(process.pid()).is_err());
+        assert!(OwnerProcess::with_pid(process.pid()).is_err());
     }
 }

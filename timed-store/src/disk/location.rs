@@ -1,40 +1,39 @@
+//! The paths of a store.
+
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// The data file and what stands beside it.
+/// The data file and the files beside it.
 #[derive(Debug)]
 pub(crate) struct Location {
-    /// The data.
-    pub(crate) file: PathBuf,
-    /// What is locked, and holds the token counter. Never deleted: a lock on a file that can
-    /// be replaced protects nothing. Not `.lock`, which the original tool creates and deletes.
+    pub(crate) data: PathBuf,
+    /// The locked file, which also holds the token counter. Never deleted: a lock on a file that
+    /// can be replaced excludes nothing. Not `.lock`, which the original tool creates and deletes.
     pub(crate) lock: PathBuf,
-    /// What the first in the queue for the lock holds. Never deleted either.
-    pub(crate) turn: PathBuf,
     /// The next version of the data while it is written. One name is enough, because only the
-    /// holder of the lock writes; what a killed writer leaves is removed by the next one.
+    /// holder of the lock writes; the next writer removes the file of a killed one.
     pub(crate) next: PathBuf,
 }
 
 impl Location {
-    pub(crate) fn new(file: &Path) -> Result<Self, Error> {
+    pub(crate) fn new(data: &Path) -> Result<Self, Error> {
         let invalid = |reason| Error::Invalid {
             what: "path",
-            value: file.display().to_string(),
+            value: data.display().to_string(),
             reason,
         };
-        if file.file_name().is_none() {
+        if data.file_name().is_none() {
             return Err(invalid("names no file"));
         }
         // A later change of the working directory must not move the store.
-        let file = std::path::absolute(file).map_err(|_| invalid("cannot be made absolute"))?;
+        let data = std::path::absolute(data).map_err(|_| invalid("cannot be made absolute"))?;
         Ok(Self {
-            lock: with_suffix(&file, ".flock"),
-            turn: with_suffix(&file, ".flock-turn"),
-            next: with_suffix(&file, ".flock-next"),
-            file,
+            lock: with_suffix(&data, ".flock"),
+            next: with_suffix(&data, ".flock-next"),
+            data,
         })
     }
 
@@ -52,9 +51,22 @@ impl Location {
         Ok(std::env::temp_dir().join(format!("{name}-{host}.json")))
     }
 
-    /// The folder that holds the file.
+    /// The folder that holds the files.
     pub(crate) fn folder(&self) -> &Path {
-        self.file.parent().unwrap_or(Path::new("/"))
+        self.data.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// Whether the store has never been used: neither the lock file nor the data file exists. A
+    /// dangling symbolic link counts as a file, so that it is refused and not ignored.
+    pub(crate) fn is_unused(&self) -> Result<bool, Error> {
+        for path in [&self.lock, &self.data] {
+            match path.symlink_metadata() {
+                Ok(_) => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(Error::io("look for", path)(error)),
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -109,7 +121,6 @@ mod tests {
     fn side_files_keep_clear_of_the_original_tool() {
         let location = Location::new(Path::new("/tmp/x.json")).unwrap();
         assert_eq!(location.lock, Path::new("/tmp/x.json.flock"));
-        assert_eq!(location.turn, Path::new("/tmp/x.json.flock-turn"));
         assert_eq!(location.next, Path::new("/tmp/x.json.flock-next"));
         assert!(Location::new(Path::new("/")).is_err());
     }

@@ -6,30 +6,45 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{Error, Process};
+use crate::{Error, OwnerProcess};
 
-/// Who an entry belongs to: a terminal session, or whatever else the caller names.
+/// The owner of an entry: a terminal session, or any name of the caller's choice.
 ///
-/// All processes of one session share its entry. Two ids are equal if their texts are.
+/// All processes of one session share its entry. Two ids are equal if their texts are equal.
+///
+/// ```
+/// use timed_store::SessionId;
+///
+/// let session = SessionId::new("terminal-1")?;
+/// assert_eq!(session.as_str(), "terminal-1");
+/// assert!(SessionId::new("").is_err());
+///
+/// // The terminal's session; panes of tmux are told apart.
+/// let detected = SessionId::detect().with_tmux_pane();
+/// # assert!(!detected.as_str().is_empty());
+/// # Ok::<(), timed_store::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct SessionId {
     id: String,
-    /// Set if the session *is* a process, and so ends with it.
-    process: Option<Process>,
+    /// Set if the session is a process, and so ends with it.
+    process: Option<OwnerProcess>,
 }
 
 impl SessionId {
-    /// The session that this process belongs to: `ITERM_SESSION_ID`, else `TERM_SESSION_ID`,
-    /// else the id of the parent process. An empty variable counts as unset.
+    /// The session of this process: `ITERM_SESSION_ID`, else `TERM_SESSION_ID`, else the id of the
+    /// parent process. An empty variable counts as unset.
     ///
-    /// Panes of one tmux all inherit the variables of the terminal that started it; see
+    /// All panes of a tmux server inherit the variables of the terminal that started it; see
     /// [`with_tmux_pane`](Self::with_tmux_pane).
+    #[must_use]
     pub fn detect() -> Self {
         Self::detect_from(&["ITERM_SESSION_ID", "TERM_SESSION_ID"])
     }
 
-    /// As [`detect`](Self::detect), with other environment variables, the first that is set
-    /// wins; for example `WEZTERM_PANE`, `KITTY_WINDOW_ID` or one of your own.
+    /// Like [`detect`](Self::detect), with other environment variables; the first one that is set
+    /// wins. Examples: `WEZTERM_PANE`, `KITTY_WINDOW_ID`.
+    #[must_use]
     pub fn detect_from(variables: &[&str]) -> Self {
         Self::detect_in(
             variables,
@@ -52,21 +67,22 @@ impl SessionId {
                 reason: "is empty",
             });
         }
-        Ok(Self::of_entry(id))
+        Ok(Self::from_key(id))
     }
 
-    /// A session that is `process`, named by its process id: its entry is free as soon as the
+    /// The session of one process, named by its process id. Its entry is free as soon as the
     /// process has ended.
-    pub fn of_process(process: Process) -> Self {
+    #[must_use]
+    pub fn of_process(process: OwnerProcess) -> Self {
         Self {
             id: process.pid().to_string(),
             process: Some(process),
         }
     }
 
-    /// Adds tmux's `TMUX_PANE` to the id, so that the panes of one terminal are sessions of
-    /// their own. Outside of tmux, and for a session that is a process (which tells panes
-    /// apart by itself), the id stays as it is.
+    /// Adds tmux's `TMUX_PANE` to the id, so that each pane of one terminal is a session of its own.
+    /// The id stays unchanged outside of tmux, and for the session of a process, which already
+    /// differs from pane to pane.
     #[must_use]
     pub fn with_tmux_pane(self) -> Self {
         self.with_pane(std::env::var_os("TMUX_PANE"))
@@ -77,12 +93,12 @@ impl SessionId {
         &self.id
     }
 
-    pub(crate) fn process(&self) -> Option<&Process> {
+    pub(crate) fn process(&self) -> Option<&OwnerProcess> {
         self.process.as_ref()
     }
 
-    /// As found in a file, where any key is somebody's session.
-    pub(crate) fn of_entry(id: impl Into<String>) -> Self {
+    /// A key of the file, where any text is a session.
+    pub(crate) fn from_key(id: impl Into<String>) -> Self {
         Self {
             id: id.into(),
             process: None,
@@ -99,8 +115,8 @@ impl SessionId {
             .filter_map(|name| lookup(name))
             .filter(|value| !value.is_empty());
         match values.next() {
-            Some(value) => Self::of_entry(value.to_string_lossy()),
-            None => Self::of_process(Process::observe(parent)),
+            Some(value) => Self::from_key(value.to_string_lossy()),
+            None => Self::of_process(OwnerProcess::observe(parent)),
         }
     }
 
@@ -187,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_asked_in_the_specified_order() {
+    fn sources_have_the_specified_order() {
         let parent = std::process::id().to_string();
         check(&[("ITERM_SESSION_ID", "i"), ("TERM_SESSION_ID", "t")], "i");
         check(&[("TERM_SESSION_ID", "t")], "t");

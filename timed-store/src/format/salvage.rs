@@ -1,46 +1,47 @@
-//! What can be saved of a corrupt file.
+//! Recovery of a corrupt file.
 
 use serde_json::value::RawValue;
 
-use crate::format::{fields, line};
-use crate::stamp;
+use super::raw_object::{RawObject, decode_string};
+use super::stamp;
+use super::stored_entry::new_line;
 
-/// An entry that was saved.
-pub(crate) struct Saved {
+/// An entry that was recovered.
+pub(crate) struct SalvagedEntry {
     session: String,
     /// Key and object.
     pub(crate) line: String,
 }
 
-/// Every entry that is whole, wherever it stands in `bytes`: something of the form
-/// `"session": {…}` with an object that has a value, which `accept` takes, and a readable stamp.
+/// Finds every whole entry, wherever it stands in `bytes`: text of the form `"session": {…}` whose
+/// object has a readable stamp and a value that `is_value` accepts.
 ///
-/// A quotation mark may have been lost or added anywhere, so that each one is tried as the
-/// beginning of a session's name.
-pub(crate) fn salvage(bytes: &[u8], accept: impl Fn(&str) -> bool) -> Vec<Saved> {
+/// A quotation mark may have been lost or added anywhere, so each one is tried as the start of a
+/// session's name.
+pub(crate) fn salvage(bytes: &[u8], is_value: impl Fn(&str) -> bool) -> Vec<SalvagedEntry> {
     let mut search = Search {
-        saved: Vec::new(),
-        accept,
+        found: Vec::new(),
+        is_value,
     };
     let mut at = 0;
     while let Some(quote) = bytes[at..].iter().position(|byte| *byte == b'"') {
         at += quote;
-        at += search.take(&bytes[at..]).unwrap_or(1);
+        at += search.entry_at_start(&bytes[at..]).unwrap_or(1);
     }
-    search.saved
+    search.found
 }
 
-/// How many braces may have been lost. The stack is not without end.
-const DEEPEST: usize = 16;
+/// How many lost braces are followed: the stack is bounded.
+const MAX_DEPTH: usize = 16;
 
-struct Search<A> {
-    saved: Vec<Saved>,
-    accept: A,
+struct Search<V> {
+    found: Vec<SalvagedEntry>,
+    is_value: V,
 }
 
-impl<A: Fn(&str) -> bool> Search<A> {
-    /// Saves the entry that `bytes` begin with, if they do, and returns how long it is.
-    fn take(&mut self, bytes: &[u8]) -> Option<usize> {
+impl<V: Fn(&str) -> bool> Search<V> {
+    /// Adds the entry that `bytes` begin with, and returns its length; `None` if there is none.
+    fn entry_at_start(&mut self, bytes: &[u8]) -> Option<usize> {
         let (session, after_name): (String, usize) = value_at(bytes, 0)?;
         let colon = after_name + white_space(&bytes[after_name..]);
         if bytes.get(colon) != Some(&b':') {
@@ -55,35 +56,32 @@ impl<A: Fn(&str) -> bool> Search<A> {
     }
 
     fn add(&mut self, session: String, object: &str, depth: usize) -> bool {
-        let fields = fields(object);
-        let field = |name| {
-            fields
-                .iter()
-                .rfind(|(key, _)| key == name)
-                .map(|(_, value)| *value)
+        let fields = RawObject::fields(object).unwrap_or_default();
+        let field = |wanted| {
+            let field = fields.iter().rfind(|(name, _)| name == wanted);
+            field.map(|(_, json)| *json)
         };
-        let stamp =
-            field("updated_at").and_then(|stamp| serde_json::from_str::<String>(stamp).ok());
+        let stamp = field("updated_at").and_then(decode_string);
         let has_time = stamp.is_some_and(|stamp| stamp::parse(&stamp).is_some());
-        if !has_time || !field("data").is_some_and(&self.accept) {
+        if !has_time || !field("data").is_some_and(&self.is_value) {
             return false;
         }
         let mut changes = Vec::new();
-        for (name, value) in &fields {
-            let sensible = match &**name {
+        for (name, json) in &fields {
+            let is_kept = match &**name {
                 "data" | "updated_at" => true,
-                "ttl_ms" | "token" => serde_json::from_str::<Option<u64>>(value).is_ok(),
-                // An entry that lost its last brace has swallowed those that come after it.
-                _ => depth >= DEEPEST || !self.add(name.clone().into_owned(), value, depth + 1),
+                "ttl_ms" | "token" => serde_json::from_str::<Option<u64>>(json).is_ok(),
+                // An entry that lost its last brace contains the entries that follow it.
+                _ => depth >= MAX_DEPTH || !self.add(name.clone().into_owned(), json, depth + 1),
             };
-            if !sensible {
+            if !is_kept {
                 changes.push((&**name, None));
             }
         }
-        // Of a session that is there twice, the last one counts, as in JavaScript.
-        self.saved.retain(|earlier| earlier.session != session);
-        self.saved.push(Saved {
-            line: line(&session, &fields, &changes),
+        // Of a session that is there twice, the last entry counts, as in JavaScript.
+        self.found.retain(|earlier| earlier.session != session);
+        self.found.push(SalvagedEntry {
+            line: new_line(&session, &fields, &changes),
             session,
         });
         true
@@ -106,24 +104,22 @@ fn white_space(bytes: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::stored_entry::StoredEntry;
     use super::*;
 
     #[track_caller]
     fn check(text: &str, expected: &[&str]) {
-        let saved = salvage(text.as_bytes(), |_| true);
-        let sessions: Vec<&str> = saved.iter().map(|saved| saved.session.as_str()).collect();
+        let found = salvage(text.as_bytes(), |_| true);
+        let sessions: Vec<&str> = found.iter().map(|entry| entry.session.as_str()).collect();
         assert_eq!(sessions, expected, "{text}");
-        assert!(
-            saved
-                .iter()
-                .all(|saved| crate::format::parse_line(&saved.line).is_some())
-        );
+        let is_sound = |entry: &SalvagedEntry| StoredEntry::parse(&entry.line).is_some();
+        assert!(found.iter().all(is_sound), "{text}");
     }
 
     const STAMP: &str = r#""updated_at":"2025-08-18T10:20:30.456Z""#;
 
     #[test]
-    fn whole_entries_are_saved_wherever_they_stand() {
+    fn whole_entries_are_found_wherever_they_stand() {
         check("", &[]);
         check("nonsense \" : {", &[]);
         check(
@@ -145,17 +141,17 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_without_its_last_brace_gives_back_what_it_swallowed() {
+    fn an_entry_without_its_last_brace_gives_back_the_entries_inside_it() {
         let text = format!(
             r#"{{"storage":{{"a":{{"data":1,{STAMP},"b":{{"data":2,{STAMP}}},"c":{{"data":3,{STAMP}}}}}}}"#
         );
         check(&text, &["b", "c", "a"]);
     }
 
-    /// The value stays taken until it expires, rather than going to somebody else while its
-    /// holder believes to have it.
+    /// The value stays busy until it expires. Dropping the entry would let another session claim
+    /// the value while its holder still uses it.
     #[test]
-    fn an_entry_whose_name_is_damaged_is_saved_under_what_is_left_of_it() {
+    fn an_entry_whose_name_is_damaged_is_kept_under_the_rest_of_its_name() {
         check(
             &format!(r#"{{"storage":{{xa":{{"data":1,{STAMP}}},"b":{{"data":2,{STAMP}}}}}}}"#),
             &[":{xa", "b"],
@@ -163,12 +159,12 @@ mod tests {
     }
 
     #[test]
-    fn senseless_optional_fields_are_left_out_and_unknown_ones_kept() {
+    fn invalid_optional_fields_are_removed_and_unknown_ones_kept() {
         let text =
             format!(r#""a":{{"data":1,{STAMP},"ttl_ms":-4,"token":"x","owner":7,"mark":[1]}}"#);
-        let saved = salvage(text.as_bytes(), |_| true);
+        let found = salvage(text.as_bytes(), |_| true);
         assert_eq!(
-            saved[0].line,
+            found[0].line,
             format!(r#""a":{{"data":1,{STAMP},"owner":7,"mark":[1]}}"#)
         );
     }
@@ -180,8 +176,8 @@ mod tests {
             &format!(r#"{{"storage":{{"a":{{"data":{inner},{STAMP}}},"#),
             &["a"],
         );
-        let numbers = |data: &str| data.starts_with('{');
+        let is_object = |data: &str| data.starts_with('{');
         let torn = format!(r#"{{"storage":{{"a":{{"data":{inner},"updat"#);
-        assert!(salvage(torn.as_bytes(), numbers).is_empty());
+        assert!(salvage(torn.as_bytes(), is_object).is_empty());
     }
 }
