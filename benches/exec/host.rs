@@ -1,4 +1,4 @@
-//! A service with one agent: a shell script.
+//! A service with a single agent.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl Host {
     }
 }
 
-/// A thousand executions need four thousand descriptors.
+/// A thousand executions need four thousand file descriptors.
 pub fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

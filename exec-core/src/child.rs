@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::net::unix::pipe;
 
-use crate::pidfd::Pidfd;
+use crate::shared::process_tree::Pidfd;
 
 /// A child that runs or waits to be reaped. It is neither stopped nor reaped on drop.
 pub(crate) struct Child {
@@ -54,7 +54,7 @@ impl Child {
 
     fn adopt(child: &mut std::process::Child) -> io::Result<(Self, Pipes)> {
         let pid = child.id();
-        let pidfd = Pidfd::open(pid)?;
+        let pidfd = Pidfd::open(pid)?.ok_or(io::ErrorKind::NotFound)?;
         let stdin = match child.stdin.take() {
             Some(stdin) => Some(pipe::Sender::from_owned_fd_unchecked(nonblocking(stdin)?)?),
             None => None,

@@ -1,6 +1,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,9 +11,8 @@ use uuid::Uuid;
 use crate::error::Result;
 use crate::event_log::EventLog;
 use crate::history::{History, What};
-use crate::process_table::{TreeRoot, Wanted};
 use crate::registry::ActiveExecutionRegistry;
-use crate::scanner::ProcessScanner;
+use crate::shared::process_tree::{ProcessScanner, TreeRoot};
 use crate::{
     Error, EventKind, EventStream, ExecutionContext, ExecutionKind, ExecutionResult, ExitReport,
     OutputStream, SessionId, StopLevel, StopOutcome, StopReport, StoppedBy,
@@ -205,11 +205,11 @@ impl Execution {
     /// # Cancel safety
     /// Looking changes nothing.
     pub async fn usage(&self) -> Result<TreeUsage> {
-        let (root, found) = (&self.state.root, HashSet::new());
+        let roots = slice::from_ref(&self.state.root);
         let table = self
             .state
             .scanner
-            .scan(Wanted::tree(root, &found))
+            .scan(roots)
             .await
             .map_err(|source| Error::ProcessTable { source })?;
         let mut usage = TreeUsage {
@@ -217,10 +217,12 @@ impl Execution {
             cpu_time: Duration::ZERO,
             resident_bytes: 0,
         };
-        for process in table.tree(root, &found) {
+        let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
+        for process in table.tree(roots, &HashSet::new()) {
             usage.processes += 1;
-            usage.cpu_time += process.cpu_time();
-            usage.resident_bytes += process.resident_bytes();
+            usage.cpu_time +=
+                Duration::from_millis(process.cpu_ticks.saturating_mul(1000) / ticks_per_second);
+            usage.resident_bytes += process.resident_pages * rustix::param::page_size() as u64;
         }
         Ok(usage)
     }

@@ -15,11 +15,11 @@ use crate::event_log::EventLog;
 use crate::execution::{ExecutionState, Progress, Session};
 use crate::history;
 use crate::launch_plan;
-use crate::process_table::TreeRoot;
 use crate::pump::{LineHandler, Pump};
 use crate::raw_log::RawLog;
 use crate::service::{Inner, Prepared};
 use crate::session_resolution::{Lookup, Resolution, Turn};
+use crate::shared::process_tree::TreeRoot;
 use crate::state::{LiveRecord, Start};
 use crate::supervisor::{Stdin, Supervisor, Watched};
 use crate::{
@@ -140,7 +140,7 @@ impl Inner {
                 .log_dir
                 .as_ref()
                 .map(|folder| RawLog::paths(folder, spawned.id)),
-            root: TreeRoot::new(spawned.id, process_id),
+            root: TreeRoot::new(Some(spawned.id.to_string()), Some(process_id)),
             registry: Arc::clone(&self.registry),
             scanner: Arc::clone(&self.scanner),
             history: Arc::clone(&self.history),

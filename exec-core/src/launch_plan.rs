@@ -9,8 +9,10 @@ use rustix::fs::{Access, access};
 use uuid::Uuid;
 
 use crate::error::Result;
-use crate::process::TAG_VARIABLE;
 use crate::{CommandConfig, EnvPolicy, Error, LaunchRequest, ProcessParameters};
+
+/// Marks every process of an execution; children inherit it.
+pub(crate) const TAG_VARIABLE: &str = "NORMALIZED_EXECUTION_ID";
 
 /// The name of the program that is started, and the command to start it.
 pub(crate) fn plan(

@@ -9,6 +9,8 @@ mod shared {
     pub(crate) mod json_lines;
     pub(crate) mod kernel_lock;
     pub(crate) mod private_file;
+    pub(crate) mod proc_stat;
+    pub(crate) mod process_tree;
 }
 
 mod agent_event;
@@ -42,12 +44,8 @@ mod framing;
 pub mod hot_paths;
 mod launch;
 mod launch_plan;
-mod pidfd;
-mod process;
-mod process_table;
 mod pump;
 mod raw_log;
-mod scanner;
 mod session_resolution;
 mod state;
 mod state_folder;

@@ -4,12 +4,12 @@ use tokio::task::JoinSet;
 
 use crate::error::Result;
 use crate::history::What;
-use crate::process::{ProcessKey, boot_id};
-use crate::process_table::TreeRoot;
-use crate::scanner::ProcessScanner;
+use crate::launch_plan::TAG_VARIABLE;
 use crate::service::Inner;
-use crate::state::{Estate, LiveRecord};
-use crate::stop::TreeEnder;
+use crate::shared::proc_stat::ProcessKey;
+use crate::shared::process_tree::{ProcessScanner, TreeEnder, TreeRoot};
+use crate::state::{Estate, LiveRecord, boot_id};
+use crate::stop::stop;
 use crate::{Error, ExecutionService, SessionId};
 
 /// What earlier runs of this host had left behind.
@@ -72,7 +72,7 @@ impl ExecutionService {
         let inner = self.inner();
         let settings = &inner.settings;
         let boot_id = boot_id().map_err(|source| Error::ProcessTable { source })?;
-        let scanner = Arc::new(ProcessScanner::of_all());
+        let scanner = Arc::new(ProcessScanner::new(TAG_VARIABLE));
         let mut report = ReapReport::default();
         for estate in Estate::find_all(&settings.state_dir, &settings.host_name)? {
             let same_boot = estate.header.boot_id == boot_id;
@@ -110,11 +110,13 @@ impl ExecutionService {
             .process
             .filter(|_| same_boot)
             .map(|(pid, start_time)| ProcessKey { pid, start_time });
-        let root = TreeRoot::of_stranger(record.execution_id, leader);
-        let tree = TreeEnder::new(scanner, &root)
-            .only_uid(rustix::process::geteuid().as_raw())
-            .end(&inner.settings.stop_ladder, || {})
-            .await;
+        let roots = [TreeRoot::recorded(
+            Some(record.execution_id.to_string()),
+            leader,
+        )];
+        let uid = rustix::process::geteuid().as_raw();
+        let tree = TreeEnder::new(scanner, &roots).only_uid(uid);
+        let tree = stop(tree, &inner.settings.stop_ladder, || {}).await.end;
         tracing::info!(
             execution_id = %record.execution_id,
             processes = tree.processes,

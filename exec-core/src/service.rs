@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::builder::{ExecutionServiceBuilder, Settings};
 use crate::error::Result;
-use crate::scanner::ProcessScanner;
 use crate::session_resolution::LookupTurns;
+use crate::shared::process_tree::ProcessScanner;
 use crate::state::Owner;
 use crate::{
     ActiveExecutionRegistry, CommandConfig, Error, Execution, ExecutionKind, ExecutionResult,
@@ -61,7 +61,7 @@ impl ExecutionService {
             inner: Arc::new(Inner {
                 profiles,
                 registry: Arc::default(),
-                scanner: Arc::new(ProcessScanner::from_now()),
+                scanner: Arc::new(ProcessScanner::new(crate::launch_plan::TAG_VARIABLE)),
                 history: Arc::new(History::in_state_dir(&settings.state_dir)),
                 owner: Arc::new(owner),
                 turns: LookupTurns::default(),

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::Result;
-use crate::process::{ProcessKey, boot_id};
+use crate::shared::proc_stat::ProcessKey;
 use crate::state_folder;
 use crate::{Error, ExecutionKind, SessionId};
 
@@ -318,6 +318,13 @@ fn remove(path: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Differs from boot to boot: start times of another boot mean nothing.
+pub(crate) fn boot_id() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?
+        .trim()
+        .to_owned())
 }
 
 #[cfg(test)]

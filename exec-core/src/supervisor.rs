@@ -3,6 +3,7 @@
 use std::future::{pending, ready};
 use std::ops::Deref;
 use std::pin::{Pin, pin};
+use std::slice;
 use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt;
@@ -15,8 +16,9 @@ use crate::execution::{Ended, ExecutionState};
 use crate::history::What;
 use crate::pump::Pump;
 use crate::session_resolution::Resolution;
+use crate::shared::process_tree::TreeEnder;
 use crate::state::Owner;
-use crate::stop::{TreeEnd, TreeEnder};
+use crate::stop::{StoppedTree, stop};
 use crate::{EventKind, ExitReport, StopLadder, StoppedBy};
 
 pub(crate) struct Supervisor {
@@ -50,7 +52,7 @@ pub(crate) struct Stdin {
     pub(crate) keep_open: bool,
 }
 
-type Ending<'a> = Pin<Box<dyn Future<Output = TreeEnd> + Send + 'a>>;
+type Ending<'a> = Pin<Box<dyn Future<Output = StoppedTree> + Send + 'a>>;
 
 impl Supervisor {
     pub(crate) async fn run(mut self: Box<Self>) {
@@ -59,10 +61,8 @@ impl Supervisor {
         let close_stdin = Notify::new();
         let ladder = self.ladder.clone();
         let end_tree = || -> Ending<'_> {
-            Box::pin(
-                TreeEnder::new(&state.scanner, &state.root)
-                    .end(&ladder, || close_stdin.notify_one()),
-            )
+            let tree = TreeEnder::new(&state.scanner, slice::from_ref(&state.root));
+            Box::pin(stop(tree, &ladder, || close_stdin.notify_one()))
         };
 
         let (stopped_by, ending) = self.until_child_ends(&close_stdin, &end_tree).await;
@@ -128,13 +128,13 @@ impl Supervisor {
                 }
                 tree = completed(&mut ending) => {
                     ending = None;
-                    if tree.survivors.is_empty() {
+                    if tree.end.survivors.is_empty() {
                         // The child is gone with the others, only the word of it is not here yet.
                         tree_ended = Some(tree);
                     } else {
                         // The tree is as empty as it gets, and yet the child has not ended. Tell
                         // those who wait for the stop; it can only be waited for.
-                        state.progress.send_modify(|progress| progress.survivors = tree.survivors);
+                        state.progress.send_modify(|progress| progress.survivors = tree.end.survivors);
                     }
                 }
             }
@@ -163,7 +163,7 @@ impl Supervisor {
         );
     }
 
-    fn finish(mut self: Box<Self>, stopped_by: Option<StoppedBy>, tree: TreeEnd) {
+    fn finish(mut self: Box<Self>, stopped_by: Option<StoppedBy>, tree: StoppedTree) {
         let state = &self.state;
         self.stdout.finish();
         self.stderr.finish();
@@ -187,7 +187,7 @@ impl Supervisor {
             truncated_lines: self.stdout.truncated_lines() + self.stderr.truncated_lines(),
             leftover_processes: match stopped_by {
                 Some(_) => 0,
-                None => tree.processes,
+                None => tree.end.processes,
             },
         });
         let report = Box::new(ExitReport::clone(&exit));
@@ -201,10 +201,10 @@ impl Supervisor {
         state.log.push(EventKind::Exited(Arc::clone(&exit)));
         state.log.close();
         state.progress.send_modify(|progress| {
-            progress.survivors = tree.survivors;
+            progress.survivors = tree.end.survivors;
             progress.ended = Some(Ended {
                 exit,
-                processes: tree.processes,
+                processes: tree.end.processes,
                 level: tree.level,
             });
         });
@@ -231,7 +231,7 @@ async fn both(stdout: &mut Pump, stderr: &mut Pump) {
     tokio::join!(stdout.run(), stderr.run());
 }
 
-async fn completed(ending: &mut Option<Ending<'_>>) -> TreeEnd {
+async fn completed(ending: &mut Option<Ending<'_>>) -> StoppedTree {
     match ending {
         Some(ending) => ending.await,
         None => pending().await,
