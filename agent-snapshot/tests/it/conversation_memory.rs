@@ -324,10 +324,43 @@ mod json_lines {
         fs::write(&path, text).unwrap();
         let error = engine.bootstrap("alice").await.unwrap_err().to_string();
         assert!(error.contains("memory.jsonl, line 2"), "{error}");
+        let error = engine.offloads().unwrap_err();
+        assert!(matches!(error, Error::DamagedLine { line: 2, .. }) && error.is_damaged());
+    }
+
+    #[tokio::test]
+    async fn a_file_or_folder_that_others_can_change_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memory.jsonl");
+        let (engine, sessions) = open(&path);
+        end(&sessions, "one").await;
+        let set_mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        set_mode(&path, 0o660);
+        assert!(matches!(engine.offloads(), Err(Error::NotPrivate { .. })));
+        set_mode(&path, 0o600);
+        set_mode(folder.path(), 0o770);
+        let mut session = sessions.create("alice", None).await.unwrap();
+        session.append(Message::user("two")).unwrap();
+        session.commit().await.unwrap();
+        let ended = sessions.destroy(session.id()).await.unwrap();
+        let Offloaded::Queued(Error::Memory { source, .. }) = ended else {
+            panic!("{ended:?}");
+        };
+        assert!(source.to_string().starts_with("refusing"), "{source}");
+
+        set_mode(folder.path(), 0o700);
+        assert!(sessions.offload_pending().await.unwrap().is_empty());
+        assert_eq!(engine.offloads().unwrap().len(), 2);
+        let link = folder.path().join("link.jsonl");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let refused = open(&link).0.offloads();
+        assert!(matches!(refused, Err(Error::NotPrivate { .. })));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn writers_take_turns() {
+    async fn concurrent_writers_append_whole_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("memory.jsonl");
         let tasks: Vec<_> = (0..4)

@@ -24,7 +24,17 @@ pub struct AbortedCall {
     pub name: String,
 }
 
-/// The result of [`repair()`], which has an example.
+/// The result of [`repair()`].
+///
+/// ```
+/// use agent_snapshot::conversation::{Message, ToolCallResult, repair};
+/// use serde_json::json;
+///
+/// let stray = Message::tool(vec![ToolCallResult::new("call_1", json!("found"))]);
+/// let repaired = repair([Message::user("Look it up."), stray]);
+/// assert_eq!(repaired.messages.len(), 1);
+/// assert_eq!(repaired.dropped, ["call_1"]);
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Repaired {

@@ -5,7 +5,9 @@ use super::session_record::StoredSession;
 use super::session_store::Swap;
 use super::{SessionId, SessionManager};
 use crate::History;
-use crate::conversation::{AbortedCall, Conversation, Error, Message, Summary, Trimmed};
+use crate::conversation::{
+    AbortedCall, Conversation, Error, Message, Summarizer, Summary, Trimmed,
+};
 
 /// A session as one caller sees it, for instance for one turn.
 ///
@@ -221,19 +223,23 @@ impl Session {
     /// Cancel safe: the messages are stored or not, and a later commit stores none twice.
     pub async fn commit(&mut self) -> Result<Committed, Error> {
         let mut committed = Committed::default();
-        if !self.manager.has_summarizer() {
+        let Some(summarizer) = self.manager.summarizer.clone() else {
             self.save(&ViewChange::Trim, &mut committed).await?;
             return Ok(committed);
-        }
+        };
         self.save(&ViewChange::Nothing, &mut committed).await?;
         if self.manager.state().needs_trim(&self.conversation) {
-            self.summarize(&mut committed).await?;
+            self.summarize(&*summarizer, &mut committed).await?;
         }
         Ok(committed)
     }
 
-    async fn summarize(&mut self, committed: &mut Committed) -> Result<(), Error> {
-        let applied = match self.make_summary().await {
+    async fn summarize(
+        &mut self,
+        summarizer: &dyn Summarizer,
+        committed: &mut Committed,
+    ) -> Result<(), Error> {
+        let applied = match self.make_summary(summarizer).await {
             Ok(Some(summary)) => self.save(&ViewChange::Summary(&summary), committed).await,
             Ok(None) => return Ok(()),
             Err(error) => Err(error),
@@ -251,12 +257,10 @@ impl Session {
         self.save(&ViewChange::Trim, committed).await
     }
 
-    async fn make_summary(&self) -> Result<Option<Summary>, Error> {
-        let Some((summarizer, _slot)) = self.manager.summary_slot(&self.id)? else {
-            return Ok(None);
-        };
+    async fn make_summary(&self, summarizer: &dyn Summarizer) -> Result<Option<Summary>, Error> {
+        let _slot = self.manager.summary_slot(&self.id)?;
         match self.manager.state().begin_summary(&self.conversation)? {
-            Some(job) => job.run(&*summarizer).await.map(Some),
+            Some(job) => job.run(summarizer).await.map(Some),
             None => Ok(None),
         }
     }

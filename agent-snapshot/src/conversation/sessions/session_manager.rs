@@ -44,7 +44,7 @@ pub struct SessionManager {
     state: StateManager,
     memory: Option<Arc<dyn MemoryEngine>>,
     memory_timeout: Duration,
-    summarizer: Option<Arc<dyn Summarizer>>,
+    pub(super) summarizer: Option<Arc<dyn Summarizer>>,
     idle_timeout: Duration,
     /// The sessions for which this process makes a summary at the moment.
     summarizing: Arc<Mutex<HashSet<SessionId>>>,
@@ -466,19 +466,8 @@ impl SessionManager {
         Some((&**self.memory.as_ref()?, self.memory_timeout))
     }
 
-    pub(super) fn has_summarizer(&self) -> bool {
-        self.summarizer.is_some()
-    }
-
-    /// The summariser, and the right to use it for a session: a process makes one summary of a
-    /// session at a time.
-    pub(super) fn summary_slot(
-        &self,
-        id: &SessionId,
-    ) -> Result<Option<(Arc<dyn Summarizer>, SummarySlot)>, Error> {
-        let Some(summarizer) = self.summarizer.clone() else {
-            return Ok(None);
-        };
+    /// The right to make a summary of a session: a process makes one at a time.
+    pub(super) fn summary_slot(&self, id: &SessionId) -> Result<SummarySlot, Error> {
         let summarizing = self.summarizing.lock();
         let mut summarizing = summarizing.unwrap_or_else(PoisonError::into_inner);
         if !summarizing.insert(id.clone()) {
@@ -486,11 +475,10 @@ impl SessionManager {
                 reason: "another summary of this session is under way",
             });
         }
-        let slot = SummarySlot {
+        Ok(SummarySlot {
             sessions: self.summarizing.clone(),
             id: id.clone(),
-        };
-        Ok(Some((summarizer, slot)))
+        })
     }
 }
 

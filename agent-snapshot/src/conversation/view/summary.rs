@@ -133,7 +133,35 @@ pub struct SummaryJob {
     state: StateManager,
 }
 
-/// A summary that was made, for [`StateManager::apply_summary`]: [`SummaryJob`] has an example.
+/// A summary that was made, for [`StateManager::apply_summary`].
+///
+/// It belongs to the conversation from which it was begun:
+///
+/// ```
+/// # use std::error::Error as StdError;
+/// # use agent_snapshot::conversation::{Message, StateManager, Summarizer, SummaryRequest};
+/// use agent_snapshot::conversation::Error;
+///
+/// # struct Model;
+/// # #[async_trait::async_trait]
+/// # impl Summarizer for Model {
+/// #     async fn summarize(&self, _: &SummaryRequest) -> Result<String, Box<dyn StdError + Send + Sync>> {
+/// #         Ok("many questions".into())
+/// #     }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Error> {
+/// # let state = StateManager::new(100).answer_tokens(0);
+/// # let list = || (0..50).map(|n| Message::user(format!("question {n}"))).collect();
+/// # let conversation = state.conversation(list())?;
+/// # let mut other = state.conversation(list())?;
+/// # let job = state.begin_summary(&conversation)?.expect("it is over its budget");
+/// let summary = job.run(&Model).await?;
+/// let applied = state.apply_summary(&mut other, &summary);
+/// assert!(matches!(applied, Err(Error::SummaryRejected { .. })));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Summary {
     message: Message,

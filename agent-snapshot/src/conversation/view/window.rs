@@ -223,3 +223,99 @@ pub(super) fn least(conversation: &Conversation, message: &Message, tokens: usiz
     }
     prompt + user + exchange + tokens
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::conversation::{TokenCounter, ToolCallRequest, ToolCallResult};
+
+    /// Counts the number in a text: a message says how many tokens it has.
+    struct Given;
+
+    impl TokenCounter for Given {
+        fn count_text(&self, text: &str) -> usize {
+            text.parse().unwrap_or_default()
+        }
+
+        fn per_message(&self) -> usize {
+            0
+        }
+
+        fn per_call(&self) -> usize {
+            0
+        }
+
+        fn per_request(&self) -> usize {
+            0
+        }
+    }
+
+    fn calls(tokens: &str, id: &str) -> Message {
+        let call = ToolCallRequest::new(id, "tool", json!({}));
+        Message::assistant(tokens).with_tool_calls(vec![call])
+    }
+
+    fn result(tokens: &str, id: &str) -> Message {
+        Message::tool(vec![ToolCallResult::new(id, json!(tokens))])
+    }
+
+    /// Trims a list with a budget of 100 and a low-water mark of 75, and checks which messages are
+    /// in view afterwards, by their tokens.
+    #[track_caller]
+    fn check(messages: &[Message], expected: &[&str]) {
+        let state = StateManager::new(100).answer_tokens(0).counter(Given);
+        let history = messages.iter().cloned().collect();
+        let mut conversation = state.conversation(history).unwrap();
+        state.trim(&mut conversation).unwrap();
+        let text = |message: &Message| match message.tool_results.first() {
+            Some(result) => result.result.as_str().unwrap_or_default().to_owned(),
+            None => message.content.clone().unwrap_or_default(),
+        };
+        let view: Vec<String> = conversation.iter().map(text).collect();
+        assert_eq!(view, expected);
+    }
+
+    /// The example of the module documentation.
+    fn example() -> Vec<Message> {
+        vec![
+            Message::system("10"),
+            Message::user("5"),
+            calls("20", "a"),
+            result("15", "a"),
+            Message::assistant("10"),
+            Message::user("5"),
+            calls("10", "b"),
+            result("20", "b"),
+            Message::assistant("15"),
+        ]
+    }
+
+    #[test]
+    fn the_largest_view_within_the_low_water_mark_is_chosen() {
+        let view = ["10", "5", "10", "5", "10", "20", "15"];
+        check(&example(), &view);
+    }
+
+    #[test]
+    fn a_whole_newest_turn_may_exceed_the_low_water_mark() {
+        let mut messages = example();
+        messages.push(Message::assistant("30"));
+        check(&messages, &["10", "5", "10", "20", "15", "30"]);
+    }
+
+    #[test]
+    fn a_newest_turn_over_the_budget_is_cut_behind_its_question() {
+        let mut messages = example();
+        messages.push(Message::assistant("45"));
+        check(&messages, &["10", "5", "15", "45"]);
+    }
+
+    #[test]
+    fn the_newest_exchange_may_exceed_the_low_water_mark() {
+        let mut messages = example();
+        messages.push(Message::assistant("80"));
+        check(&messages, &["10", "5", "80"]);
+    }
+}
