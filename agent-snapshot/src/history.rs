@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 use crate::{
     Error,
     conversation::Message,
-    encode::{Extra, encode, encode_message},
+    encode::{Extra, encode},
 };
 
 /// The messages of one agent: an append-only stream, and the part of it that the model sees.
@@ -288,7 +288,7 @@ impl History {
         let mut fresh = Vec::with_capacity((self.next - known) as usize);
         for seq in known..self.next {
             let Some(entry) = self.entry(seq) else { break };
-            let json = encode_message(&entry.message, extra(&entry.message))?;
+            let json = encode_message(&entry.message)?;
             link = chain(link, &json);
             let _ = entry.link.set(link);
             fresh.push(json);
@@ -313,7 +313,7 @@ impl History {
             let mut messages = Vec::with_capacity((self.next - from) as usize);
             for seq in from..known {
                 let Some(entry) = self.entry(seq) else { break };
-                messages.push(encode_message(&entry.message, extra(&entry.message))?);
+                messages.push(encode_message(&entry.message)?);
             }
             messages.append(&mut fresh);
             messages
@@ -350,6 +350,10 @@ impl History {
             .get(offset as usize)
             .map(|entry| &**entry)
     }
+}
+
+fn encode_message(message: &Message) -> Result<String, Error> {
+    encode::<Message>(message, extra(message), || "a message".to_owned())
 }
 
 fn extra(message: &Message) -> Extra {
@@ -488,7 +492,7 @@ mod tests {
         let base = history.link_before(97).unwrap();
         let mut loaded = History::from_parts(vec![], None, 97, base);
         for message in numbered(97..100) {
-            let json = encode_message(&message, extra(&message)).unwrap();
+            let json = encode_message(&message).unwrap();
             loaded.push_stored(message, &json);
         }
         history.extend(numbered(100..102));

@@ -4,11 +4,11 @@ use tiktoken_rs::{CoreBPE, tokenizer::Tokenizer};
 
 use super::TokenCounter;
 
-/// Exact counting with OpenAI's published vocabularies (feature `openai`).
+/// Counts tokens exactly, with OpenAI's published vocabularies (feature `openai`).
 ///
-/// The text of a message is counted exactly; how a provider frames tool calls is not
-/// published, and counted by the fixed costs of [`TokenCounter`]. The first use of a
-/// vocabulary reads it into memory (about 0.2 s and 50 MB), later ones share it.
+/// The text of a message is counted exactly. The framing of tool calls is not published; it is
+/// counted by the fixed costs of [`TokenCounter`]. The first use of a vocabulary loads it into
+/// memory (about 0.2 s and 50 MB); later uses share it.
 ///
 /// ```
 /// use agent_snapshot::conversation::{OpenAiCounter, TokenCounter};
@@ -42,7 +42,7 @@ impl OpenAiCounter {
         }
     }
 
-    /// The vocabulary of a chat model by its name; `None` for one that is not OpenAI's.
+    /// The vocabulary of a chat model; `None` if the name is not that of an OpenAI model.
     #[must_use]
     pub fn for_model(model: &str) -> Option<Self> {
         match tiktoken_rs::tokenizer::get_tokenizer(model)? {
@@ -55,7 +55,7 @@ impl OpenAiCounter {
 
 impl TokenCounter for OpenAiCounter {
     fn count_text(&self, text: &str) -> usize {
-        // Ordinary: a `<|endoftext|>` in somebody's text is text.
+        // Ordinary: `<|endoftext|>` inside a message is text, not a control token.
         self.vocabulary.count_ordinary(text)
     }
 }

@@ -1,21 +1,35 @@
 use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{Message, Role, ToolCallResult, pairing::Pairing};
-use crate::Error;
+use crate::conversation::view::Pairing;
+use crate::conversation::{Error, Message, Role, ToolCallResult};
 
-/// The messages as the `system` and `messages` of an Anthropic Messages request. Add `model`,
+/// The fields `system` and `messages` of a request to the Anthropic Messages API. Add `model`,
 /// `max_tokens` and `tools`.
 ///
-/// All system messages go into `system`, in their order, because the API takes none in
-/// between. Neighbours of one role become one message, results before text. A list that
-/// starts with the assistant gets a user message `(start)` in front; messages without any
-/// content are left out. Call ids that the API would refuse are replaced.
+/// - All system messages go into `system`, in order: the API accepts none between messages.
+/// - Neighbours of the same role become one message, results before text.
+/// - If the list starts with an assistant message, a user message `(start)` is put before it.
+/// - Messages without contents are left out.
+/// - Call ids that the API would refuse are replaced.
+///
+/// ```
+/// use agent_snapshot::conversation::{Message, anthropic_request};
+/// use serde_json::json;
+///
+/// let request = anthropic_request(&[Message::system("Be brief."), Message::user("hello")])?;
+/// assert_eq!(request, json!({
+///     "system": [{"type": "text", "text": "Be brief."}],
+///     "messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}],
+/// }));
+/// # Ok::<(), agent_snapshot::conversation::Error>(())
+/// ```
 ///
 /// # Errors
 ///
-/// What a provider would refuse: see [`StateManager::append`](super::StateManager::append).
-/// Unanswered calls are [`Error::OpenCalls`].
+/// - The API would refuse the list: [`Error::DuplicateMessage`], [`Error::DuplicateCall`],
+///   [`Error::UnknownCall`], [`Error::AlreadyAnswered`], [`Error::InvalidMessage`].
+/// - [`Error::OpenCalls`]: a call has no result.
 pub fn anthropic_request<'a>(
     messages: impl IntoIterator<Item = &'a Message>,
 ) -> Result<Value, Error> {
@@ -23,17 +37,17 @@ pub fn anthropic_request<'a>(
     let mut system = Vec::new();
     let mut out: Vec<(&str, Vec<Value>)> = Vec::new();
     for message in messages {
-        take_up(&mut pairing, message)?;
+        add(&mut pairing, message)?;
         let (role, blocks) = match message.role {
             Role::System => {
                 system.extend(text_block(message));
                 continue;
             }
-            Role::User => ("user", text_block(message).into_iter().collect()),
-            Role::Tool => (
-                "user",
-                message.tool_results.iter().map(result_block).collect(),
-            ),
+            Role::User => ("user", Vec::from_iter(text_block(message))),
+            Role::Tool => {
+                let results = message.tool_results.iter().map(result_block);
+                ("user", results.collect())
+            }
             Role::Assistant => {
                 let calls = message.tool_calls.iter().map(|call| {
                     json!({
@@ -43,13 +57,10 @@ pub fn anthropic_request<'a>(
                         "input": object(&call.args),
                     })
                 });
-                (
-                    "assistant",
-                    text_block(message).into_iter().chain(calls).collect(),
-                )
+                let blocks = text_block(message).into_iter().chain(calls);
+                ("assistant", blocks.collect())
             }
         };
-        let blocks: Vec<Value> = blocks;
         if blocks.is_empty() {
             continue;
         }
@@ -61,7 +72,7 @@ pub fn anthropic_request<'a>(
             _ => out.push((role, blocks)),
         }
     }
-    closed(&pairing)?;
+    pairing.check_closed()?;
     let messages: Vec<Value> = out
         .into_iter()
         .map(|(role, content)| json!({"role": role, "content": content}))
@@ -74,20 +85,29 @@ pub fn anthropic_request<'a>(
     Ok(Value::Object(request))
 }
 
-/// The messages as the `messages` of an OpenAI Chat Completions request. Add `model` and
-/// `tools`.
+/// The field `messages` of a request to the OpenAI Chat Completions API. Add `model` and `tools`.
 ///
-/// Each result becomes a message of its own; a failed one is marked by `Error: ` in front,
-/// because the API has no field for it. Call ids that the API would refuse are replaced.
+/// - Each result becomes a message of its own. The text of a failed one starts with `Error: `,
+///   because the API has no field for it.
+/// - Call ids that the API would refuse are replaced.
+///
+/// ```
+/// use agent_snapshot::conversation::{Message, openai_request};
+/// use serde_json::json;
+///
+/// let request = openai_request(&[Message::user("hello")])?;
+/// assert_eq!(request, json!({"messages": [{"role": "user", "content": "hello"}]}));
+/// # Ok::<(), agent_snapshot::conversation::Error>(())
+/// ```
 ///
 /// # Errors
 ///
-/// As [`anthropic_request`].
+/// Those of [`anthropic_request`].
 pub fn openai_request<'a>(messages: impl IntoIterator<Item = &'a Message>) -> Result<Value, Error> {
     let mut pairing = Pairing::default();
     let mut out = Vec::new();
     for message in messages {
-        take_up(&mut pairing, message)?;
+        add(&mut pairing, message)?;
         let content = message.content.as_deref().unwrap_or_default();
         match message.role {
             Role::System => out.push(json!({"role": "system", "content": content})),
@@ -111,25 +131,21 @@ pub fn openai_request<'a>(messages: impl IntoIterator<Item = &'a Message>) -> Re
                 }));
             }
             Role::Tool => out.extend(message.tool_results.iter().map(|result| {
-                let text = result_text(result);
-                let text = if result.is_error {
-                    format!("Error: {text}")
-                } else {
-                    text
-                };
+                let mark = if result.is_error { "Error: " } else { "" };
                 json!({
                     "role": "tool",
                     "tool_call_id": call_id(&result.tool_call_id),
-                    "content": text,
+                    "content": format!("{mark}{}", result_text(result)),
                 })
             })),
         }
     }
-    closed(&pairing)?;
+    pairing.check_closed()?;
     Ok(json!({ "messages": out }))
 }
 
-fn take_up(pairing: &mut Pairing, message: &Message) -> Result<(), Error> {
+/// Checks a message behind the ones before it.
+fn add(pairing: &mut Pairing, message: &Message) -> Result<(), Error> {
     pairing.check(message)?;
     if message.tool_calls.iter().any(|call| call.id.is_empty()) {
         return Err(Error::InvalidMessage {
@@ -140,16 +156,7 @@ fn take_up(pairing: &mut Pairing, message: &Message) -> Result<(), Error> {
     Ok(())
 }
 
-fn closed(pairing: &Pairing) -> Result<(), Error> {
-    if pairing.open().is_empty() {
-        return Ok(());
-    }
-    Err(Error::OpenCalls {
-        calls: pairing.open().to_vec(),
-    })
-}
-
-/// Blank text blocks are refused.
+/// The API refuses blank text blocks.
 fn text_block(message: &Message) -> Option<Value> {
     let text = message.content.as_deref()?;
     (!text.trim().is_empty()).then(|| json!({"type": "text", "text": text}))
@@ -181,8 +188,8 @@ fn object(args: &Value) -> Value {
     }
 }
 
-/// An id that both take: 1 to 40 of `[A-Za-z0-9_-]`. Always the same for the same id, so that
-/// a prompt cache sees the same prefix.
+/// An id that both APIs accept: 1 to 40 characters of `[A-Za-z0-9_-]`. Deterministic, so that a
+/// prompt cache sees the same prefix in every request.
 fn call_id(id: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     if id.len() <= 40 && id.bytes().all(plain) {
