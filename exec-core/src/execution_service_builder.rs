@@ -8,6 +8,7 @@ use crate::{Error, ExecutionService, MemoryPolicy, ProfileSource, StopLadder};
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
 /// # let profiles = doctest::Script("cat");
 /// use std::time::Duration;
@@ -19,7 +20,8 @@ use crate::{Error, ExecutionService, MemoryPolicy, ProfileSource, StopLadder};
 ///     .stop_ladder(StopLadder::kill_at_once().then(StopAction::Interrupt, Duration::from_secs(3)))
 ///     .stop_after_silence(Duration::from_secs(600))
 ///     .open()?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok(())
+/// # }
 /// ```
 #[must_use = "call `open`"]
 pub struct ExecutionServiceBuilder {

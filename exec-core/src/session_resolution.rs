@@ -106,8 +106,10 @@ async fn look_up(running: Option<&mut RunningLookup>, execution: &LiveExecution)
 #[derive(Debug, Default)]
 pub(crate) struct LookupSlots {
     /// By profile and workspace.
-    slots: Mutex<HashMap<(String, PathBuf), Arc<tokio::sync::Mutex<()>>>>,
+    slots: Mutex<HashMap<(String, PathBuf), SlotLock>>,
 }
+
+type SlotLock = Arc<tokio::sync::Mutex<()>>;
 
 /// The right to look for a session id. Dropping it admits the next launch.
 #[derive(Debug)]
