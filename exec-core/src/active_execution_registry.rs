@@ -2,20 +2,35 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::error::Result;
 use crate::{Error, Execution, SessionId};
 
-/// Which sessions have a live execution, and which one.
+/// The sessions that have a live execution, with the executions.
 ///
 /// The service's process map and this registry are one table, so they cannot disagree: a session
-/// that gets its final id moves from the old to the new one in a single step.
+/// moves from its minted id to its final id in a single step.
+///
+/// ```
+/// use exec_core::{ActiveExecutionRegistry, SessionId};
+///
+/// let registry = ActiveExecutionRegistry::new();
+/// let minted = SessionId::mint("CODEX", "L3RtcA")?;
+/// registry.register(&minted)?;
+/// assert!(registry.register(&minted).unwrap_err().is_session_busy());
+///
+/// let resolved = minted.with_agent_id("ses_4f")?;
+/// registry.update_session_id(&minted, &resolved)?;
+/// assert!(registry.is_active(&resolved) && !registry.is_active(&minted));
+/// # Ok::<(), exec_core::Error>(())
+/// ```
 #[derive(Default)]
 pub struct ActiveExecutionRegistry {
+    /// `None` from the registration to the spawn, and for sessions that callers registered.
     sessions: Mutex<HashMap<SessionId, Option<Execution>>>,
 }
 
 impl ActiveExecutionRegistry {
     /// An empty registry.
+    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -23,8 +38,8 @@ impl ActiveExecutionRegistry {
     /// Marks a session as active.
     ///
     /// # Errors
-    /// [`Error::SessionBusy`] if it already is.
-    pub fn register(&self, session_id: &SessionId) -> Result<()> {
+    /// [`Error::SessionBusy`] if it is active already.
+    pub fn register(&self, session_id: &SessionId) -> Result<(), Error> {
         let mut sessions = self.lock();
         if sessions.contains_key(session_id) {
             return Err(Error::SessionBusy {
@@ -35,16 +50,17 @@ impl ActiveExecutionRegistry {
         Ok(())
     }
 
-    /// Forgets a session; one that is not active is no error.
+    /// Removes a session. Idempotent.
     pub fn unregister(&self, session_id: &SessionId) {
         self.lock().remove(session_id);
     }
 
-    /// Gives an active session another id, in one step. A session that is not active stays so.
+    /// Gives an active session another id, in one step. Has no effect on a session that is not
+    /// active.
     ///
     /// # Errors
-    /// [`Error::SessionBusy`] if the new id is that of another active session; nothing changes.
-    pub fn update_session_id(&self, old: &SessionId, new: &SessionId) -> Result<()> {
+    /// [`Error::SessionBusy`] if the new id belongs to another active session; nothing changes.
+    pub fn update_session_id(&self, old: &SessionId, new: &SessionId) -> Result<(), Error> {
         self.rename_if(old, new, || true)
     }
 
@@ -60,7 +76,6 @@ impl ActiveExecutionRegistry {
         sessions
     }
 
-    /// The live execution of a session.
     pub(crate) fn execution(&self, session_id: &SessionId) -> Option<Execution> {
         self.lock().get(session_id).cloned().flatten()
     }
@@ -69,19 +84,19 @@ impl ActiveExecutionRegistry {
         self.lock().values().flatten().cloned().collect()
     }
 
-    /// Ties a registered session to its execution.
+    /// Adds the execution to a registered session.
     pub(crate) fn attach(&self, session_id: &SessionId, execution: Execution) {
         self.lock().insert(session_id.clone(), Some(execution));
     }
 
-    /// As [`update_session_id`](Self::update_session_id), if `commit` agrees; it runs while nobody
-    /// can look.
+    /// As [`update_session_id`](Self::update_session_id), if `commit` returns `true`. It runs
+    /// under the lock.
     pub(crate) fn rename_if(
         &self,
         old: &SessionId,
         new: &SessionId,
         commit: impl FnOnce() -> bool,
-    ) -> Result<()> {
+    ) -> Result<(), Error> {
         let mut sessions = self.lock();
         if old != new && sessions.contains_key(new) {
             return Err(Error::SessionBusy {
@@ -96,14 +111,14 @@ impl ActiveExecutionRegistry {
         Ok(())
     }
 
-    /// Runs `look` while no session can change its id.
-    pub(crate) fn hold<T>(&self, look: impl FnOnce() -> T) -> T {
+    /// Runs `read` while no session can change its id.
+    pub(crate) fn hold<T>(&self, read: impl FnOnce() -> T) -> T {
         let _sessions = self.lock();
-        look()
+        read()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Option<Execution>>> {
-        // Nothing that can panic runs under the lock.
+        // No code that can panic runs under the lock.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -139,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_of_another_session_is_not_taken() {
+    fn the_id_of_another_session_is_refused() {
         let registry = ActiveExecutionRegistry::new();
         registry.register(&id("1")).unwrap();
         registry.register(&id("2")).unwrap();
@@ -148,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_never_in_both_places_or_in_neither() {
+    fn during_an_update_a_session_has_exactly_one_id() {
         let registry = ActiveExecutionRegistry::new();
         registry.register(&id("0")).unwrap();
         std::thread::scope(|scope| {
@@ -165,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn renaming_a_session_that_ended_does_not_revive_it() {
+    fn an_update_does_not_revive_an_ended_session() {
         let registry = ActiveExecutionRegistry::new();
         registry.update_session_id(&id("1"), &id("2")).unwrap();
         assert_eq!(registry.active_sessions(), []);

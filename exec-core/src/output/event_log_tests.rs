@@ -1,4 +1,4 @@
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -14,16 +14,16 @@ fn output(number: u64) -> EventKind {
     })
 }
 
-/// What a reader made of the log: the numbers it saw, with the gaps, checked for order.
+/// What a subscriber has received, checked for order.
 #[derive(Default)]
-struct Seen {
+struct Received {
     next: u64,
     missed: u64,
     first: Option<u64>,
 }
 
-impl Seen {
-    /// The log's lines are numbered like its events, so a line tells whether it is the right one.
+impl Received {
+    /// Each line contains the sequence number of its event.
     fn take(&mut self, event: &Event) {
         assert_eq!(event.sequence, self.next, "twice, out of order or skipped");
         self.first.get_or_insert(event.sequence);
@@ -47,53 +47,57 @@ fn poll(stream: &mut EventStream) -> Poll<Option<Arc<Event>>> {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum TestStep {
     Write(u8),
     Read(u8, u8),
     Subscribe,
     Leave(u8),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<TestStep>> {
     prop::collection::vec(
         prop_oneof![
-            4 => (1u8..20).prop_map(Step::Write),
-            4 => (any::<u8>(), 1u8..20).prop_map(|(who, n)| Step::Read(who, n)),
-            1 => Just(Step::Subscribe),
-            1 => any::<u8>().prop_map(Step::Leave),
+            4 => (1u8..20).prop_map(TestStep::Write),
+            4 => (any::<u8>(), 1u8..20).prop_map(|(who, n)| TestStep::Read(who, n)),
+            1 => Just(TestStep::Subscribe),
+            1 => any::<u8>().prop_map(TestStep::Leave),
         ],
         0..60,
     )
 }
 
-/// Runs the steps; `pending` is what the child has written and the log has not taken.
-fn run(policy: MemoryPolicy, steps: Vec<Step>) -> Result<(), TestCaseError> {
+/// Runs the steps. `pending` are events that the child has written and the log has not taken.
+fn run(policy: MemoryPolicy, steps: Vec<TestStep>) -> Result<(), TestCaseError> {
     let log = EventLog::new(policy);
     let mut written = 0;
     let mut pending = VecDeque::new();
-    let mut readers: Vec<(EventStream, Seen)> = Vec::new();
+    let mut readers: Vec<(EventStream, Received)> = Vec::new();
     let largest = output(u64::MAX).cost();
     let mut first_reader_ever = true;
     for step in steps {
         match step {
-            Step::Write(count) => {
+            TestStep::Write(count) => {
                 for _ in 0..count {
                     pending.push_back(output(written));
                     written += 1;
                 }
             }
-            Step::Subscribe => {
-                let mut reader = (log.subscribe(), Seen::default());
+            TestStep::Subscribe => {
+                let mut reader = (log.subscribe(), Received::default());
                 if let Poll::Ready(Some(event)) = poll(&mut reader.0) {
                     reader.1.take(&event);
                     if first_reader_ever && matches!(policy, MemoryPolicy::BlockChild { .. }) {
-                        prop_assert_eq!(reader.1.missed, 0, "the first reader begins with a gap");
+                        prop_assert_eq!(
+                            reader.1.missed,
+                            0,
+                            "the first subscriber begins with a gap"
+                        );
                     }
                 }
                 first_reader_ever = false;
                 readers.push(reader);
             }
-            Step::Read(who, count) if !readers.is_empty() => {
+            TestStep::Read(who, count) if !readers.is_empty() => {
                 let who = usize::from(who) % readers.len();
                 let (stream, seen) = &mut readers[who];
                 for _ in 0..count {
@@ -101,16 +105,20 @@ fn run(policy: MemoryPolicy, steps: Vec<Step>) -> Result<(), TestCaseError> {
                         let before = seen.missed;
                         seen.take(&event);
                         if matches!(policy, MemoryPolicy::BlockChild { .. }) && event.sequence > 0 {
-                            prop_assert_eq!(seen.missed, before, "a present reader lost events");
+                            prop_assert_eq!(
+                                seen.missed,
+                                before,
+                                "a present subscriber lost events"
+                            );
                         }
                     }
                 }
             }
-            Step::Leave(who) if !readers.is_empty() => {
+            TestStep::Leave(who) if !readers.is_empty() => {
                 let who = usize::from(who) % readers.len();
                 drop(readers.swap_remove(who));
             }
-            Step::Read(..) | Step::Leave(_) => {}
+            TestStep::Read(..) | TestStep::Leave(_) => {}
         }
         let all = log.try_push_output(&mut pending);
         if matches!(policy, MemoryPolicy::DropOldest { .. }) {
@@ -119,8 +127,8 @@ fn run(policy: MemoryPolicy, steps: Vec<Step>) -> Result<(), TestCaseError> {
         let bytes = log.shared.lock().bytes;
         prop_assert!(bytes <= policy.max_bytes().max(largest), "{} bytes", bytes);
     }
-    // The end: a late reader joins, everyone reads on until the log is empty for them.
-    readers.push((log.subscribe(), Seen::default()));
+    // At the end one more subscriber joins, and all read to the end.
+    readers.push((log.subscribe(), Received::default()));
     loop {
         let mut moved = false;
         for (stream, seen) in &mut readers {
@@ -137,7 +145,7 @@ fn run(policy: MemoryPolicy, steps: Vec<Step>) -> Result<(), TestCaseError> {
     }
     prop_assert!(
         pending.is_empty(),
-        "the child waits though everyone has read everything"
+        "the child waits although all events were read"
     );
     log.close();
     for (stream, seen) in &mut readers {
@@ -150,14 +158,14 @@ fn run(policy: MemoryPolicy, steps: Vec<Step>) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn every_reader_sees_every_event_once_in_order_or_is_told_of_the_gap(
+    fn a_subscriber_gets_every_event_once_and_in_order_or_a_gap(
         steps in steps(), events in 1usize..40,
     ) {
         run(MemoryPolicy::DropOldest { max_bytes: events * output(0).cost() }, steps)?;
     }
 
     #[test]
-    fn a_log_that_blocks_loses_nothing_for_those_who_are_there(
+    fn a_blocking_log_loses_no_event_of_a_present_subscriber(
         steps in steps(), events in 1usize..40,
     ) {
         run(MemoryPolicy::BlockChild { max_bytes: events * output(0).cost() }, steps)?;
@@ -165,7 +173,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_blocked_writer_goes_on_when_the_reader_does() {
+async fn a_blocked_writer_continues_when_a_subscriber_reads() {
     let log = EventLog::new(MemoryPolicy::BlockChild {
         max_bytes: 3 * output(0).cost(),
     });
@@ -178,7 +186,7 @@ async fn a_blocked_writer_goes_on_when_the_reader_does() {
             log.close();
         }
     });
-    let mut seen = Seen::default();
+    let mut seen = Received::default();
     while let Some(event) = stream.next().await {
         seen.take(&event);
     }
@@ -187,7 +195,7 @@ async fn a_blocked_writer_goes_on_when_the_reader_does() {
 }
 
 #[tokio::test]
-async fn a_reader_that_leaves_frees_the_writer() {
+async fn a_subscriber_that_leaves_unblocks_the_writer() {
     let log = EventLog::new(MemoryPolicy::BlockChild { max_bytes: 1 });
     let slow = log.subscribe();
     let mut fast = log.subscribe();
@@ -196,7 +204,7 @@ async fn a_reader_that_leaves_frees_the_writer() {
     assert!(fast.next().await.is_some());
     assert!(
         !log.try_push_output(&mut pending),
-        "the slow reader holds it"
+        "the slow subscriber has not read the event"
     );
     drop(slow);
     assert!(log.try_push_output(&mut pending));

@@ -1,5 +1,5 @@
-//! A child process: started without a fork, waited for through its pidfd, reaped with its
-//! resources.
+//! A child process: spawned without a fork, waited for through its pidfd, reaped with its
+//! resource usage.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,22 +11,22 @@ use tokio::net::unix::pipe;
 
 use crate::shared::process_tree::Pidfd;
 
-/// A child that runs or waits to be reaped. It is neither stopped nor reaped on drop.
+/// A child that runs or is a zombie. Dropping it neither stops nor reaps it.
 pub(crate) struct Child {
     pid: u32,
     pidfd: Pidfd,
 }
 
-/// Our ends of a child's pipes.
+/// Our ends of the child's pipes.
 pub(crate) struct Pipes {
     pub(crate) stdin: Option<pipe::Sender>,
     pub(crate) stdout: pipe::Receiver,
     pub(crate) stderr: pipe::Receiver,
 }
 
-/// What is left of a child.
+/// What the kernel reports when a child is reaped.
 #[derive(Debug, Default)]
-pub(crate) struct Remains {
+pub(crate) struct ChildExit {
     pub(crate) code: Option<i32>,
     pub(crate) signal: Option<i32>,
     pub(crate) cpu_time: Duration,
@@ -34,11 +34,11 @@ pub(crate) struct Remains {
 }
 
 impl Child {
-    /// Starts the program as the leader of a group of its own, without a fork.
+    /// Spawns the program as the leader of a new process group.
     ///
-    /// The program must be an absolute path: a bare name together with an environment of our own
-    /// would make std fork, which takes a hundred times longer in a host of a gigabyte. So would a
-    /// `pre_exec`.
+    /// The program must be an absolute path: with a bare name and a changed environment, std
+    /// forks instead of calling `posix_spawn`, which takes a hundred times longer in a host of one
+    /// gigabyte. A `pre_exec` closure has the same effect.
     pub(crate) fn spawn(command: &mut Command) -> io::Result<(Self, Pipes)> {
         let mut child = command
             .stdout(Stdio::piped())
@@ -46,7 +46,7 @@ impl Child {
             .process_group(0)
             .spawn()?;
         Self::adopt(&mut child).inspect_err(|_| {
-            // Without its descriptors we could neither read nor wait: do not leave it behind.
+            // Without descriptors the child could be neither read nor waited for.
             let _ = child.kill();
             let _ = child.wait();
         })
@@ -74,8 +74,8 @@ impl Child {
         self.pid
     }
 
-    /// Waits until the child has ended. It stays a zombie, so its id and its group stay its own
-    /// until [`reap`](Self::reap).
+    /// Waits until the child has ended. It stays a zombie until [`reap`](Self::reap), so that its
+    /// process id and its group are not reused.
     pub(crate) async fn ended(&self) {
         while let Err(error) = self.pidfd.ended().await {
             tracing::warn!(pid = self.pid, %error, "cannot wait for the child, trying again");
@@ -84,7 +84,7 @@ impl Child {
     }
 
     /// Reaps a child that has ended.
-    pub(crate) fn reap(&self) -> Remains {
+    pub(crate) fn reap(&self) -> ChildExit {
         let pid = i32::try_from(self.pid).unwrap_or(-1);
         let mut status = 0;
         // SAFETY: `rusage` is a struct of integers, for which all zeros is a value.
@@ -92,14 +92,14 @@ impl Child {
         // SAFETY: both pointers are to live locals of the types that wait4 writes.
         let reaped = unsafe { libc::wait4(pid, &mut status, libc::WNOHANG, &mut usage) };
         if reaped != pid {
-            // Someone else in this host has reaped it (a `SIGCHLD` that is ignored, a
-            // `waitpid(-1)`): how it ended is lost, that it ended is not.
+            // Other code of this host reaped the child (an ignored `SIGCHLD`, `waitpid(-1)`). Its
+            // exit code is lost.
             let error = io::Error::last_os_error();
-            tracing::error!(pid = self.pid, %error, "the child was reaped behind our back");
-            return Remains::default();
+            tracing::error!(pid = self.pid, %error, "the child was reaped by other code");
+            return ChildExit::default();
         }
         let status = ExitStatus::from_raw(status);
-        Remains {
+        ChildExit {
             code: status.code(),
             signal: status.signal(),
             cpu_time: duration(usage.ru_utime) + duration(usage.ru_stime),
@@ -108,7 +108,6 @@ impl Child {
     }
 }
 
-/// Our end of a pipe that std has made: it needs no check that it is one.
 fn nonblocking(pipe: impl Into<OwnedFd>) -> io::Result<OwnedFd> {
     let pipe = pipe.into();
     rustix::io::ioctl_fionbio(&pipe, true)?;

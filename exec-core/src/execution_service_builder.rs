@@ -2,11 +2,28 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::activity::WatchdogLimits;
-use crate::error::Result;
 use crate::{Error, ExecutionService, MemoryPolicy, ProfileSource, StopLadder};
 
-/// Settings of an [`ExecutionService`].
-#[must_use = "call `build`"]
+/// The settings of an [`ExecutionService`].
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let profiles = doctest::Script("cat");
+/// use std::time::Duration;
+/// use exec_core::{ExecutionService, StopAction, StopLadder};
+///
+/// let service = ExecutionService::builder(profiles)
+///     .state_dir(folder.path())
+///     .host_name("my-host")
+///     .stop_ladder(StopLadder::kill_at_once().then(StopAction::Interrupt, Duration::from_secs(3)))
+///     .stop_after_silence(Duration::from_secs(600))
+///     .open()?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "call `open`"]
 pub struct ExecutionServiceBuilder {
     profiles: Box<dyn ProfileSource>,
     state_dir: Option<PathBuf>,
@@ -19,7 +36,7 @@ pub struct ExecutionServiceBuilder {
     watchdogs: WatchdogLimits,
 }
 
-pub(crate) struct Settings {
+pub(crate) struct ServiceSettings {
     pub(crate) state_dir: PathBuf,
     pub(crate) host_name: String,
     pub(crate) log_dir: Option<PathBuf>,
@@ -45,28 +62,28 @@ impl ExecutionServiceBuilder {
         }
     }
 
-    /// Where live executions and the history are written down. Default:
+    /// The folder for the records of live executions and the history. Default:
     /// `$XDG_STATE_HOME/exec-core`, and without that variable `$HOME/.local/state/exec-core`.
     pub fn state_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(path.into());
         self
     }
 
-    /// The name of this host program. `reap_orphans` ends what earlier runs under the same name
-    /// have left behind. Default: the file name of the running program.
+    /// The name of this host program. `reap_orphans` ends executions of earlier runs under the
+    /// same name. Default: the file name of the running program.
     pub fn host_name(mut self, name: impl Into<String>) -> Self {
         self.host_name = Some(name.into());
         self
     }
 
-    /// Writes the raw output of each execution to two files of this folder, byte for byte.
-    /// Default: nowhere.
+    /// Writes the raw output of each execution to two files in this folder, byte for byte.
+    /// Default: no files.
     pub fn log_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.log_dir = Some(path.into());
         self
     }
 
-    /// How the memory for events stays bounded. Default: 16 MiB, the oldest are dropped.
+    /// How the memory of events stays bounded. Default: 16 MiB, and the oldest are dropped.
     pub fn memory_policy(mut self, policy: MemoryPolicy) -> Self {
         self.memory_policy = policy;
         self
@@ -78,15 +95,14 @@ impl ExecutionServiceBuilder {
         self
     }
 
-    /// How long to wait for the agent's own session id before the minted one is final.
+    /// How long to wait for the agent's own session id before the minted one becomes final.
     /// Default: 30 seconds.
     pub fn session_id_resolution_timeout(mut self, timeout: Duration) -> Self {
         self.resolution_timeout = timeout;
         self
     }
 
-    /// How executions are stopped whose profile does not say it. Default: `TERM`, five seconds,
-    /// `KILL`.
+    /// The ladder for executions whose profile has none. Default: `TERM`, five seconds, `KILL`.
     pub fn stop_ladder(mut self, ladder: StopLadder) -> Self {
         self.stop_ladder = ladder;
         self
@@ -98,25 +114,25 @@ impl ExecutionServiceBuilder {
         self
     }
 
-    /// Stops an execution that is still alive this long after its agent said that it has
-    /// finished. Default: never.
+    /// Stops an execution that is still alive this long after its agent has reported the end of
+    /// its run. Default: never.
     pub fn stop_after_finish(mut self, limit: Duration) -> Self {
         self.watchdogs.after_finish = Some(limit);
         self
     }
 
-    /// Makes the state folder, if it is not there, and the service.
+    /// Creates the state folder, if it does not exist, and the service.
     ///
     /// # Errors
-    /// [`Error::State`] if the state folder cannot be used, or if none was given and the
-    /// environment does not tell where it should be.
-    pub fn build(self) -> Result<ExecutionService> {
-        let state_dir = match self.state_dir {
-            Some(path) => path,
-            None => default_state_dir()?,
-        };
-        let settings = Settings {
-            state_dir,
+    /// - [`Error::NoStateFolder`] if no folder was given and the environment does not name one.
+    /// - [`Error::NotPrivate`] if another user can write to the folder.
+    /// - [`Error::Io`] if the folder cannot be used.
+    pub fn open(self) -> Result<ExecutionService, Error> {
+        let settings = ServiceSettings {
+            state_dir: self
+                .state_dir
+                .or_else(default_state_dir)
+                .ok_or(Error::NoStateFolder)?,
             host_name: self.host_name.unwrap_or_else(default_host_name),
             log_dir: self.log_dir,
             memory_policy: self.memory_policy,
@@ -125,7 +141,7 @@ impl ExecutionServiceBuilder {
             stop_ladder: self.stop_ladder,
             watchdogs: self.watchdogs,
         };
-        ExecutionService::from_parts(self.profiles, settings)
+        ExecutionService::with_settings(self.profiles, settings)
     }
 }
 
@@ -138,21 +154,14 @@ impl std::fmt::Debug for ExecutionServiceBuilder {
     }
 }
 
-fn default_state_dir() -> Result<PathBuf> {
+fn default_state_dir() -> Option<PathBuf> {
     let absolute = |name: &str| {
         std::env::var_os(name)
             .map(PathBuf::from)
             .filter(|path| path.is_absolute())
     };
-    absolute("XDG_STATE_HOME")
-        .or_else(|| Some(absolute("HOME")?.join(".local/state")))
-        .map(|base| base.join("exec-core"))
-        .ok_or_else(|| {
-            Error::state("choose", "the state folder".as_ref())(std::io::Error::new(
-                std::io::ErrorKind::NotFound,
-                "neither XDG_STATE_HOME nor HOME is set: name a folder with `state_dir`",
-            ))
-        })
+    let base = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    Some(base?.join("exec-core"))
 }
 
 fn default_host_name() -> String {

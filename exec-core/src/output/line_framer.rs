@@ -1,19 +1,19 @@
-//! Bytes to lines. Nothing is decoded here, so a character that is split over two reads is whole
-//! again once its line is.
+//! Bytes to lines. Lines are framed before anything is decoded, so that a character that two reads
+//! have split is whole again in its line.
 
 use bytes::Bytes;
 use memchr::{memchr, memchr_iter, memrchr};
 
-use crate::Line;
+use super::line::Line;
 
 /// Cuts a stream of bytes into lines of at most `max_len` bytes.
 #[derive(Debug)]
 pub(crate) struct LineFramer {
-    /// The beginning of the line whose end has not been seen yet, at most `max_len` bytes.
+    /// The beginning of the current line, at most `max_len` bytes.
     partial: Vec<u8>,
-    /// How many bytes of that line did not fit.
+    /// How many bytes of the current line were discarded.
     cut: u64,
-    /// Whether the last byte of the line so far was a `\r`, which may be half of the line end.
+    /// Whether the current line ends in `\r` so far, which may be the first half of the line end.
     ends_in_return: bool,
     max_len: usize,
 }
@@ -28,7 +28,7 @@ impl LineFramer {
         }
     }
 
-    /// Takes the next bytes and hands out the lines they complete.
+    /// Takes the next bytes and calls `line` for every line that they complete.
     pub(crate) fn push(&mut self, mut chunk: &[u8], mut line: impl FnMut(Line)) {
         if self.in_line() {
             let Some(end) = memchr(b'\n', chunk) else {
@@ -41,7 +41,7 @@ impl LineFramer {
         let Some(last) = memrchr(b'\n', chunk) else {
             return self.keep(chunk);
         };
-        // One copy for all the lines of the chunk; each line is a slice of it.
+        // One copy for all lines of the chunk; each line is a slice of it.
         let whole = Bytes::copy_from_slice(&chunk[..=last]);
         let mut start = 0;
         for end in memchr_iter(b'\n', &whole) {
@@ -54,7 +54,7 @@ impl LineFramer {
         self.keep(&chunk[last + 1..]);
     }
 
-    /// The last line, if the output did not end with a line end.
+    /// The last line, if the output does not end with a line end.
     pub(crate) fn finish(&mut self) -> Option<Line> {
         self.in_line().then(|| self.take())
     }
@@ -77,7 +77,7 @@ impl LineFramer {
         self.frame(bytes, len, self.ends_in_return)
     }
 
-    /// `len` is that of the line before anything was cut off.
+    /// `len` is the length of the line before it was cut.
     fn frame(&self, mut bytes: Bytes, mut len: u64, ends_in_return: bool) -> Line {
         len -= u64::from(ends_in_return);
         bytes.truncate(self.max_len.min(usize::try_from(len).unwrap_or(usize::MAX)));
@@ -153,9 +153,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes are cut into reads, the lines are those of the whole.
         #[test]
-        fn reads_do_not_matter(
+        fn lines_do_not_depend_on_how_the_bytes_were_read(
             bytes in prop::collection::vec(prop_oneof![Just(b'\n'), Just(b'\r'), any::<u8>()], 0..200),
             cuts in prop::collection::vec(0usize..200, 0..8),
             max_len in 1usize..40,
@@ -167,9 +166,8 @@ mod tests {
             prop_assert_eq!(frame(max_len, &chunks), frame(max_len, &[&bytes]));
         }
 
-        /// Kept plus missing bytes plus line ends are all that was written.
         #[test]
-        fn every_byte_is_accounted_for(
+        fn kept_and_missing_bytes_and_line_ends_add_up(
             bytes in prop::collection::vec(prop_oneof![Just(b'\n'), 1u8..=9, 14u8..=255], 0..200),
             max_len in 1usize..40,
         ) {

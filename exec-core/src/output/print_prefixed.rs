@@ -2,18 +2,31 @@ use std::io::{self, Write};
 
 use crate::{EventKind, Execution, Output, OutputStream};
 
-/// Prints the output of an execution as it comes, each line as `[execution:{session id}] {line}`:
+/// Prints the output of an execution as it arrives, each line as `[execution:{sessionId}] {output}`:
 /// standard output to `out`, standard error to `err`. Returns when the execution has ended.
 ///
-/// Each line is one `write_all`, so lines of several executions do not mix. The id is the one known
-/// at the time of the line. Give it `std::io::stdout()` and `std::io::stderr()` for what the
-/// specification describes.
+/// Each line is one `write_all`, so that lines of several executions do not mix. The session id is
+/// the one known at the time of the line. With `std::io::stdout()` and `std::io::stderr()` this is
+/// the log output of the specification.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_folder, execution) = doctest::launch("echo hello").await;
+/// let mut printed = Vec::new();
+/// exec_core::print_prefixed(&execution, &mut printed, std::io::stderr()).await?;
+/// let expected = format!("[execution:{}] hello\n", execution.session_id());
+/// assert_eq!(String::from_utf8(printed)?, expected);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
-/// The first error of a writer ends the printing, not the execution.
+/// The first error of a writer. It ends the printing, not the execution.
 ///
 /// # Cancel safety
-/// Dropped, it prints no more. No line is printed in part.
+/// Dropping the future ends the printing. No line is printed in part.
 pub async fn print_prefixed(
     execution: &Execution,
     mut out: impl Write,
