@@ -378,7 +378,7 @@ impl SnapshotStorage for Faulty {
         if left > 0 {
             self.lose_answers.store(left - 1, Ordering::SeqCst);
             return Err(StorageError::Storage {
-                operation: "save",
+                action: "save",
                 place: "test".into(),
                 source: "the answer was lost".into(),
             });

@@ -79,7 +79,7 @@ impl StoredSession {
         let record = serde_json::to_value(&self.record);
         let record = record.map_err(|source| crate::Error::Encode {
             what: "the record of a session".into(),
-            source,
+            source: source.into(),
         })?;
         next.extra.insert(FIELD.into(), record);
         Ok(next)

@@ -3,19 +3,29 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Something that happened and that the agent has not handled yet.
+/// An event that the agent has not handled yet.
+///
+/// ```
+/// use agent_snapshot::Event;
+/// use serde_json::json;
+///
+/// let event = Event::new("mcp", "task", json!({ "file": "report.txt" })).with_id("task-1");
+/// let text = serde_json::to_string(&event)?;
+/// assert!(text.contains(r#""type":"task""#));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Event {
-    /// Tells events apart; minted when an event without one is queued.
+    /// Identifies the event. An event without an id gets one when it is queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Where it comes from.
+    /// The origin of the event.
     pub source: String,
-    /// What kind it is (`type` in JSON).
+    /// The kind of event (`type` in JSON).
     #[serde(rename = "type")]
     pub kind: String,
-    /// What it carries.
+    /// The contents of the event.
     #[serde(default)]
     pub payload: Value,
     /// Fields that this version does not know.

@@ -1,13 +1,15 @@
-use std::{borrow::Borrow, fmt, str::FromStr};
+use std::borrow::Borrow;
+use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Error;
 
-/// The name of an agent, safe as a file name and as a key on every backend.
+/// The id of an agent, safe as a file name and as a key on every backend.
 ///
-/// 1 to 64 bytes of UTF-8, without `/`, `\`, control characters, and white space at either
-/// end. Case matters.
+/// 1 to 64 bytes of UTF-8 without `/`, `\` and control characters, and without white space at
+/// either end. Ids are case-sensitive.
 ///
 /// ```
 /// use agent_snapshot::AgentId;
@@ -20,16 +22,16 @@ use crate::Error;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentId(String);
 
-/// An encoded name is at most three times as long; with the longest suffix that
-/// `FileStorage` adds it stays below the 255 bytes that file systems allow.
+/// The encoded form is at most three times as long. With the longest suffix of `FileStorage` it
+/// stays below the 255 bytes that file systems allow.
 const MAX_BYTES: usize = 64;
 
 impl AgentId {
-    /// Checks `id`.
+    /// Checks the rules above.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidAgentId`] says what is wrong with it.
+    /// [`Error::InvalidAgentId`] with the rule that `id` breaks.
     pub fn new(id: impl Into<String>) -> Result<Self, Error> {
         let id = id.into();
         let reason = if id.is_empty() {
@@ -45,7 +47,7 @@ impl AgentId {
         } else {
             return Ok(Self(id));
         };
-        // A long id would flood the log; its start is enough to find it.
+        // The whole of a long id would flood the log.
         let id = id.chars().take(MAX_BYTES).collect();
         Err(Error::InvalidAgentId { id, reason })
     }
@@ -56,8 +58,9 @@ impl AgentId {
         &self.0
     }
 
-    /// The id in `a-z 0-9 _ -` and `%xx` only: different ids stay different where the file
-    /// system folds case or normalises Unicode, and no dot collides with a suffix.
+    /// The id in the characters `a-z 0-9 _ -` and `%xx` only, as backends use it in names and
+    /// keys. Different ids stay different on a file system that folds case or normalises Unicode,
+    /// and no dot of an id is mistaken for a suffix.
     #[must_use]
     pub fn encoded(&self) -> String {
         use fmt::Write;
@@ -77,7 +80,8 @@ impl AgentId {
         out
     }
 
-    /// The id that [`encoded`](Self::encoded) turns into `name`, if there is one.
+    /// The inverse of [`encoded`](Self::encoded); `None` if `name` is not the encoded form of an
+    /// id.
     #[must_use]
     pub fn from_encoded(name: &str) -> Option<Self> {
         let mut bytes = Vec::with_capacity(name.len());
@@ -93,12 +97,12 @@ impl AgentId {
             }
         }
         let id = Self::new(String::from_utf8(bytes).ok()?).ok()?;
-        // Only the canonical spelling is ours: `%61.json` is not the file of `a`.
+        // One id has one encoded form: `%61.json` is not the file of `a`.
         (id.encoded() == name).then_some(id)
     }
 }
 
-/// Names that Windows keeps for devices, whatever the extension.
+/// Names of devices on Windows, with any extension. A folder may be on a share that Windows reads.
 fn is_reserved(name: &str) -> bool {
     matches!(name, "con" | "prn" | "aux" | "nul")
         || matches!(
@@ -170,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn other_spellings_of_an_encoded_name_are_not_ours() {
+    fn other_spellings_of_an_encoded_id_are_rejected() {
         for name in ["%61", "%2E", "A", "%", "%2", "%zz", "", "%ff", "con"] {
             assert_eq!(AgentId::from_encoded(name), None, "{name}");
         }

@@ -1,22 +1,21 @@
 use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::{
-    AgentId, Error, Event, History, Reply, Status, ToolIntent,
-    conversation::Message,
-    encode::{Extra, encode},
-};
+use super::checked_json::{UnknownFields, encode};
+use super::{AgentId, Event, History, Reply, Status, ToolIntent};
+use crate::Error;
+use crate::conversation::Message;
 
 /// The newest schema version that this crate writes and reads.
 pub const SCHEMA_VERSION: u64 = 1;
 
-/// Everything that an agent needs to come back to life: the one contract between an agent
-/// and its storage.
+/// The whole state of an agent: the contract between an agent and its storage.
 ///
-/// Serialises to the specification's JSON. Keys beyond it appear only when they say
-/// something, so a plain snapshot has exactly the specified keys; unknown keys are kept.
+/// Serialises to the JSON of the specification. Keys beyond it are absent when they are empty, so
+/// a plain snapshot has exactly the specified keys. Unknown keys are kept.
 ///
 /// ```
 /// use agent_snapshot::AgentSnapshot;
@@ -37,32 +36,34 @@ pub const SCHEMA_VERSION: u64 = 1;
 #[derive(Clone, PartialEq, Deserialize)]
 #[non_exhaustive]
 pub struct AgentSnapshot {
-    /// Whose state this is.
+    /// The agent of this state.
     pub agent_id: AgentId,
-    /// Logical clock: one more for each tick. 0 before the first.
+    /// Logical clock: grows by one with each tick, and is 0 before the first.
     pub tick_index: u64,
-    /// When the snapshot was made, in milliseconds since 1970.
-    pub timestamp: u64,
-    /// What the state machine is doing.
+    /// Milliseconds since 1970.
+    pub(crate) timestamp: u64,
+    /// The state of the agent's state machine.
     pub status: Status,
     /// History and variables.
     pub memory: Memory,
     /// Events that are not handled yet, oldest first.
     #[serde(default)]
     pub event_queue_backup: Vec<Event>,
-    /// Raised by each hydration; a save with an older one is refused. Absent means 0.
+    /// Fencing token: each hydration raises it, and a save with a lower one is refused. Absent
+    /// means 0.
     #[serde(default)]
     pub epoch: u64,
-    /// Who raised the epoch, so that two at once do not take each other for a repeat.
+    /// Random id of the hydration that raised the epoch. Two simultaneous hydrations differ in
+    /// it, so that neither takes the save of the other for a repeat of its own.
     #[serde(default)]
     pub holder: Option<String>,
-    /// Counts the saves between two ticks (events accepted, tool intents). Absent means 0.
+    /// Counts the saves between two ticks (accepted events, tool intents). Absent means 0.
     #[serde(default)]
     pub revision: u64,
     /// Replies that were saved but not confirmed as sent.
     #[serde(default)]
     pub outbox: Vec<Reply>,
-    /// Tools that were about to run.
+    /// Tool calls whose tick is not committed.
     #[serde(default)]
     pub tool_intents: Vec<ToolIntent>,
     /// Absent means 1.
@@ -73,20 +74,31 @@ pub struct AgentSnapshot {
     pub extra: Map<String, Value>,
 }
 
-/// What the agent remembers.
+/// The memory of an agent.
+///
+/// ```
+/// use agent_snapshot::conversation::Message;
+/// use agent_snapshot::{AgentId, AgentSnapshot};
+///
+/// let mut snapshot = AgentSnapshot::new(AgentId::new("worker_007")?);
+/// snapshot.memory.short_term_history.push(Message::user("hello"));
+/// snapshot.memory.working_variables.insert("retry_count".into(), 0.into());
+/// assert!(snapshot.to_json()?.contains(r#""working_variables":{"retry_count":0}"#));
+/// # Ok::<(), agent_snapshot::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct Memory {
-    /// The conversation inside the context window.
+    /// The messages that the model sees.
     pub short_term_history: History,
-    /// The agent's own variables.
+    /// The variables of the agent.
     pub working_variables: Map<String, Value>,
     /// Fields that this version does not know.
     pub extra: Map<String, Value>,
 }
 
 impl AgentSnapshot {
-    /// The blank state: tick 0, nothing remembered, time stamp 0.
+    /// The blank state: tick 0, empty memory, time stamp 1970.
     #[must_use]
     pub fn new(agent_id: AgentId) -> Self {
         Self {
@@ -110,19 +122,20 @@ impl AgentSnapshot {
     ///
     /// # Errors
     ///
-    /// [`Error::UnsupportedVersion`] when a newer version of this crate wrote it,
-    /// [`Error::Decode`] when it is not a snapshot.
+    /// [`Error::UnsupportedVersion`] if a newer version of this crate wrote it,
+    /// [`Error::Decode`] if the text is not a snapshot.
     pub fn from_json(json: &str) -> Result<Self, Error> {
         #[derive(Deserialize)]
         struct Probe {
             #[serde(default = "first_version")]
             schema_version: u64,
         }
-        let decode = |source| Error::Decode {
+        let decode = |source: serde_json::Error| Error::Decode {
             what: "an agent snapshot".into(),
-            source,
+            source: source.into(),
         };
-        // First, so that what a newer version writes is refused for the right reason.
+        // The version comes first: JSON of a newer version may not parse as a snapshot at all,
+        // and the caller should learn the reason.
         let probe: Probe = serde_json::from_str(json).map_err(decode)?;
         if probe.schema_version > SCHEMA_VERSION {
             return Err(Error::UnsupportedVersion {
@@ -138,46 +151,61 @@ impl AgentSnapshot {
     ///
     /// # Errors
     ///
-    /// [`Error::Encode`] when a value cannot be written.
+    /// [`Error::Encode`] if the JSON could not be read again: a value is nested too deeply, or an
+    /// unknown field has the name of a known one.
     pub fn to_json(&self) -> Result<String, Error> {
-        self.encode(&Out::new(self, Messages::Written))
+        self.encode(MessageList::Included)
     }
 
-    /// The snapshot without its messages and what belongs to them.
+    /// The snapshot without its messages: the *state* of [`backend`](crate::backend).
     pub(crate) fn state_json(&self) -> Result<String, Error> {
-        self.encode(&Out::new(self, Messages::LeftOut))
+        self.encode(MessageList::LeftOut)
     }
 
-    fn encode(&self, out: &Out<'_>) -> Result<String, Error> {
-        let plain = self.extra.is_empty()
-            && self.memory.extra.is_empty()
-            && self
-                .event_queue_backup
-                .iter()
-                .all(|event| event.extra.is_empty())
-            && self.outbox.iter().all(|reply| reply.extra.is_empty())
-            && self
-                .tool_intents
-                .iter()
-                .all(|intent| intent.extra.is_empty());
-        let extra = if plain { Extra::None } else { Extra::Some };
+    fn encode(&self, messages: MessageList) -> Result<String, Error> {
         let what = || format!("the snapshot of agent {}", self.agent_id);
-        // The messages may be left out of `out`, and then nothing would notice.
+        // Without the messages, reading the JSON back would not find a repeated name.
         let taken = ["short_term_history", "history_window"];
-        if let Some(key) = taken
+        let repeated = taken
             .into_iter()
-            .find(|key| self.memory.extra.contains_key(*key))
-        {
-            let reason = format!("memory.extra has a field called {key}");
+            .find(|key| self.memory.extra.contains_key(*key));
+        if let Some(key) = repeated {
             return Err(Error::Encode {
                 what: what(),
-                source: serde::ser::Error::custom(reason),
+                source: format!("memory.extra has a field called {key}").into(),
             });
         }
-        encode::<Self>(out, extra, what)
+        let unknown_fields = UnknownFields::present_if(self.has_unknown_fields());
+        encode::<Self>(&SnapshotJson::new(self, messages), unknown_fields, what)
     }
 
-    /// The version of the format; 1 when the snapshot does not say.
+    fn has_unknown_fields(&self) -> bool {
+        let in_events = self.event_queue_backup.iter().map(|event| &event.extra);
+        let in_replies = self.outbox.iter().map(|reply| &reply.extra);
+        let in_intents = self.tool_intents.iter().map(|intent| &intent.extra);
+        [&self.extra, &self.memory.extra]
+            .into_iter()
+            .chain(in_events)
+            .chain(in_replies)
+            .chain(in_intents)
+            .any(|extra| !extra.is_empty())
+    }
+
+    /// The time at which the snapshot was made, to the millisecond.
+    #[must_use]
+    pub fn timestamp(&self) -> SystemTime {
+        let since = Duration::from_millis(self.timestamp);
+        UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH)
+    }
+
+    /// Sets the time at which the snapshot was made. Fractions of a millisecond are cut off,
+    /// because the JSON has no room for them; a time before 1970 becomes 1970.
+    pub fn set_timestamp(&mut self, time: SystemTime) {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.timestamp = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+    }
+
+    /// The version of the format; 1 if the JSON has none.
     #[must_use]
     pub fn schema_version(&self) -> u64 {
         self.schema_version
@@ -207,16 +235,16 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// Where the listed messages stand in the stream. Left out when they are all of it.
+/// The position of the listed messages in the stream. Absent if the list is the whole stream.
 #[derive(Serialize, Deserialize)]
-struct Window {
+struct HistoryWindow {
     #[serde(default)]
     pinned: usize,
     #[serde(default)]
     summary: bool,
     #[serde(default)]
     first: u64,
-    /// Stands for what was dropped, so that the stream can go on.
+    /// Digest of the messages before `first`, so that a save can continue the stream.
     #[serde(default = "no_link")]
     link: String,
 }
@@ -225,14 +253,14 @@ fn no_link() -> String {
     "0".to_owned()
 }
 
-/// What is written, borrowed from a snapshot.
+/// The JSON of a snapshot, borrowed.
 #[derive(Serialize)]
-struct Out<'a> {
+struct SnapshotJson<'a> {
     agent_id: &'a AgentId,
     tick_index: u64,
     timestamp: u64,
     status: &'a Status,
-    memory: MemoryOut<'a>,
+    memory: MemoryJson<'a>,
     event_queue_backup: &'a [Event],
     #[serde(skip_serializing_if = "is_zero")]
     epoch: u64,
@@ -250,22 +278,22 @@ struct Out<'a> {
     extra: &'a Map<String, Value>,
 }
 
-struct MemoryOut<'a>(&'a Memory, Messages);
+struct MemoryJson<'a>(&'a Memory, MessageList);
 
 #[derive(Clone, Copy, PartialEq)]
-enum Messages {
-    Written,
+enum MessageList {
+    Included,
     LeftOut,
 }
 
-impl<'a> Out<'a> {
-    fn new(snapshot: &'a AgentSnapshot, messages: Messages) -> Self {
+impl<'a> SnapshotJson<'a> {
+    fn new(snapshot: &'a AgentSnapshot, messages: MessageList) -> Self {
         Self {
             agent_id: &snapshot.agent_id,
             tick_index: snapshot.tick_index,
             timestamp: snapshot.timestamp,
             status: &snapshot.status,
-            memory: MemoryOut(&snapshot.memory, messages),
+            memory: MemoryJson(&snapshot.memory, messages),
             event_queue_backup: &snapshot.event_queue_backup,
             epoch: snapshot.epoch,
             holder: snapshot.holder.as_deref(),
@@ -280,37 +308,37 @@ impl<'a> Out<'a> {
 
 impl Serialize for AgentSnapshot {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Out::new(self, Messages::Written).serialize(serializer)
+        SnapshotJson::new(self, MessageList::Included).serialize(serializer)
     }
 }
 
 impl Serialize for Memory {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        MemoryOut(self, Messages::Written).serialize(serializer)
+        MemoryJson(self, MessageList::Included).serialize(serializer)
     }
 }
 
-impl Serialize for MemoryOut<'_> {
+impl Serialize for MemoryJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Fields<'a> {
             #[serde(skip_serializing_if = "Option::is_none")]
             short_term_history: Option<Vec<&'a Message>>,
             #[serde(skip_serializing_if = "Option::is_none")]
-            history_window: Option<Window>,
+            history_window: Option<HistoryWindow>,
             working_variables: &'a Map<String, Value>,
             #[serde(flatten)]
             extra: &'a Map<String, Value>,
         }
         let Self(memory, messages) = *self;
         let history = &memory.short_term_history;
-        let written = messages == Messages::Written;
-        let whole = history.first_seq() == 0 && history.head().next().is_none();
-        let history_window = if whole || !written {
+        let included = messages == MessageList::Included;
+        let is_whole_stream = history.first_seq() == 0 && history.head().next().is_none();
+        let history_window = if is_whole_stream || !included {
             None
         } else {
             let link = history.first_link().map_err(serde::ser::Error::custom)?;
-            Some(Window {
+            Some(HistoryWindow {
                 pinned: history.pinned().len(),
                 summary: history.summary().is_some(),
                 first: history.first_seq(),
@@ -318,7 +346,7 @@ impl Serialize for MemoryOut<'_> {
             })
         };
         Fields {
-            short_term_history: written.then(|| history.iter().collect()),
+            short_term_history: included.then(|| history.iter().collect()),
             history_window,
             working_variables: &memory.working_variables,
             extra: &memory.extra,
@@ -331,21 +359,21 @@ impl<'de> Deserialize<'de> for Memory {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error as _;
         #[derive(Deserialize)]
-        struct In {
+        struct Fields {
             #[serde(default)]
             short_term_history: Vec<Message>,
-            history_window: Option<Window>,
+            history_window: Option<HistoryWindow>,
             #[serde(default)]
             working_variables: Map<String, Value>,
             #[serde(flatten)]
             extra: Map<String, Value>,
         }
-        let In {
+        let Fields {
             short_term_history: mut messages,
             history_window,
             working_variables,
             extra,
-        } = In::deserialize(deserializer)?;
+        } = Fields::deserialize(deserializer)?;
         let short_term_history = match history_window {
             None => messages.into_iter().collect(),
             Some(window) => {

@@ -1,8 +1,9 @@
 use std::sync::Arc;
 
-use crate::{Error, MemoryStorage, SnapshotStorage};
+use super::{MemoryStorage, SnapshotStorage};
+use crate::Error;
 
-/// Opens the storage that a configuration names.
+/// Opens a storage by its address, as a configuration file names it.
 ///
 /// | address | storage | feature |
 /// |---|---|---|
@@ -22,26 +23,26 @@ use crate::{Error, MemoryStorage, SnapshotStorage};
 ///
 /// # Errors
 ///
-/// [`Error::InvalidUrl`] when the address is not understood or its feature is off, and
-/// whatever opening the storage says.
+/// [`Error::InvalidUrl`] if the address is not valid or its feature is off; otherwise the errors
+/// of the storage's own `open` or `connect`.
 ///
 /// # Cancel safety
 ///
-/// Cancel safe.
+/// Cancel safe: at most an empty folder or database is left.
 pub async fn open_storage(url: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
     let Some((scheme, rest)) = url.split_once(':') else {
         return Err(invalid(url, "it has no scheme such as \"file:\""));
     };
     match scheme {
         "memory" if rest.is_empty() => Ok(Arc::new(MemoryStorage::new())),
-        "memory" => Err(invalid(url, "nothing may follow \"memory:\"")),
+        "memory" => Err(invalid(url, "\"memory:\" takes no path")),
         "file" => open_file(url, path(rest)).await,
         "sqlite" if rest.is_empty() => Err(invalid(url, "the path of the database is missing")),
         "sqlite" => open_sqlite(url, path(rest)).await,
         "redis" | "rediss" | "redis+unix" => open_redis(url).await,
         _ => Err(invalid(
             url,
-            "the schemes are memory, file, sqlite, redis, rediss and redis+unix",
+            "the known schemes are memory, file, sqlite, redis, rediss and redis+unix",
         )),
     }
 }
@@ -104,7 +105,7 @@ fn invalid(url: &str, reason: &str) -> Error {
     }
 }
 
-/// An address as it may be shown: a password stands before the host, or in the query.
+/// The address without its password, which is before the host or in the query.
 pub(crate) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once(':') else {
         return url.to_owned();
@@ -117,7 +118,7 @@ pub(crate) fn without_password(url: &str) -> String {
         None => (rest, ""),
     };
     match rest.rsplit_once('@') {
-        // A password that was not escaped may hold anything.
+        // A password that is not escaped may contain any character, also `@` and `?`.
         Some((_, host)) => {
             let host = host.split('?').next().unwrap_or_default();
             format!("{scheme}://…@{host}{query}")

@@ -1,10 +1,19 @@
-use std::{borrow::Cow, fmt};
+use std::borrow::Cow;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What the agent's state machine is doing.
+/// The state of the agent's state machine.
 ///
-/// An open set: the known states have names here, and any other text is kept as it is.
+/// The set is open: the specified states are constants, and any other text is kept as it is.
+///
+/// ```
+/// use agent_snapshot::Status;
+///
+/// assert_eq!(Status::default(), Status::WAITING_FOR_EVENT);
+/// assert_eq!(Status::new("RUNNING"), Status::RUNNING);
+/// assert_eq!(Status::new("PAUSED").as_str(), "PAUSED");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Status(Cow<'static, str>);
@@ -16,9 +25,9 @@ impl Status {
     pub const RUNNING: Self = Self(Cow::Borrowed("RUNNING"));
     /// A tool runs.
     pub const WAITING_FOR_TOOL: Self = Self(Cow::Borrowed("WAITING_FOR_TOOL"));
-    /// Ended on purpose.
+    /// Stopped on purpose.
     pub const STOPPED: Self = Self(Cow::Borrowed("STOPPED"));
-    /// Ended by an error.
+    /// Stopped by an error.
     pub const FAILED: Self = Self(Cow::Borrowed("FAILED"));
 
     /// A state by its text.

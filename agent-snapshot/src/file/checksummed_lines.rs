@@ -1,14 +1,13 @@
-//! Checksummed lines: `crc32 json\n`, each checksum starting from the one before it, so that
-//! a line proves everything above it.
+//! Lines of the form `crc32 json\n`. Each checksum is seeded with the one before it, so the last
+//! line proves all lines above it.
 
-use std::io::BufRead;
-
-/// A reader's position after the last good line, and what comes after it.
+/// The good lines at the start of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Lines<'a> {
+pub(super) struct ChecksummedLines<'a> {
     pub(super) payloads: Vec<&'a str>,
-    /// The length of the good lines.
+    /// The length of the good lines in bytes.
     pub(super) len: u64,
+    /// The checksum of the last good line.
     pub(super) crc: u32,
     pub(super) tail: Tail,
 }
@@ -17,9 +16,9 @@ pub(super) struct Lines<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Tail {
     Nothing,
-    /// The rest of a write that a crash cut off: it was never acknowledged.
+    /// A part of a line. A crash cut off the write, so it was never acknowledged.
     Torn,
-    /// A whole line that is not what was written.
+    /// A line that is not what was written.
     Damaged,
 }
 
@@ -36,8 +35,8 @@ pub(super) fn checksum(seed: u32, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-pub(super) fn read(bytes: &[u8]) -> Lines<'_> {
-    let mut lines = Lines {
+pub(super) fn read(bytes: &[u8]) -> ChecksummedLines<'_> {
+    let mut lines = ChecksummedLines {
         payloads: Vec::new(),
         len: 0,
         crc: 0,
@@ -45,18 +44,10 @@ pub(super) fn read(bytes: &[u8]) -> Lines<'_> {
     };
     let mut rest = bytes;
     while !rest.is_empty() {
-        let good = line_end(rest).and_then(|end| Some((end, parse(&rest[..end], lines.crc)?)));
+        let end = rest.iter().position(|byte| *byte == b'\n');
+        let good = end.and_then(|end| Some((end, parse(&rest[..end], lines.crc)?)));
         let Some((end, (payload, crc))) = good else {
-            // A crash leaves a line without its end, or with zeros where data did not reach
-            // the disk; JSON has none. Anything else was changed after it was written.
-            // A line that is whole but for its last byte lost that byte later, too.
-            let whole = || {
-                let (_, line) = rest.split_last()?;
-                parse(line, lines.crc)
-            };
-            let cut = !rest.contains(&b'\n') && whole().is_none();
-            let torn = cut || rest.contains(&0);
-            lines.tail = if torn { Tail::Torn } else { Tail::Damaged };
+            lines.tail = judge_tail(rest, lines.crc);
             break;
         };
         lines.payloads.push(payload);
@@ -67,12 +58,20 @@ pub(super) fn read(bytes: &[u8]) -> Lines<'_> {
     lines
 }
 
-/// Where the first line ends.
-fn line_end(mut bytes: &[u8]) -> Option<usize> {
-    let whole = bytes;
-    // Looks at many bytes at a time, where `position` looks at each.
-    let end = bytes.skip_until(b'\n').ok()?.checked_sub(1)?;
-    (whole.get(end) == Some(&b'\n')).then_some(end)
+/// A crash leaves a line without its end, or zeros where data did not reach the disk (JSON text
+/// has no zeros). Anything else was changed after it was written. So is a line that is complete
+/// except for its last byte: a cut at that place would have left no byte there.
+fn judge_tail(rest: &[u8], crc: u32) -> Tail {
+    let is_complete_but_last_byte = || {
+        let (_, line) = rest.split_last()?;
+        parse(line, crc)
+    };
+    let is_cut = !rest.contains(&b'\n') && is_complete_but_last_byte().is_none();
+    if is_cut || rest.contains(&0) {
+        Tail::Torn
+    } else {
+        Tail::Damaged
+    }
 }
 
 fn parse(line: &[u8], seed: u32) -> Option<(&str, u32)> {
