@@ -20,9 +20,9 @@ use std::path::Path;
 
 use crate::timing::LOG_POLL;
 
-#[derive(Debug)]
+/// The default is without events: the file is polled.
+#[derive(Debug, Default)]
 pub(crate) struct FileWatch {
-    /// `None`: the file is polled.
     #[cfg(target_os = "linux")]
     events: Option<inotify::Events>,
 }
@@ -35,14 +35,6 @@ impl FileWatch {
             events: inotify::Events::new()
                 .inspect_err(|error| tracing::warn!(%error, "no file events, polling the log"))
                 .ok(),
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn polling() -> Self {
-        Self {
-            #[cfg(target_os = "linux")]
-            events: None,
         }
     }
 

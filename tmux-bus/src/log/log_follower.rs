@@ -136,7 +136,7 @@ mod tests {
     /// The same behaviour with and without file events.
     #[tokio::test]
     async fn a_follower_waits_for_folder_file_and_entries() {
-        for watch in [FileWatch::new(), FileWatch::polling()] {
+        for watch in [FileWatch::new(), FileWatch::default()] {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("a/b/messages.jsonl");
             let mut follower = LogFollower::new(path.clone(), LogFilter::default());

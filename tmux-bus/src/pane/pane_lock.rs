@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// The folder goes with its session; a sender must not bring it back.
+    /// The folder is removed with its session; a sender must not create it again.
     #[tokio::test]
     async fn the_lock_does_not_create_the_folder_of_the_session() {
         let folder = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@
 //! 2. Paste the text. One line of tmux commands loads the buffer, reads the state, captures the
 //!    screen and pastes, if the pane is alive, accepts input and runs the expected process. tmux
 //!    runs nothing between the commands of one line, so no state can change between test and paste.
-//! 3. Wait until the program has taken the paste in, see [`settle`](super::settle::settle).
+//! 3. Wait until the program has taken the paste in, see [`settle`].
 //! 4. Paste a return by the same guarded line. Its `%begin` is the submit offset of the tap, its
 //!    capture the screen before the answer.
 //!

@@ -3,10 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tmux_bus::{Error, Server};
+use tmux_bus::{Error, PaneId, Refusal, Server};
 
 use crate::pane_program::{Program, launch};
 use crate::support::{TestServer, builder, eventually, tmux};
@@ -187,6 +188,42 @@ fn commands_that_crash_tmux_are_not_used() {
         }
     }
     assert!(files > 40, "{files} files were searched");
+}
+
+/// At most 512 commands are under way; see the unit tests of the queue.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_beyond_the_bound_wait_for_a_busy_server() {
+    let server = TestServer::start().await;
+    let pid = server.tmux(&["display-message", "-p", "#{pid}"]);
+    let signal = |name: &str| {
+        let killed = Command::new("kill").args([name, pid.trim()]).status();
+        assert!(killed.unwrap().success());
+    };
+    signal("-STOP");
+    // A pane that does not exist makes the client list the panes.
+    let senders: Vec<_> = (0..1_500)
+        .map(|number| {
+            let io = server.pane_io();
+            let pane = PaneId::new(&format!("%{}", 1_000 + number)).unwrap();
+            tokio::spawn(async move { io.send_message(pane, "x").await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(senders.iter().all(|sender| !sender.is_finished()));
+    signal("-CONT");
+    for sender in senders {
+        let error = sender.await.unwrap().unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Refused {
+                    reason: Refusal::NoSuchPane,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
