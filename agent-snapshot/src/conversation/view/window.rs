@@ -73,7 +73,8 @@ enum Anchor {
 /// Chooses a cut for a trim, and decides whether the summary stays.
 ///
 /// The newest turn has priority over the summary, and the summary over older turns: the summary
-/// is dropped only if the newest turn is whole without it and would be cut with it.
+/// is dropped only if the newest turn is whole without it and cut with it, or if not even the
+/// newest exchange fits beside it.
 pub(super) fn plan_trim(
     conversation: &Conversation,
     state: &StateManager,
