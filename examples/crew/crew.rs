@@ -168,6 +168,6 @@ impl Crew {
         let service = ExecutionService::builder(self.profiles()?)
             .state_dir(self.folder.join("state").join(member))
             .host_name(format!("crew-{}-{member}", self.id));
-        Ok(service.build()?)
+        Ok(service.open()?)
     }
 }
