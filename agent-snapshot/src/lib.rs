@@ -1,4 +1,5 @@
-#![doc = include_str!("../README.md")]
+// The program in the README needs the feature.
+#![cfg_attr(any(feature = "file", not(doctest)), doc = include_str!("../README.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(unix))]

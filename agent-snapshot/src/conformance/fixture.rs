@@ -9,26 +9,22 @@ use crate::{AgentId, Error, SnapshotStorage};
 /// ```
 /// use std::sync::Arc;
 /// use agent_snapshot::conformance::{self, Fixture};
-/// use agent_snapshot::{AgentId, Error, FileStorage, SnapshotStorage};
+/// use agent_snapshot::{Error, MemoryStorage, SnapshotStorage};
 /// use async_trait::async_trait;
 ///
-/// struct Folder(tempfile::TempDir);
+/// // Usually a temporary folder, a database or a key prefix.
+/// struct SharedMemory(MemoryStorage);
 ///
 /// #[async_trait]
-/// impl Fixture for Folder {
+/// impl Fixture for SharedMemory {
 ///     async fn open(&self) -> Result<Arc<dyn SnapshotStorage>, Error> {
-///         Ok(Arc::new(FileStorage::builder(self.0.path()).without_sync().open().await?))
-///     }
-///
-///     async fn damage(&self, agent: &AgentId) -> bool {
-///         let file = self.0.path().join(format!("{}.json", agent.encoded()));
-///         std::fs::write(file, "{").is_ok()
+///         Ok(Arc::new(self.0.clone()))
 ///     }
 /// }
 ///
 /// # #[tokio::main]
 /// # async fn main() {
-/// let report = conformance::run(async || Folder(tempfile::tempdir().unwrap())).await;
+/// let report = conformance::run(async || SharedMemory(MemoryStorage::new())).await;
 /// assert!(report.passed(), "{report}");
 /// # }
 /// ```

@@ -1,6 +1,8 @@
 //! Lines of the form `crc32 json\n`. Each checksum is seeded with the one before it, so the last
 //! line proves all lines above it.
 
+use std::io::BufRead;
+
 /// The good lines at the start of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ChecksummedLines<'a> {
@@ -44,16 +46,17 @@ pub(super) fn read(bytes: &[u8]) -> ChecksummedLines<'_> {
     };
     let mut rest = bytes;
     while !rest.is_empty() {
-        let end = rest.iter().position(|byte| *byte == b'\n');
-        let good = end.and_then(|end| Some((end, parse(&rest[..end], lines.crc)?)));
-        let Some((end, (payload, crc))) = good else {
+        let mut after = rest;
+        let len = after.skip_until(b'\n').unwrap_or_default();
+        let line = rest[..len].strip_suffix(b"\n");
+        let Some((payload, crc)) = line.and_then(|line| parse(line, lines.crc)) else {
             lines.tail = judge_tail(rest, lines.crc);
             break;
         };
         lines.payloads.push(payload);
         lines.crc = crc;
-        lines.len += end as u64 + 1;
-        rest = &rest[end + 1..];
+        lines.len += len as u64;
+        rest = after;
     }
     lines
 }
