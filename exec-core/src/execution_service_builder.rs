@@ -26,17 +26,11 @@ use crate::{Error, ExecutionService, MemoryPolicy, ProfileSource, StopLadder};
 #[must_use = "call `open`"]
 pub struct ExecutionServiceBuilder {
     profiles: Box<dyn ProfileSource>,
-    state_dir: Option<PathBuf>,
-    host_name: Option<String>,
-    log_dir: Option<PathBuf>,
-    memory_policy: MemoryPolicy,
-    max_line_bytes: usize,
-    resolution_timeout: Duration,
-    stop_ladder: StopLadder,
-    watchdogs: WatchdogLimits,
+    settings: ServiceSettings,
 }
 
 pub(crate) struct ServiceSettings {
+    /// Empty if the environment names no default.
     pub(crate) state_dir: PathBuf,
     pub(crate) host_name: String,
     pub(crate) log_dir: Option<PathBuf>,
@@ -49,75 +43,75 @@ pub(crate) struct ServiceSettings {
 
 impl ExecutionServiceBuilder {
     pub(crate) fn new(profiles: Box<dyn ProfileSource>) -> Self {
-        Self {
-            profiles,
-            state_dir: None,
-            host_name: None,
+        let settings = ServiceSettings {
+            state_dir: default_state_dir().unwrap_or_default(),
+            host_name: default_host_name(),
             log_dir: None,
             memory_policy: MemoryPolicy::default(),
             max_line_bytes: 8 << 20,
             resolution_timeout: Duration::from_secs(30),
             stop_ladder: StopLadder::default(),
             watchdogs: WatchdogLimits::default(),
-        }
+        };
+        Self { profiles, settings }
     }
 
     /// The folder for the records of live executions and the history. Default:
     /// `$XDG_STATE_HOME/exec-core`, and without that variable `$HOME/.local/state/exec-core`.
     pub fn state_dir(mut self, path: impl Into<PathBuf>) -> Self {
-        self.state_dir = Some(path.into());
+        self.settings.state_dir = path.into();
         self
     }
 
     /// The name of this host program. `reap_orphans` ends executions of earlier runs under the
     /// same name. Default: the file name of the running program.
     pub fn host_name(mut self, name: impl Into<String>) -> Self {
-        self.host_name = Some(name.into());
+        self.settings.host_name = name.into();
         self
     }
 
     /// Writes the raw output of each execution to two files in this folder, byte for byte.
     /// Default: no files.
     pub fn log_dir(mut self, path: impl Into<PathBuf>) -> Self {
-        self.log_dir = Some(path.into());
+        self.settings.log_dir = Some(path.into());
         self
     }
 
     /// How the memory of events stays bounded. Default: 16 MiB, and the oldest are dropped.
     pub fn memory_policy(mut self, policy: MemoryPolicy) -> Self {
-        self.memory_policy = policy;
+        self.settings.memory_policy = policy;
         self
     }
 
     /// The longest line that is delivered whole. Default: 8 MiB.
     pub fn max_line_bytes(mut self, bytes: usize) -> Self {
-        self.max_line_bytes = bytes;
+        self.settings.max_line_bytes = bytes;
         self
     }
 
     /// How long to wait for the agent's own session id before the minted one becomes final.
     /// Default: 30 seconds.
     pub fn session_id_resolution_timeout(mut self, timeout: Duration) -> Self {
-        self.resolution_timeout = timeout;
+        self.settings.resolution_timeout = timeout;
         self
     }
 
     /// The ladder for executions whose profile has none. Default: `TERM`, five seconds, `KILL`.
     pub fn stop_ladder(mut self, ladder: StopLadder) -> Self {
-        self.stop_ladder = ladder;
+        self.settings.stop_ladder = ladder;
         self
     }
 
     /// Stops an execution that has written nothing for this long. Default: never.
     pub fn stop_after_silence(mut self, limit: Duration) -> Self {
-        self.watchdogs.no_output = Some(limit);
+        self.settings.watchdogs.no_output = Some(limit);
         self
     }
 
     /// Stops an execution that is still alive this long after its agent has reported the end of
     /// its run. Default: never.
     pub fn stop_after_finish(mut self, limit: Duration) -> Self {
-        self.watchdogs.after_finish = Some(limit);
+        self.settings.watchdogs.after_finish = Some(limit);
         self
     }
 
@@ -128,28 +122,18 @@ impl ExecutionServiceBuilder {
     /// - [`Error::NotPrivate`] if another user can write to the folder.
     /// - [`Error::Io`] if the folder cannot be used.
     pub fn open(self) -> Result<ExecutionService, Error> {
-        let settings = ServiceSettings {
-            state_dir: self
-                .state_dir
-                .or_else(default_state_dir)
-                .ok_or(Error::NoStateFolder)?,
-            host_name: self.host_name.unwrap_or_else(default_host_name),
-            log_dir: self.log_dir,
-            memory_policy: self.memory_policy,
-            max_line_bytes: self.max_line_bytes,
-            resolution_timeout: self.resolution_timeout,
-            stop_ladder: self.stop_ladder,
-            watchdogs: self.watchdogs,
-        };
-        ExecutionService::with_settings(self.profiles, settings)
+        if self.settings.state_dir.as_os_str().is_empty() {
+            return Err(Error::NoStateFolder);
+        }
+        ExecutionService::with_settings(self.profiles, self.settings)
     }
 }
 
 impl std::fmt::Debug for ExecutionServiceBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ExecutionServiceBuilder")
-            .field("state_dir", &self.state_dir)
-            .field("memory_policy", &self.memory_policy)
+            .field("state_dir", &self.settings.state_dir)
+            .field("memory_policy", &self.settings.memory_policy)
             .finish_non_exhaustive()
     }
 }

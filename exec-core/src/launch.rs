@@ -14,7 +14,7 @@ use crate::process::{Child, LaunchPlan, Pipes};
 use crate::records::{LaunchRecord, LiveRecord, milliseconds};
 use crate::session_resolution::{LookupSlot, RunningLookup, SessionResolution};
 use crate::shared::process_tree::TreeRoot;
-use crate::supervisor::{StdinFeed, SupervisedExecution, Supervisor};
+use crate::supervisor::{StdinFeed, Supervisor};
 use crate::{
     Error, EventKind, Execution, ExecutionId, ExecutionKind, LaunchRequest, OutputStream,
     ProcessParameters, SessionResolutionContext,
@@ -207,7 +207,7 @@ impl ServiceInner {
                 }),
                 timeout: self.settings.resolution_timeout,
             },
-            execution: SupervisedExecution(live),
+            execution: live,
         });
         // The future of `run` is four kilobytes. It is allocated in the new task, so that the
         // launch does not wait for it.

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
@@ -22,7 +22,8 @@ use crate::Error;
 /// assert!(bare.to_string().contains("{EXECUTOR_TYPE}:{ACTUAL_PROJECT_ID}:{id}"));
 /// # Ok::<(), exec_core::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct SessionId {
     text: String,
     /// The offset of the second part.
@@ -159,17 +160,17 @@ impl AsRef<str> for SessionId {
     }
 }
 
-impl Serialize for SessionId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.text)
+impl TryFrom<String> for SessionId {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self, Error> {
+        text.parse()
     }
 }
 
-impl<'de> Deserialize<'de> for SessionId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+impl From<SessionId> for String {
+    fn from(id: SessionId) -> Self {
+        id.text
     }
 }
 

@@ -1,7 +1,6 @@
 //! The task that supervises one execution from its start to its end.
 
 use std::future::{pending, ready};
-use std::ops::Deref;
 use std::pin::{Pin, pin};
 use std::slice;
 use std::sync::Arc;
@@ -19,8 +18,10 @@ use crate::session_resolution::SessionResolution;
 use crate::shared::process_tree::TreeEnder;
 use crate::{EventKind, ExitReport, StopLadder, StoppedBy};
 
+/// Dropping it before the end (the runtime is shut down) reports the execution as abandoned, so
+/// that no caller waits for ever.
 pub(crate) struct Supervisor {
-    pub(crate) execution: SupervisedExecution,
+    pub(crate) execution: Arc<LiveExecution>,
     pub(crate) owner: Arc<OwnerJournal>,
     pub(crate) child: Child,
     pub(crate) stdin: Option<StdinFeed>,
@@ -30,18 +31,6 @@ pub(crate) struct Supervisor {
     pub(crate) limits: WatchdogLimits,
     pub(crate) ladder: StopLadder,
     pub(crate) resolution: SessionResolution,
-}
-
-/// An execution that has a supervisor. Dropping it before the end (the runtime is shut down)
-/// reports the execution as abandoned, so that no caller waits for ever.
-pub(crate) struct SupervisedExecution(pub(crate) Arc<LiveExecution>);
-
-impl Deref for SupervisedExecution {
-    type Target = Arc<LiveExecution>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
 }
 
 /// What is written to the child's standard input.
@@ -213,9 +202,9 @@ impl Supervisor {
     }
 }
 
-impl Drop for SupervisedExecution {
+impl Drop for Supervisor {
     fn drop(&mut self) {
-        let execution = &self.0;
+        let execution = &self.execution;
         if execution.progress.borrow().end.is_some() {
             return;
         }
