@@ -54,46 +54,37 @@ impl Activity {
     }
 
     /// Waits until a limit is exceeded.
+    ///
+    /// Output only moves the deadline, so it does not wake the watchdog: the deadline is computed
+    /// again when the old one has passed.
     pub(crate) async fn idle(&self, limits: WatchdogLimits) -> Watchdog {
         loop {
-            let now = Instant::now();
-            let mut next = None;
-            {
-                let times = self.lock();
-                let last = if times.blocked > 0 {
-                    now
-                } else {
-                    times.output_at
-                };
-                let deadlines = [
-                    (
-                        limits.no_output.map(|limit| last + limit),
-                        Watchdog::NoOutput,
-                    ),
-                    (
-                        times
-                            .finished_at
-                            .zip(limits.after_finish)
-                            .map(|(at, limit)| at + limit),
-                        Watchdog::StillAliveAfterFinish,
-                    ),
-                ];
-                for (deadline, watchdog) in deadlines {
-                    let Some(deadline) = deadline else { continue };
-                    if deadline <= now {
-                        return watchdog;
-                    }
-                    next = Some(next.map_or(deadline, |next: Instant| next.min(deadline)));
-                }
-            }
-            match next {
-                Some(next) => tokio::select! {
-                    () = tokio::time::sleep_until(next) => {}
+            match self.next_deadline(limits) {
+                Some((deadline, watchdog)) if deadline <= Instant::now() => return watchdog,
+                Some((deadline, _)) => tokio::select! {
+                    () = tokio::time::sleep_until(deadline) => {}
                     () = self.finished.notified() => {}
                 },
                 None => self.finished.notified().await,
             }
         }
+    }
+
+    fn next_deadline(&self, limits: WatchdogLimits) -> Option<(Instant, Watchdog)> {
+        let times = self.lock();
+        let silent_since = match times.blocked {
+            0 => times.output_at,
+            _ => Instant::now(),
+        };
+        let no_output = limits
+            .no_output
+            .map(|limit| (silent_since + limit, Watchdog::NoOutput));
+        let after_finish = times
+            .finished_at
+            .zip(limits.after_finish)
+            .map(|(at, limit)| (at + limit, Watchdog::StillAliveAfterFinish));
+        let deadlines = no_output.into_iter().chain(after_finish);
+        deadlines.min_by_key(|(deadline, _)| *deadline)
     }
 
     fn lock(&self) -> MutexGuard<'_, ActivityTimes> {

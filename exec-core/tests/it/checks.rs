@@ -228,3 +228,17 @@ async fn a_state_folder_that_others_can_write_to_is_refused() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn a_log_folder_that_others_can_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let lab = Lab::new();
+    let logs = lab.path("logs");
+    std::fs::create_dir(&logs).unwrap();
+    std::fs::set_permissions(&logs, PermissionsExt::from_mode(0o777)).unwrap();
+    let error = refused(&lab, agent(), lab.context(), "go").await;
+    assert!(
+        matches!(&error, Error::NotPrivate { path, .. } if *path == logs),
+        "{error}"
+    );
+}
