@@ -1,28 +1,25 @@
-//! Snapshots: saving and loading beside raw files, raw SQLite and raw Redis; many agents at
-//! once; and what a long history costs.
+//! Snapshots: save and load beside raw files, raw SQLite and raw Redis; many agents at once; and
+//! the cost of a long history.
 
-use std::{
-    cell::RefCell,
-    fs,
-    hint::black_box,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::cell::RefCell;
+use std::fs;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use agent_snapshot::{
     AgentSnapshot, FileStorage, MemoryStorage, RedisStorage, SnapshotStorage, SqliteStorage,
 };
 use benches::{Bench, Goal, Step, scratch};
+use examples::redis_server::{RedisServer, SyncLog};
 use tokio::runtime::Runtime;
-
-use self::{raw::Agent, redis_server::RedisServer};
 
 #[path = "agent_snapshot/growth.rs"]
 mod growth;
 #[path = "agent_snapshot/raw.rs"]
 mod raw;
-#[path = "agent_snapshot/redis_server.rs"]
-mod redis_server;
+
+use raw::Agent;
 
 fn main() {
     let bench = Bench::from_args("agent-snapshot");
@@ -31,7 +28,9 @@ fn main() {
         .enable_all()
         .build()
         .unwrap();
-    let redis = RedisServer::start();
+    // Not on the disk of the benches: the path of a socket must be short.
+    let folder = tempfile::tempdir().unwrap();
+    let redis = RedisServer::start(folder.path(), SyncLog::EverySecond).unwrap();
     let sizes = [
         (1 << 10, "1 KB"),
         (10 << 10, "10 KB"),
@@ -78,7 +77,7 @@ fn save(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer, size: usize, 
             "serialise, write, fsync, rename, fsync folder",
             by_hand(size, rewrite),
         )
-        .differs("keeps the last snapshot only, compares no tick")
+        .differs("keeps only the last snapshot and does not compare the tick")
         .ours_timed("FileStorage", ours(file, "file"));
     if at_10_kb {
         comparison = comparison.goal(Goal::at_most_floor(0.6)).headline();
@@ -102,17 +101,17 @@ fn save(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer, size: usize, 
     let mut comparison = bench
         .compare(&format!("save {name}, SQLite"))
         .floor_timed("raw rusqlite, replacing a row", by_hand(size, replace))
-        .differs("keeps the last snapshot only; the calling thread waits for the disk")
+        .differs("keeps only the last snapshot; blocks the calling thread")
         .peer_timed("raw rusqlite, appending a row", by_hand(size, append))
-        .differs("no digests; the calling thread waits for the disk")
+        .differs("no digests; blocks the calling thread")
         .peer_timed("the same on a thread, a channel each way", append_on_thread)
         .differs("no digests")
         .ours_timed("SqliteStorage", ours(sqlite, "sqlite"));
     if at_10_kb {
         let goal = Goal::at_most_floor(1.10);
         let goal = goal.limited_by(
-            "the way to the writing thread and back, which raw does not go; raw that goes it, to \
-             a thread of its own, takes as long",
+            "the message to the writer thread and back, which the floor does not have; a raw \
+             connection on a thread of its own takes as long",
         );
         comparison = comparison.goal(goal).headline();
     }
@@ -120,12 +119,12 @@ fn save(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer, size: usize, 
 
     let server = runtime.block_on(RedisStorage::connect(&redis.url()));
     let server = Arc::new(server.unwrap());
-    let connection = RefCell::new(redis.connection());
+    let connection = RefCell::new(raw::connect(redis));
     let set = |agent: &Agent| raw::set(&mut connection.borrow_mut(), &agent.snapshot);
     let mut comparison = bench
         .compare(&format!("save {name}, Redis"))
         .floor_timed("raw SET", by_hand(size, set))
-        .differs("keeps the last snapshot only, compares no tick, a blocking connection")
+        .differs("keeps only the last snapshot, does not compare the tick, blocking connection")
         .ours_timed("RedisStorage", ours(server, &format!("save-{size}")));
     if at_10_kb {
         comparison = comparison.headline();
@@ -133,7 +132,7 @@ fn save(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer, size: usize, 
     comparison.run();
 }
 
-/// What a save by hand takes, tick by tick.
+/// The time of a save by raw calls, one tick each.
 fn by_hand(size: usize, save: impl Fn(&Agent)) -> impl FnMut() -> Duration {
     let mut agent = Agent::new("raw", size);
     move || {
@@ -155,7 +154,7 @@ fn load(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer, size: usize, 
     };
     let file = FileStorage::open(folder.path().join("f"));
     let sqlite = SqliteStorage::open(folder.path().join("o.db"));
-    let connection = RefCell::new(redis.connection());
+    let connection = RefCell::new(raw::connect(redis));
     raw::set(&mut connection.borrow_mut(), snapshot);
     let redis = runtime.block_on(RedisStorage::connect(&redis.url()));
     let memory = open(Arc::new(MemoryStorage::new()));
@@ -190,9 +189,9 @@ fn load(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer, size: usize, 
             .differs("one file, no lock, no log, no checksum")
             .ours("FileStorage", load(file))
             .ours("MemoryStorage", load(memory))
-            .differs("nothing outlives the process")
+            .differs("the data is lost with the process")
             .peer("std::fs::read, parse", || parse(&fs::read(&path).unwrap()))
-            .differs("as the floor, but the calling thread waits for the disk"),
+            .differs("like the floor, but blocks the calling thread"),
     );
     headline(
         bench
@@ -200,7 +199,7 @@ fn load(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer, size: usize, 
             .floor("raw rusqlite", || {
                 black_box(raw::load_row(&database, id));
             })
-            .differs("the calling thread waits for the disk; no digests")
+            .differs("no digests; blocks the calling thread")
             .ours("SqliteStorage", load(sqlite)),
     );
     headline(
@@ -209,12 +208,12 @@ fn load(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer, size: usize, 
             .floor("raw GET", || {
                 black_box(raw::get(&mut connection.borrow_mut()));
             })
-            .differs("keeps the last snapshot only, a blocking connection, no digests")
+            .differs("keeps only the last snapshot, no digests, blocking connection")
             .ours("RedisStorage", load(redis)),
     );
 }
 
-/// Agents that each save again and again, at the same time; the time for one save of each.
+/// Several agents save at the same time; the time for one save of each.
 fn writers(bench: &mut Bench, runtime: &Runtime) {
     const EACH: &str = "a transaction for each save, one connection";
     const REPLACING: &str = "the same, replacing one row";
@@ -246,23 +245,24 @@ fn writers(bench: &mut Bench, runtime: &Runtime) {
                 together(runtime, Arc::new(storage), pool(), rounds),
             )
             .ours_timed("FileStorage", together(runtime, Arc::new(file), pool(), 2))
-            .differs("a sync for each save")
+            .differs("one sync for each save")
             .peer_timed(EACH, || {
                 one_by_one(&mut appending, |agent| raw::append_row(&database, agent))
             })
-            .differs("no digests, one writer that never waits for another")
+            .differs("no digests; a single writer, which never waits for another")
             .peer_timed(REPLACING, || {
                 one_by_one(&mut replacing, |agent| {
                     raw::replace_row(&database, &agent.snapshot);
                 })
             })
             .differs(
-                "no digests, one writer that never waits for another; keeps the last snapshot only",
+                "no digests; a single writer, which never waits for another; keeps only the last \
+                 snapshot",
             );
         if agents == 64 {
             let goal = Goal::peer_at_least(EACH, 5.0).limited_by(
-                "only the sync can be shared, and it takes a third of a millisecond on this disk; \
-                 encoding, inserting and writing the pages of a save remain",
+                "a group commit shares only the sync, which takes a third of a millisecond on \
+                 this disk; each save still encodes, inserts and writes its own pages",
             );
             comparison = comparison.goal(goal).headline();
         }
@@ -284,7 +284,7 @@ fn writers(bench: &mut Bench, runtime: &Runtime) {
         .report();
 }
 
-/// One save of each, one after the other.
+/// One save of each agent, one after the other.
 fn one_by_one(agents: &mut [Agent], save: impl Fn(&Agent)) -> Duration {
     let mut took = Duration::ZERO;
     for agent in agents {
@@ -296,6 +296,7 @@ fn one_by_one(agents: &mut [Agent], save: impl Fn(&Agent)) -> Duration {
     took
 }
 
+/// Saves of all agents at the same time, `rounds` each; the time for one round.
 fn together<'a>(
     runtime: &'a Runtime,
     storage: Arc<dyn SnapshotStorage>,

@@ -1,35 +1,31 @@
-//! Conversations: keeping token totals up, trimming, counting.
+//! Conversations: updates of the token total, trimming, counting.
 
-use std::{
-    cell::RefCell,
-    fs::File,
-    hint::black_box,
-    io::BufWriter,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::cell::RefCell;
+use std::fs::File;
+use std::hint::black_box;
+use std::io::BufWriter;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use agent_snapshot::{
-    History,
-    conversation::{
-        Conversation, Estimator, Message, OpenAiCounter, Role, StateManager, TokenCounter,
-        ToolCallRequest, ToolCallResult, anthropic_request, openai_request,
-    },
+use agent_snapshot::History;
+use agent_snapshot::conversation::{
+    Conversation, Estimator, Message, OpenAiCounter, Role, StateManager, TokenCounter,
+    ToolCallRequest, ToolCallResult, anthropic_request, openai_request,
 };
-use benches::{Bench, Figure, Goal, Outside, Step, python, thousands};
+use benches::{Bench, Figure, Goal, Outside, Step, python, sample, thousands};
 use serde_json::json;
 
 /// Numbers of messages.
 const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
 
-/// As many appends as make a sample.
+/// Appends in a sample.
 const APPENDS: usize = 64;
 
 fn main() {
     Bench::from_args("conversation").steps(vec![
         Step::new("append", 4, 2.0, append),
         Step::new("trim", 4, 5.0, trim),
-        Step::new("counting", 3, 6.0, counting),
+        Step::new("counting", 4, 6.0, counting),
         Step::new("acceptance", 1, 6.0, acceptance),
     ]);
 }
@@ -45,7 +41,7 @@ fn append(bench: &mut Bench) {
         let mut comparison = bench
             .compare(&format!("append with token upkeep, {name} messages"))
             .floor_timed("to 10 messages", || append_to(&state, &small))
-            .differs("ours as well: what an append costs that has nothing to keep up")
+            .differs("ours too, with a short list: an append without a long history")
             .ours_timed("to the list", || append_to(&state, &list))
             .peer_timed("counting the list anew", || {
                 let start = Instant::now();
@@ -53,7 +49,7 @@ fn append(bench: &mut Bench) {
                 black_box(total);
                 start.elapsed()
             })
-            .differs("counts, and does not append")
+            .differs("counts and does not append")
             .goal(Goal::at_most_floor(1.3));
         if size == 10_000 {
             comparison = comparison.headline();
@@ -66,8 +62,8 @@ fn append(bench: &mut Bench) {
         .report();
 }
 
-/// The time of one append, without what the copy costs: making it, freeing it, and bringing
-/// it into the processor's cache.
+/// The time of one append, without the cost of the copy. The first appends are not timed: they
+/// bring the copy into the processor's cache.
 fn append_to(state: &StateManager, list: &Conversation) -> Duration {
     let mut list = list.clone();
     let messages: Vec<Message> = (0..2 * APPENDS).map(|n| chat(1_000_000 + n)).collect();
@@ -83,14 +79,13 @@ fn append_to(state: &StateManager, list: &Conversation) -> Duration {
 
 fn filled(state: &StateManager, size: usize) -> Conversation {
     let history: History = (0..size).map(chat).collect();
-    state.open(history).unwrap()
+    state.conversation(history).unwrap()
 }
 
 fn chat(n: usize) -> Message {
-    let text = "The quick brown fox jumps over the lazy dog, again and again. ";
     let mut message = match n % 2 {
-        0 => Message::user(text.repeat(3)),
-        _ => Message::assistant(text.repeat(6)),
+        0 => Message::user(sample::message(n, 200)),
+        _ => Message::assistant(sample::message(n, 400)),
     };
     message.id = Some(format!("m{n}"));
     message.timestamp = Some("2026-01-01T00:00:00Z".into());
@@ -103,8 +98,8 @@ fn trim(bench: &mut Bench) {
     for size in SIZES {
         let list = filled(&open, size);
         let all: Vec<Message> = list.iter().cloned().collect();
-        // Just over, so that a quarter of the messages goes.
-        let state = StateManager::new(list.tokens() - 1).answer_room(0);
+        // One token over the limit, so that a trim removes a quarter of the messages.
+        let state = StateManager::new(list.tokens() - 1).answer_tokens(0);
         let budget = state.low_water_mark();
         let mut peer = LangChain::start(bench, [all.as_slice()], budget);
         let mut comparison = bench
@@ -138,44 +133,41 @@ fn trim(bench: &mut Bench) {
 }
 
 const PLAIN: &str = "plain window, counting each time";
-const PARTS_CALLS: &str = "may part a tool call from its result";
+const PARTS_CALLS: &str = "can separate a tool call from its result";
 const LANGCHAIN: &str = "LangChain trim_messages, counts given";
-const LANGCHAIN_DIFFERS: &str =
-    "is told each message's tokens; may part a tool call from its result, as its default is";
+const LANGCHAIN_DIFFERS: &str = "gets the token count of each message; with its defaults it can separate a tool call from its \
+     result";
 
 fn counting(bench: &mut Bench) {
     let counter = OpenAiCounter::o200k();
-    let english = "In the beginning the agent reads the file, thinks and calls a tool. ".repeat(6);
-    let japanese =
-        "エージェントはファイルを読み、考えてから、必要な道具を呼び出します。".repeat(10);
-    let json = json!({"path": "/src/main.rs", "lines": [1, 250], "text": &english[..200]});
     let mut estimates = Vec::new();
     for (name, text) in [
-        ("English", english),
-        ("Japanese", japanese),
-        ("JSON", json.to_string()),
+        ("English", sample::english()),
+        ("Japanese", sample::japanese()),
+        ("JSON lines", sample::transcripts()[0]),
+        ("Rust source", sample::source()),
     ] {
-        let mut other = bench.outside("bpe-openai", Command::new("bpe_openai_peer").arg(&text));
+        let mut other = bench.outside("bpe-openai", Command::new("bpe_openai_peer").arg(text));
         let mut comparison = bench
             .compare(&format!(
                 "counting, {name}, {} bytes",
                 thousands(text.len())
             ))
             .ours("OpenAiCounter (tiktoken-rs)", || {
-                black_box(counter.count_text(black_box(&text)));
+                black_box(counter.count_text(black_box(text)));
             })
             .ours("Estimator", || {
-                black_box(Estimator.count_text(black_box(&text)));
+                black_box(Estimator.count_text(black_box(text)));
             })
-            .differs("estimates; a table below says how well");
+            .differs("an estimate; a table below shows its error");
         if let Some(other) = &mut other {
-            assert_eq!(other.ask("count"), counter.count_text(&text).to_string());
+            assert_eq!(other.ask("count"), counter.count_text(text).to_string());
             comparison = comparison
                 .peer_timed("bpe-openai", || other.time("32"))
-                .differs("the same counts; builds for most of a minute");
+                .differs("the same counts; its build takes most of a minute");
         }
         comparison.run();
-        let estimate = Estimator.count_text(&text) as f64 / counter.count_text(&text) as f64;
+        let estimate = Estimator.count_text(text) as f64 / counter.count_text(text) as f64;
         estimates.push((name, estimate));
     }
     let mut table = bench.table(
@@ -188,15 +180,19 @@ fn counting(bench: &mut Bench) {
     table.report();
 }
 
-/// What providers would say to the same trimmed conversations, and how long a trim takes.
+/// Whether providers accept the trimmed conversations, and the time of a trim.
 fn acceptance(bench: &mut Bench) {
     let count = if bench.is_smoke() { 20 } else { 1_000 };
     let conversations: Vec<Vec<Message>> = (0..count).map(agentic).collect();
     let budget = 3_000;
-    // All to the same budget: a limit of which the low-water mark is that budget.
-    let state = StateManager::new(budget * 4 / 3 + 4).answer_room(0);
+    // A limit whose low-water mark is the budget, so that all contenders trim to the same size.
+    let state = StateManager::new(budget * 4 / 3 + 4).answer_tokens(0);
     assert_eq!(state.low_water_mark(), budget);
-    let open = |messages: &Vec<Message>| state.open(messages.iter().cloned().collect()).unwrap();
+    let open = |messages: &Vec<Message>| {
+        state
+            .conversation(messages.iter().cloned().collect())
+            .unwrap()
+    };
     let lists: Vec<Conversation> = conversations.iter().map(open).collect();
     let peer = LangChain::start(bench, conversations.iter().map(Vec::as_slice), budget);
     let peer = peer.map(RefCell::new);
@@ -228,7 +224,7 @@ fn acceptance(bench: &mut Bench) {
             .peer_timed("the same with start_on=\"human\"", || {
                 peer.borrow_mut().trim(next(&mut d), "human")
             })
-            .differs("leaves only the prompt of a turn that is longer than the budget");
+            .differs("keeps only the prompt if a turn is longer than the budget");
     }
     comparison.run();
 
@@ -276,8 +272,8 @@ fn acceptance(bench: &mut Bench) {
     table.report();
 }
 
-/// In percent: lists that a provider refuses, lists with nothing but the prompt, and how much of
-/// the budget is used.
+/// In percent: lists that a provider refuses, lists with only the prompt, and the used part of the
+/// budget.
 fn judge(lists: impl ExactSizeIterator<Item = Vec<Message>>, budget: usize) -> [f64; 3] {
     let count = lists.len() as f64;
     let (mut refused, mut empty, mut used) = (0.0, 0.0, 0.0);
@@ -300,7 +296,7 @@ fn acceptable(messages: &[Message]) -> bool {
         && openai_request(messages).is_ok()
 }
 
-/// The oldest messages go, one by one, but for the prompt.
+/// Removes the oldest messages, except the prompt, until the rest fits.
 fn plain_window(messages: &[Message], budget: usize) -> Vec<Message> {
     let counts: Vec<usize> = messages
         .iter()
@@ -316,7 +312,8 @@ fn plain_window(messages: &[Message], budget: usize) -> Vec<Message> {
     kept.cloned().collect()
 }
 
-/// One in three is a single turn of many tool rounds, the others have several turns.
+/// The conversation of an agent. One in three is a single turn with many tool calls, the others have
+/// several turns.
 fn agentic(seed: usize) -> Vec<Message> {
     let mut random = seed as u64 * 2_654_435_761 + 1;
     let mut next = move |below: u64| {
@@ -325,7 +322,11 @@ fn agentic(seed: usize) -> Vec<Message> {
             .wrapping_add(1);
         (random >> 33) % below
     };
-    let words = |n: u64| "word ".repeat(n as usize + 1);
+    let mut number = seed * 1_000;
+    let mut words = move |count: u64| {
+        number += 1;
+        sample::message(number, 5 * (count as usize + 1))
+    };
     let mut list = vec![Message::system(words(30)), Message::user(words(20))];
     let mut calls = 0;
     while list.len() < 150 {
@@ -336,11 +337,8 @@ fn agentic(seed: usize) -> Vec<Message> {
         let first = calls;
         calls += 1 + next(3);
         let requests = (first..calls).map(|id| {
-            ToolCallRequest::new(
-                format!("c{id}"),
-                "read_file",
-                json!({"path": words(next(5))}),
-            )
+            let path = format!("src/{}/mod.rs", "module/".repeat(next(4) as usize));
+            ToolCallRequest::new(format!("c{id}"), "read_file", json!({"path": path}))
         });
         list.push(Message::assistant("").with_tool_calls(requests.collect()));
         for id in first..calls {
@@ -351,10 +349,10 @@ fn agentic(seed: usize) -> Vec<Message> {
     list
 }
 
-/// LangChain's trim_messages on lists that it was given, where it is installed.
+/// LangChain's trim_messages, if it is installed. It reads the lists from a file at its start.
 struct LangChain {
     peer: Outside,
-    /// Ours to delete when it has ended.
+    /// Deleted on drop, after the peer has ended.
     _data: tempfile::NamedTempFile,
 }
 

@@ -1,6 +1,6 @@
-//! exec-core beside raw child processes: what supervision costs, and how fast a stop is.
+//! exec-core beside raw child processes: the cost of supervision, and the time of a stop.
 //!
-//! The name of a part (`spawn`, `relay`, …) among the arguments runs that part alone.
+//! The name of a step (`spawn`, `relay`, …) among the arguments runs only that step.
 
 use std::cell::RefCell;
 use std::process::Command;
@@ -26,7 +26,8 @@ mod tree;
 use host::Host;
 use tree::SEVEN;
 
-const TO_THE_GROUP: &str = "TERM to the group: tools in sessions of their own are not in it";
+const TO_THE_GROUP: &str =
+    "sends TERM to the process group, which does not contain tools in sessions of their own";
 const GRACE: Duration = Duration::from_millis(300);
 
 fn main() {
@@ -47,7 +48,7 @@ fn main() {
     ]);
 }
 
-/// command-group in a host of a size, where it is built.
+/// command-group in a host of the given size, if it is built.
 fn command_group(bench: &mut Bench, host: &Host, megabytes: usize) -> Option<Outside> {
     let mut command = Command::new("command_group_peer");
     command.arg(host.workspace()).arg(megabytes.to_string());
@@ -67,7 +68,7 @@ fn stop(bench: &mut Bench, runtime: &Runtime) {
         .peer_timed("tokio::process, kill and wait: six live on", || {
             runtime.block_on(kill_one(&host))
         })
-        .differs("ends the launcher alone")
+        .differs("ends only the launcher")
         .goal(Goal::median_at_most_ms(20.0))
         .goal(Goal::p99_at_most_ms(100.0))
         .headline();
@@ -81,8 +82,8 @@ fn stop(bench: &mut Bench, runtime: &Runtime) {
                 peer.borrow_mut().time("stop-as-vibe-kanban")
             })
             .differs(
-                "INT, TERM and KILL to the group, two seconds after each, until the launcher has \
-                 ended; tools in sessions of their own are not in the group",
+                "sends INT, TERM and KILL to the process group, with two seconds after each, until \
+                 the launcher has ended; the group does not contain tools in sessions of their own",
             );
     }
     comparison.run();
@@ -90,7 +91,7 @@ fn stop(bench: &mut Bench, runtime: &Runtime) {
 
 fn stop_stubborn(bench: &mut Bench, runtime: &Runtime) {
     let ladder = StopLadder::kill_at_once().then(StopAction::Terminate, GRACE);
-    // What is ignored is inherited: none of the tree's shells and sleeps heeds TERM.
+    // Child processes inherit an ignored signal: no process of the tree reacts to TERM.
     let stubborn = format!("trap '' TERM{SEVEN}");
     let host = Host::new(&stubborn, |builder| builder.stop_ladder(ladder.clone()));
     bench

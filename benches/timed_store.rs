@@ -1,11 +1,12 @@
-//! timed-store beside the raw system calls, SQLite, redb, and the specification done literally.
+//! timed-store beside raw system calls, SQLite, redb, and a literal implementation of the
+//! specification.
 //!
-//! A 'fresh handle' is what a short-lived command has: it opens, does one thing, and ends.
+//! A fresh handle is the case of a short-lived command: open, one operation, close.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use benches::{Bench, Goal, Row, Step, scratch, thousands};
+use benches::{Bench, Goal, Row, Step, sample, scratch, thousands};
 use tempfile::TempDir;
 use timed_store::blocking::TimedStorage;
 use timed_store::{Durability, LockPolicy, SessionId};
@@ -17,16 +18,14 @@ mod peers;
 
 use peers::{Literal, Raw, Redb, Sqlite, SqliteHandle};
 
-const ME: &str = "session-0";
-const VALUE: &str = "operator-0";
+const ME: &str = "w0t0p0:6BC70640-E45D-4C47-8A7E-000000000000";
 
-const OPENS: &str = "opens a database and closes it, as a command has to";
-const KEPT: &str = "keeps its connection open, which a short-lived command cannot";
+const OPENS: &str = "opens and closes a database, like a short-lived command";
+const KEPT: &str = "keeps its connection open, which a short-lived command cannot do";
 const ONE_PROCESS: &str = "refuses a second process while it is open";
-const LITERAL: &str =
-    "writes in place: a kill tears the file, and leaves a lock file that somebody has to steal";
+const LITERAL: &str = "writes in place: a kill leaves a torn file and a stale lock file";
 const WHOLE_FILE: &str = "each operation reads and checks the whole file, because any entry may \
-     have expired; an index leads to one row";
+     have expired; the index of a database finds one row";
 
 fn main() {
     if crowd::is_member() {
@@ -35,8 +34,9 @@ fn main() {
     let bench = Bench::from_args("timed-store");
     let length = crowd::length(&bench).as_secs_f64();
     bench.steps(vec![
-        Step::new("restore", 4, 2.0, |bench| {
-            over_sizes(bench, "restore", restore)
+        Step::new("restore", 5, 2.0, |bench| {
+            over_sizes(bench, "restore", restore);
+            restore_names(bench);
         }),
         Step::new("store", 4, 2.0, |bench| over_sizes(bench, "store", store)),
         Step::new("store-durably", 4, 2.0, |bench| {
@@ -47,7 +47,7 @@ fn main() {
     ]);
 }
 
-/// One comparison for each size, and how its figures grow.
+/// One comparison for each size, and the figures over the sizes.
 fn over_sizes(bench: &mut Bench, name: &str, compare: fn(&mut Bench, usize) -> Vec<Row>) {
     let runs: Vec<_> = sizes(bench)
         .iter()
@@ -64,7 +64,7 @@ pub(crate) fn sizes(bench: &Bench) -> &'static [usize] {
     }
 }
 
-/// The smallest size and the largest that the crate is meant for are in the chart.
+/// The chart shows the smallest size and the largest that the crate is designed for.
 fn run(comparison: benches::Comparison<'_>, size: usize) -> Vec<Row> {
     if size == 10 || size == 1_000 {
         comparison.headline().run()
@@ -74,6 +74,7 @@ fn run(comparison: benches::Comparison<'_>, size: usize) -> Vec<Row> {
 }
 
 fn restore(bench: &mut Bench, size: usize) -> Vec<Row> {
+    let own = value_of(0);
     let places = Places::new(size);
     let (raw, literal) = (
         Raw::new(places.file()),
@@ -84,28 +85,46 @@ fn restore(bench: &mut Bench, size: usize) -> Vec<Row> {
     let comparison = bench
         .compare(&format!("restore, {} entries", thousands(size)))
         .floor("open, lock, read, parse own entry", || {
-            assert_eq!(raw.restore().as_deref(), Some(VALUE));
+            assert_eq!(raw.restore().as_deref(), Some(&*own));
         })
         .differs("parses by serde_json; does not look whether another entry has expired")
         .ours("restore, fresh handle", || {
             let store = places.open(Durability::Process);
-            assert_eq!(store.restore().unwrap().as_deref(), Some(VALUE));
+            assert_eq!(store.restore().unwrap().as_deref(), Some(&*own));
         })
         .peer("the specification literally", || {
-            assert_eq!(literal.restore().as_deref(), Some(VALUE));
+            assert_eq!(literal.restore().as_deref(), Some(&*own));
         })
         .differs(LITERAL)
         .peer("SQLite, fresh handle", || {
-            assert_eq!(sqlite.connect().restore(), VALUE);
+            assert_eq!(sqlite.connect().restore(), own);
         })
         .differs(OPENS)
-        .peer("SQLite, handle kept", || assert_eq!(kept.restore(), VALUE))
+        .peer("SQLite, handle kept", || assert_eq!(kept.restore(), own))
         .differs(KEPT)
-        .peer("redb, fresh handle", || assert_eq!(redb.restore(), VALUE))
+        .peer("redb, fresh handle", || assert_eq!(redb.restore(), own))
         .differs(ONE_PROCESS)
         .goal(Goal::at_most_floor(1.2))
         .goal(Goal::peer_at_least("SQLite, fresh handle", 10.0).limited_by(WHOLE_FILE));
     run(comparison, size)
+}
+
+/// The best case: values without characters that JSON escapes.
+fn restore_names(bench: &mut Bench) {
+    let size = *sizes(bench).last().unwrap_or(&10).min(&1_000);
+    let places = Places::with_values(size, |at| format!("operator-{at}"));
+    let raw = Raw::new(places.file());
+    bench
+        .compare(&format!("restore, {} entries, names only", thousands(size)))
+        .floor("open, lock, read, parse own entry", || {
+            assert_eq!(raw.restore().as_deref(), Some("operator-0"));
+        })
+        .differs("parses by serde_json; does not look whether another entry has expired")
+        .ours("restore, fresh handle", || {
+            let store = places.open(Durability::Process);
+            assert_eq!(store.restore().unwrap().as_deref(), Some("operator-0"));
+        })
+        .run();
 }
 
 fn store(bench: &mut Bench, size: usize) -> Vec<Row> {
@@ -127,7 +146,7 @@ fn store(bench: &mut Bench, size: usize) -> Vec<Row> {
         .peer("lock, read, parse, tempfile::persist", || {
             persist.persist(ME, &value());
         })
-        .differs("keeps no unknown fields and removes nothing that has expired")
+        .differs("drops unknown fields and does not remove expired entries")
         .peer("the specification literally", || literal.store(&value()))
         .differs(LITERAL)
         .peer("SQLite NORMAL, fresh handle", || {
@@ -175,27 +194,38 @@ fn store_durably(bench: &mut Bench, size: usize) -> Vec<Row> {
         .peer("redb, fresh handle", || redb.store(&value(), true))
         .differs(ONE_PROCESS)
         .goal(fresh.limited_by(
-            "the whole file is written: for the largest one the raw calls alone take longer",
+            "the whole file is written; for the largest file the raw calls alone take longer",
         ))
         .goal(commits.limited_by(
-            "a new file and its name are two journal commits; a log that is kept open is written \
-             over in place and needs none. Without the folder's sync it would be one, a fifth \
-             less in time, but then the name would be safe by ext4's habits only",
+            "a new file and its name are two commits of the file system's journal; a log that \
+             stays open is overwritten in place and needs none. Without the sync of the folder it \
+             would be one commit and take a fifth less time, but the durability of the name would \
+             depend on ext4",
         ));
     run(comparison, size)
 }
 
-/// Two databases, because closing the last connection to one is much of what a fresh handle
-/// costs.
+/// Two databases, because a fresh handle must close the last connection to its database: that is
+/// much of its cost.
 fn sqlites(places: &Places, synchronous: &'static str, size: usize) -> (Sqlite, SqliteHandle) {
     let fill = |name| Sqlite::fill(&places.path(name), synchronous, size);
     (fill("fresh.db"), fill("kept.db").connect())
 }
 
-/// Another one each time: storing what is there already writes nothing.
+/// A new value in each call: a store of an unchanged value writes nothing.
 pub(crate) fn value() -> String {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    format!("operator-{}", COUNT.fetch_add(1, Ordering::Relaxed))
+    static COUNT: AtomicUsize = AtomicUsize::new(1);
+    value_of(COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The value of an entry: an operator and its task.
+pub(crate) fn value_of(number: usize) -> String {
+    format!("operator-{number}: {}", sample::message(number, 48))
+}
+
+/// A session id in the form of a terminal.
+pub(crate) fn session_of(number: usize) -> String {
+    format!("w0t{number}p0:6BC70640-E45D-4C47-8A7E-{number:012X}")
 }
 
 /// A folder with a filled store in it.
@@ -206,21 +236,26 @@ pub(crate) struct Places {
 
 impl Places {
     pub(crate) fn new(size: usize) -> Self {
+        Self::with_values(size, value_of)
+    }
+
+    fn with_values(size: usize, value: impl Fn(usize) -> String) -> Self {
         let folder = scratch();
         let file = folder.path().join("state.json");
         let places = Self { file, folder };
-        // One by the store itself, which makes the side file; the others in the same form.
+        // The store writes one entry and its lock file; the other entries get the same form.
         places
             .open(Durability::Process)
-            .store(&VALUE.to_owned())
+            .store(&"VALUE".to_owned())
             .unwrap();
         let text = std::fs::read_to_string(&places.file).unwrap();
         let line = text.lines().nth(1).unwrap().to_owned();
         let entry = |at: usize| {
-            line.replace(ME, &format!("session-{at}"))
-                .replace(VALUE, &format!("operator-{at}"))
+            let value = serde_json::to_string(&value(at)).unwrap();
+            line.replace(ME, &session_of(at))
+                .replace("\"VALUE\"", &value)
         };
-        // The own entry stands in the middle, for those who stop when they have found it.
+        // The own entry is in the middle: some contenders stop reading when they have found it.
         let lines: Vec<String> = (0..size).map(|at| entry((at + size / 2) % size)).collect();
         std::fs::write(
             &places.file,

@@ -1,6 +1,6 @@
-//! tmux-bus beside the polling of its specification and, where it is installed, libtmux.
+//! tmux-bus beside the polling of its specification and, if it is installed, libtmux.
 //!
-//! The programs in the panes are this binary, started again.
+//! The program in the panes is this binary.
 
 #[path = "tmux_bus/bare.rs"]
 mod bare;
@@ -15,19 +15,15 @@ mod polling;
 #[path = "tmux_bus/programs.rs"]
 mod programs;
 
-use std::{
-    fs,
-    io::{BufRead, BufReader, Read, Write, stdin, stdout},
-    path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use benches::{Bench, Figure, Goal, Outside, Step, python, resident_kib};
-use rustix::{
-    termios::{OptionalActions, tcgetattr, tcsetattr},
-    time::{ClockId, clock_gettime},
-};
+use benches::{Bench, Figure, Goal, Outside, Step, python, resident_kib, sample};
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 use tmux_bus::{AnswerEnd, Launch, PaneId, PaneIo, ResponseOptions, Server};
 use tokio::runtime::Runtime;
@@ -52,7 +48,7 @@ fn main() {
         .is_ok_and(|output| output.status.success());
     assert!(
         found,
-        "this bench needs tmux 3.2 or newer: `apt install tmux` or `brew install tmux`"
+        "this bench needs tmux 3.2 or newer: `scripts/setup tmux` installs it"
     );
     let bench = Bench::from_args("tmux-bus");
     let exact = 0.04 * exact_messages(&bench) as f64;
@@ -65,7 +61,7 @@ fn main() {
     ]);
 }
 
-/// libtmux on a server, where it is installed.
+/// libtmux with a server, if it is installed.
 fn libtmux(bench: &mut Bench, panes: &Panes) -> Option<Outside> {
     bench.outside("libtmux", python("libtmux_peer.py").arg(&panes.socket))
 }
@@ -76,7 +72,7 @@ fn printed_at(answer: &str) -> i128 {
     words[at + 1].parse().unwrap()
 }
 
-/// Not random enough for anything but the phase of a poll.
+/// A number below `below`, random enough to vary the phase of a poll.
 fn micros(number: u64, below: u64) -> u64 {
     (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) % below
 }
@@ -107,7 +103,7 @@ fn latency(bench: &mut Bench) {
                 interval,
             )))
         })
-        .differs("looks each 500 ms, and sees only what stands on the screen then: an answer that has scrolled off is never seen")
+        .differs("captures the screen every 500 ms; an answer that has scrolled off is never seen")
         .goal(Goal::median_at_most_ms(0.5))
         .goal(Goal::p99_at_most_ms(5.0))
         .goal(Goal::peer_at_least("the specification's polling", 100.0))
@@ -119,12 +115,12 @@ fn latency(bench: &mut Bench) {
                 let wait = micros(c, 500_000);
                 libtmux.time(&format!("ask {wait} {c} {}", interval.as_secs_f64()))
             })
-            .differs("as the specification's polling, by a Python library");
+            .differs("like the polling of the specification, with a Python library");
     }
     comparison.run();
 }
 
-/// How soon the end of a program is noticed by who waits for it.
+/// The time from the end of a program to the error of the pending request.
 fn ends(bench: &mut Bench) {
     let rounds = if bench.is_smoke() { 1 } else { 20 };
     bench.progress("ends of programs");
@@ -160,7 +156,7 @@ fn ends(bench: &mut Bench) {
 
 fn round_trips(bench: &mut Bench) {
     bench.progress("round trips, by slices in turn");
-    // Each on a server of its own, so that nobody is told of another's output.
+    // One server for each contender, so that none receives the output of another.
     let [ours, mut same, mut only, mut theirs, mut python] =
         [(); 5].map(|()| Panes::start("replier", 1));
     let (mut same, mut only) = (Bare::attach(&mut same), Bare::attach(&mut only));
@@ -179,7 +175,7 @@ fn round_trips(bench: &mut Bench) {
             Duration::ZERO,
         );
     };
-    // Each at its full pace, by slices in turn.
+    // Each contender runs without pauses for a slice of time, in turn.
     let slice = Duration::from_millis(if bench.is_smoke() { 20 } else { 100 });
     let rounds = if bench.is_smoke() { 1 } else { 10 };
     let mut rates = [(0, 0.0); 4];
@@ -211,7 +207,7 @@ fn round_trips(bench: &mut Bench) {
     let rate = |(trips, seconds): (u64, f64)| trips as f64 / seconds;
     let [ours, same, only, theirs] = rates.map(rate);
     let limit = format!(
-        "tmux itself: with the same commands a bare client reaches {same:.0} in the same run (ours / floor {:.2}), with the bare paste {only:.0}",
+        "tmux itself: a bare client with the same commands reaches {same:.0} in the same run (ours / floor {:.2}), with only the paste {only:.0}",
         same / ours,
     );
     let goal = Goal::at_least(2_000.0).limited_by(&limit);
@@ -221,12 +217,12 @@ fn round_trips(bench: &mut Bench) {
             "a bare control client, only the paste",
             [Figure::from(only)],
         )
-        .differs("one command: it does not look at the pane, nor whether its program lives")
+        .differs("a single command: checks neither the pane nor whether its program is alive")
         .floor(
             "a bare control client, the same commands",
             [Figure::from(same)],
         )
-        .differs("checks nothing that comes back")
+        .differs("does not check the answers of tmux")
         .ours(
             "send_message, get_response",
             [Figure::from(ours).goal(goal)],
@@ -248,7 +244,7 @@ fn add(sum: (u64, f64), more: (u64, f64)) -> (u64, f64) {
     (sum.0 + more.0, sum.1 + more.1)
 }
 
-/// How many round trips all panes make at once, and in how many seconds.
+/// The number of round trips of all panes at once, and the seconds that they took.
 fn many(panes: &Panes, time: Duration) -> (u64, f64) {
     let start = Instant::now();
     let trips = panes.runtime.block_on(async {
@@ -291,33 +287,33 @@ fn sends(bench: &mut Bench) {
         );
         took
     };
-    // Of each, 15 ms are waited on purpose: a return that follows its paste at once is taken for a part
-    // of it by programs that read single bytes.
+    // Each send includes a deliberate wait of 15 ms: a program that reads single bytes takes a carriage
+    // return directly after a paste as part of the paste.
     for (name, length, goal) in [
         ("10 B", 10, None),
         ("10 KB", 10 << 10, None),
         ("1 MB", 1 << 20, Some(60.0)),
     ] {
-        let mut seed = 0;
+        let mut number = 0;
         let mut next = || {
-            seed += 1;
-            text(length, seed)
+            number += 1;
+            sample::message(number, length)
         };
         let mut comparison = bench.compare(&format!(
             "a message of {name} is sent, received and answered"
         ));
         comparison = comparison
             .ours_timed("send_message, get_response", || deliver(&next()))
-            .differs("15 ms of it wait on purpose, for the paste to settle");
+            .differs("includes a deliberate wait of 15 ms after the paste");
         if let Some(ms) = goal {
             comparison = comparison.goal(Goal::median_at_most_ms(ms)).headline();
         }
         comparison.run();
     }
-    // `deliver` stops the bench at the first difference.
+    // `deliver` panics at the first difference.
     let rounds = exact_messages(bench);
     for seed in 0..rounds {
-        deliver(&text(1 << 20, seed));
+        deliver(&hostile(1 << 20, seed));
     }
     let goal = Some(Goal::at_least(rounds as f64));
     bench.figure(
@@ -336,8 +332,8 @@ fn exact_messages(bench: &Bench) -> u64 {
     }
 }
 
-/// Text with all that a terminal or tmux could take for its own.
-fn text(length: usize, seed: u64) -> String {
+/// Text with sequences that have a meaning for a shell, tmux or a terminal.
+fn hostile(length: usize, seed: u64) -> String {
     let line = format!("{seed:08x} 日本語 🎌 \"$HOME\" `x` \\ ; #{{pane_id}} \t\n");
     let mut text = line.repeat(length / line.len() + 1);
     let mut end = length;

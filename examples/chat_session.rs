@@ -1,6 +1,6 @@
-//! A long conversation with tool calls under a small token limit: watch the window move, the
-//! summary grow and fold, the session go on in another process, and the whole history go to
-//! long-term memory when it is reset.
+//! A long conversation with tool calls under a small token limit. It shows how the view is
+//! trimmed, how the summary grows, how another process continues the session, and how a reset
+//! moves the whole history to long-term memory.
 //!
 //! ```sh
 //! cargo run -p examples --example chat_session -- --dir /tmp/chat --session demo --limit 600
@@ -8,14 +8,14 @@
 //! cargo run -p examples --example chat_session -- --dir /tmp/chat --session demo --limit 600 --reset
 //! ```
 //!
-//! Each run takes twelve turns of the session, the last four of them in a process of its own
-//! (this program again); run it again and it goes on where it was. The assistant is scripted,
-//! so it needs no model. Everything is in `--dir`: `snapshots/` holds the sessions,
-//! `memory.jsonl` is the long-term memory.
+//! Each run adds twelve turns to the session, the last four of them in a second process (this
+//! program again). The next run continues the session. The assistant is scripted, so no model is
+//! needed. All files are in `--dir`: the sessions in `snapshots/`, the long-term memory in
+//! `memory.jsonl`.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "printing is what a command is for"
+    reason = "a command-line program prints"
 )]
 
 use std::path::PathBuf;
@@ -41,22 +41,22 @@ const PROMPT: &str = "You are a careful assistant. Use the tools, answer briefly
 #[derive(Clone, Parser)]
 #[command(name = "chat_session")]
 struct Arguments {
-    /// Everything is stored in here
+    /// The folder for all files
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Which session; it is created if there is none
+    /// The session; it is created if it does not exist
     #[arg(long, value_name = "ID")]
     session: SessionId,
-    /// How many tokens the model takes, the answer included
+    /// The context window of the model, including its answer
     #[arg(long, value_name = "TOKENS", default_value_t = 600)]
     limit: usize,
-    /// End the conversation, hand it to long-term memory, and begin another
+    /// Move the conversation to long-term memory and begin a new one
     #[arg(long)]
     reset: bool,
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
-    /// Take this many turns, and start no other process
+    /// Take this many turns and start no second process
     #[arg(long, hide = true)]
     turns: Option<usize>,
 }
@@ -70,8 +70,8 @@ async fn run(arguments: Arguments) -> Result<()> {
     let storage = FileStorage::open(arguments.dir.join("snapshots")).await?;
     let memory = JsonLinesEngine::new(arguments.dir.join("memory.jsonl"));
     let state = StateManager::new(arguments.limit)
-        .answer_room(arguments.limit / 8)
-        .summary_room(arguments.limit / 6);
+        .answer_tokens(arguments.limit / 8)
+        .summary_tokens(arguments.limit / 6);
     let sessions = SessionManager::new(Arc::new(storage), state)
         .memory(memory)
         .summarizer(FirstWords);
@@ -81,15 +81,15 @@ async fn run(arguments: Arguments) -> Result<()> {
     }
     let id = &arguments.session;
     let mut session = match sessions.get(id).await {
-        Err(agent_snapshot::Error::UnknownSession { .. }) => {
+        Err(agent_snapshot::conversation::Error::UnknownSession { .. }) => {
             sessions.create_as(id, USER, Some(PROMPT)).await?
         }
         found => found?,
     };
-    // Whoever held the session before may have died in the middle of a tool call.
+    // The process before this one may have died during a tool call.
     for call in session.abort_open_calls() {
         eprintln!(
-            "the call {} was never answered; it counts as aborted",
+            "note: the tool call {} has no result and is marked as aborted",
             call.name
         );
     }
@@ -106,27 +106,21 @@ async fn run(arguments: Arguments) -> Result<()> {
         take_turn(&sessions, &mut session, show).await?;
     }
     if arguments.turns.is_none() {
-        // Nothing of the session is in this process: any other can take the next turn.
+        // The session is in storage, not in this process: any process can take the next turn.
         let mut other = Command::new(std::env::current_exe()?);
         other.arg("--dir").arg(&arguments.dir);
         other.args(["--session", id.as_str()]);
         other.args(["--limit", &arguments.limit.to_string()]);
         other.args(["--turns", &IN_ANOTHER_PROCESS.to_string()]);
         other.args(arguments.json.then_some("--json"));
-        if show {
-            println!("      … the next turns are taken by another process");
-            other
-                .status()?
-                .success()
-                .then_some(())
-                .ok_or("the other process failed")?;
+        let status = if show {
+            println!("      … a second process takes the next turns");
+            other.status()?
         } else {
-            other
-                .output()?
-                .status
-                .success()
-                .then_some(())
-                .ok_or("the other process failed")?;
+            other.output()?.status
+        };
+        if !status.success() {
+            return Err(format!("the second process ended with {status}").into());
         }
         report(&arguments, &sessions).await?;
     }
@@ -135,7 +129,7 @@ async fn run(arguments: Arguments) -> Result<()> {
 
 /// A user message, a tool call with its result, and the answer.
 async fn take_turn(sessions: &SessionManager, session: &mut Session, show: bool) -> Result<()> {
-    let number = sessions.full_history(session.id()).await?.len() / 4 + 1;
+    let number = sessions.stream(session.id()).await?.len() / 4 + 1;
     let city = [
         "Sapporo", "Sendai", "Tokyo", "Nagoya", "Kyoto", "Osaka", "Fukuoka",
     ][number % 7];
@@ -155,7 +149,7 @@ async fn take_turn(sessions: &SessionManager, session: &mut Session, show: bool)
     let committed = session.commit().await?;
     let mut happened = String::new();
     if committed.trimmed.messages > 0 {
-        happened = format!("{} messages left the window", committed.trimmed.messages);
+        happened = format!("{} messages trimmed", committed.trimmed.messages);
         happened += match committed.summary {
             SummaryOutcome::Made => ", summarised",
             _ => "",
@@ -171,7 +165,7 @@ async fn take_turn(sessions: &SessionManager, session: &mut Session, show: bool)
 
 async fn report(arguments: &Arguments, sessions: &SessionManager) -> Result<()> {
     let session = sessions.get(&arguments.session).await?;
-    let full = sessions.full_history(&arguments.session).await?.len();
+    let full = sessions.stream(&arguments.session).await?.len();
     let conversation = session.conversation();
     let (view, tokens) = (conversation.iter().count(), conversation.tokens());
     let summary = conversation
@@ -185,16 +179,16 @@ async fn report(arguments: &Arguments, sessions: &SessionManager) -> Result<()> 
         });
         println!("{result}");
     } else {
-        println!("\n{view} messages are in view, {full} in the full history.");
+        println!("\n{view} messages in view, {full} in the full history");
         if let Some(summary) = summary {
-            println!("The model also sees: {summary}");
+            println!("Summary: {summary}");
         }
     }
     Ok(())
 }
 
 async fn reset(arguments: &Arguments, sessions: &SessionManager) -> Result<()> {
-    let full = sessions.full_history(&arguments.session).await?.len();
+    let full = sessions.stream(&arguments.session).await?.len();
     let session = sessions.reset(&arguments.session).await?;
     let prompt = session
         .messages()
@@ -208,15 +202,15 @@ async fn reset(arguments: &Arguments, sessions: &SessionManager) -> Result<()> {
         println!("{result}");
     } else {
         println!(
-            "{full} messages went to {}",
+            "{full} messages moved to {}",
             arguments.dir.join("memory.jsonl").display()
         );
-        println!("The new conversation begins with:\n{prompt}");
+        println!("System prompt of the new conversation:\n{prompt}");
     }
     Ok(())
 }
 
-/// Where a model would summarise, this keeps how each question began.
+/// Stands in for a model that summarises: keeps the beginning of each question.
 struct FirstWords;
 
 #[async_trait]
@@ -233,9 +227,9 @@ impl Summarizer for FirstWords {
             let text = message.content.as_deref().unwrap_or_default();
             topics.extend(text.split(':').next().map(str::to_owned));
         }
-        // A long turn may have been cut in two, and its question be seen twice.
+        // A long turn can be trimmed in two steps; its question then comes twice.
         topics.dedup();
-        // The newest are worth the most.
+        // Bounded: only the newest topics stay.
         let skip = topics.len().saturating_sub(12);
         Ok(topics[skip..].join("; "))
     }

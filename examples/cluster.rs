@@ -1,5 +1,5 @@
-//! The orchestrator of the specification: five agents in tmux panes that talk to each other,
-//! and are understood by the markers in their answers.
+//! The orchestrator of the specification: five agents in tmux panes send messages to each other.
+//! A marker in each answer shows that the answer is complete.
 //!
 //! ```sh
 //! cargo run -p examples --example cluster -- --config examples/config/cc-cluster.yaml start
@@ -8,16 +8,16 @@
 //! cargo run -p examples --example cluster -- --config examples/config/cc-cluster.yaml stop
 //! ```
 //!
-//! No command needs the process that started the cluster: where it runs follows from the
-//! configuration file, what was said is in `logs/messages.jsonl` of its `work_dir`. An agent for
-//! which the file has no `command` is Claude Code, or where that is not installed the bundled
-//! scripted agent; `--agents` chooses.
+//! The cluster outlives the process that started it: each command finds it by the configuration
+//! file. The message log is `logs/messages.jsonl` in the `work_dir`. An agent without a `command`
+//! in the file is Claude Code or, where `claude` is not installed, the bundled scripted agent;
+//! `--agents` selects another one.
 //!
 //! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong arguments.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "printing is what a command is for"
+    reason = "a command-line program prints"
 )]
 
 use std::path::PathBuf;
@@ -29,19 +29,19 @@ use examples::{Result, pane_agent, report, scripted_agent};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use tmux_bus::{
-    AgentStatus, ClusterBuilder, ClusterConfig, ClusterManager, LogFilter, MessageLog,
-    MessageLogger, ProcessConfig, Server,
+    AgentConfig, AgentStatus, ClusterBuilder, ClusterConfig, ClusterManager, LogFilter, MessageLog,
+    MessageLogger, Server,
 };
 
-/// Runs agents in tmux panes and lets them talk to each other.
+/// Runs agents in tmux panes and sends messages between them.
 #[derive(Parser)]
 #[command(name = "cluster")]
 struct Arguments {
-    /// The cluster's configuration
+    /// The configuration of the cluster
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// What the agents without a `command` are: `scripted` or the label of a profile, such as
-    /// `claude-code` [default: claude-code where claude is on PATH, else scripted]
+    /// The program of the agents without a `command`: `scripted`, or the label of a profile such
+    /// as `claude-code` [default: claude-code if claude is on PATH, else scripted]
     #[arg(long, global = true, value_name = "LABEL")]
     agents: Option<String>,
     /// Print the result as one JSON object
@@ -55,19 +55,19 @@ struct Arguments {
 enum Command {
     /// Start all agents
     Start,
-    /// Show the agents
+    /// Show the state of each agent
     Status,
-    /// Ask an agent as the user, and print its answer
+    /// Ask an agent as the user and print its answer
     Ask { to: String, text: String },
-    /// Send a message from one agent to another, without waiting for the answer
+    /// Send a message from one agent to another without waiting for the answer
     Send {
         from: String,
         to: String,
         text: String,
     },
-    /// Show what was said
+    /// Show the message log
     Logs,
-    /// End all agents and everything that they have started
+    /// Stop all agents and every process that they have started
     Stop,
 }
 
@@ -117,11 +117,14 @@ async fn run(arguments: Arguments) -> Result<()> {
         Command::Logs => {
             let path = log_file(&config);
             let log = match path.exists() {
-                true => MessageLog::read(&path, &LogFilter::default())?,
+                true => MessageLog::load(&path, &LogFilter::default())?,
                 false => MessageLog::default(),
             };
             for line in &log.skipped {
-                eprintln!("note: line {} is no message: {}", line.line, line.reason);
+                eprintln!(
+                    "note: line {} of the log is not a message: {}",
+                    line.line, line.reason
+                );
             }
             let lines = log.entries.iter().map(|entry| {
                 let (from, to, kind) = (&entry.from_agent, &entry.to_agent, &entry.message_type);
@@ -132,7 +135,8 @@ async fn run(arguments: Arguments) -> Result<()> {
             print(json!({"log": path, "entries": log.entries}), text);
         }
         Command::Stop => {
-            // By the session alone: also one whose start was interrupted is ended.
+            // Finds the server by its session, so that it also stops a cluster whose start was
+            // interrupted.
             let server = Server::builder(&config.session_name).key(&config.path);
             let stopped = match server.attach().await {
                 Ok(server) => {
@@ -168,7 +172,7 @@ async fn attach(config: ClusterConfig) -> Result<ClusterManager> {
     let path = config.path.clone();
     builder(config).attach().await.map_err(|error| match error {
         tmux_bus::Error::NotRunning { .. } => format!(
-            "the cluster does not run; start it with: cluster --config {} start",
+            "the cluster is not running; start it with: cluster --config {} start",
             path.display()
         )
         .into(),
@@ -176,19 +180,19 @@ async fn attach(config: ClusterConfig) -> Result<ClusterManager> {
     })
 }
 
-/// Says what runs in the panes of those agents for which the file does not.
+/// Fills in the command of each agent for which the file names none.
 fn with_commands(mut config: ClusterConfig, chosen: Option<&str>) -> Result<ClusterConfig> {
     for warning in &config.warnings {
         eprintln!("note: {warning}");
     }
     let open = config.agents.iter_mut().filter(|a| a.command.is_none());
-    let open: Vec<&mut ProcessConfig> = open.collect();
+    let open: Vec<&mut AgentConfig> = open.collect();
     let label = match chosen {
         Some(label) => label,
-        None if open.is_empty() || on_path("claude") => "claude-code",
+        None if open.is_empty() || examples::on_path("claude") => "claude-code",
         None => {
             eprintln!(
-                "note: claude is not on PATH, so the agents are the bundled scripted one (--agents chooses)"
+                "note: claude is not on PATH: using the bundled scripted agent (see --agents)"
             );
             "scripted"
         }
@@ -196,10 +200,11 @@ fn with_commands(mut config: ClusterConfig, chosen: Option<&str>) -> Result<Clus
     for agent in open {
         let personality = agent.personality_prompt_path.to_string_lossy();
         let prompt = format!("\"$(cat {})\"", pane_agent::quoted(&personality));
-        // Only claude takes a system prompt; the others get their personality as the first message.
+        // Only claude has an option for a system prompt; the others get their personality as the
+        // first message.
         agent.command = match label {
             "scripted" => Some(pane_agent::command(&agent.marker)?),
-            // What tmux-bus starts if it is told nothing else.
+            // The default command of tmux-bus.
             "claude-code" => None,
             "codex" => Some(format!("exec codex {prompt}")),
             "gemini" => Some(format!("exec gemini --prompt-interactive {prompt}")),
@@ -207,20 +212,15 @@ fn with_commands(mut config: ClusterConfig, chosen: Option<&str>) -> Result<Clus
             "cursor" => Some(format!("exec cursor-agent {prompt}")),
             other => {
                 let known = "scripted, claude-code, codex, gemini, opencode, cursor";
-                return Err(format!("there is no agent `{other}`; known are {known}").into());
+                return Err(format!("unknown agent `{other}`; known: {known}").into());
             }
         };
     }
     Ok(config)
 }
 
-fn on_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
-}
-
-/// The agents, as JSON and as a table.
-async fn status(cluster: &ClusterManager) -> tmux_bus::Result<(Value, String)> {
+/// The state of all agents, as JSON and as a table.
+async fn status(cluster: &ClusterManager) -> Result<(Value, String)> {
     let status = cluster.status().await?;
     let attach = format!("tmux -S {} attach", status.socket.display());
     let rows = status.agents.iter().map(|agent| {
@@ -255,7 +255,7 @@ async fn status(cluster: &ClusterManager) -> tmux_bus::Result<(Value, String)> {
 
 fn state(agent: &AgentStatus) -> String {
     match (agent.exit, agent.busy) {
-        (Some(exit), _) => format!("ended, {exit}"),
+        (Some(exit), _) => format!("ended: {exit}"),
         (None, true) => "busy".to_owned(),
         (None, false) => "idle".to_owned(),
     }
@@ -271,7 +271,7 @@ fn milliseconds(at: SystemTime) -> Option<u64> {
     u64::try_from(since.as_millis()).ok()
 }
 
-/// Shown on a terminal only.
+/// A spinner on standard error; invisible if that is not a terminal.
 fn spinner(message: String) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(message);
     bar.enable_steady_tick(Duration::from_millis(100));

@@ -1,6 +1,6 @@
-//! An agent is killed with SIGKILL in the middle of its work, twice, and comes back knowing
-//! everything: its tick, its conversation, the events that wait, the tool that may have run,
-//! and the reply that was saved but never sent.
+//! An agent is killed twice with SIGKILL while it works. After each restart its state is complete:
+//! the tick, the conversation, the pending events, the tool call whose outcome is unknown, and the
+//! reply that was saved but not sent.
 //!
 //! ```sh
 //! cargo run -p examples --example crash_recovery -- --storage file
@@ -8,48 +8,49 @@
 //! cargo run -p examples --example crash_recovery -- --storage redis    # starts a private redis-server
 //! ```
 //!
-//! The agent is a process of its own (this program again, as `worker`). It works through three
-//! tasks: each runs a tool, which appends a line to `work.log`, and sends a reply. To make the
-//! two moments repeatable, the worker waits there to be killed: right after the tool of the
-//! second task, before anything of it is saved, and right after the save of the third, before
-//! its reply is sent. At the end each tool ran once and each reply arrived once.
+//! The agent is a separate process (this program again, with `--worker`). It has three tasks; each
+//! runs a tool, which appends a line to `work.log`, and sends a reply. So that the two crashes
+//! happen at the same points in each run, the worker waits there to be killed: after the tool of
+//! the second task, before its result is saved; and after the third task is saved, before its
+//! reply is sent. At the end each tool has run once and each reply has arrived once.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "printing is what a command is for"
+    reason = "a command-line program prints"
 )]
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentState, Event, Reply, open_storage};
 use clap::{Parser, ValueEnum};
-use examples::redis_server::RedisServer;
+use examples::redis_server::{RedisServer, SyncLog};
 use examples::{Result, report};
 use serde_json::{Value, json};
 
 const AGENT: &str = "worker_007";
 const TASKS: [&str; 3] = ["fetch the report", "check the numbers", "write the summary"];
 
-/// Kills an agent in the middle of its work and watches it come back.
+/// Kills an agent while it works and shows how it recovers.
 #[derive(Parser)]
 #[command(name = "crash_recovery")]
 struct Arguments {
-    /// Where snapshots are kept
+    /// The storage of the snapshots
     #[arg(long, value_enum, default_value = "file")]
     storage: Storage,
-    /// Everything is stored in here [default: a folder that is removed at the end]
+    /// The folder for all files [default: a temporary folder, removed at the end]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
-    /// Be the agent, on the storage at this address
+    /// Run as the agent, with the storage at this address
     #[arg(long, hide = true, value_name = "URL", requires = "dir")]
     worker: Option<String>,
-    /// Where the agent waits to be killed
+    /// The point at which the agent waits to be killed
     #[arg(long, hide = true)]
     wait_at: Option<String>,
 }
@@ -70,7 +71,7 @@ async fn main() -> ExitCode {
     })
 }
 
-// The agent.
+// The agent process.
 
 async fn work(url: &str, dir: &Path, wait_at: Option<&str>) -> Result<()> {
     let storage = open_storage(url).await?;
@@ -82,7 +83,7 @@ async fn work(url: &str, dir: &Path, wait_at: Option<&str>) -> Result<()> {
     }));
     if agent.tick_index() == 0 {
         for task in TASKS {
-            // With an id: queued once, however often this is repeated.
+            // Idempotent: an event with an id is queued once, even if this runs again.
             let event = Event::new("user", "task", json!(task)).with_id(task);
             agent.enqueue(event).await?;
         }
@@ -100,7 +101,7 @@ async fn work(url: &str, dir: &Path, wait_at: Option<&str>) -> Result<()> {
         let task = event.payload.as_str().unwrap_or_default().to_owned();
         tick.history().push(Message::user(&task));
 
-        // The snapshot says that a tool may have run; the world says whether it did.
+        // The snapshot only tells that the tool may have run; work.log tells whether it did.
         let before = recovery.uncertain_tools.iter();
         let mut before = before.filter(|intent| intent.args["task"] == task);
         if before.any(|intent| has_run(dir, &intent.key)) {
@@ -130,6 +131,7 @@ fn run_tool(dir: &Path, key: &str, task: &str) -> std::io::Result<()> {
     let mut log = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
+        .mode(0o600)
         .open(dir.join("work.log"))?;
     writeln!(log, "{key} {task}")
 }
@@ -156,7 +158,7 @@ fn wait_if(wait_at: Option<&str>, here: &str) {
     }
 }
 
-// The one who kills it.
+// The process that starts and kills the agent.
 
 fn watch(arguments: &Arguments) -> Result<()> {
     let temporary = match &arguments.dir {
@@ -169,11 +171,11 @@ fn watch(arguments: &Arguments) -> Result<()> {
     let dir = match (&arguments.dir, &temporary) {
         (Some(dir), _) => std::path::absolute(dir)?,
         (None, Some(temporary)) => temporary.path().to_owned(),
-        (None, None) => return Err("there is no folder".into()),
+        (None, None) => return Err("no folder was given".into()),
     };
     if dir.join("work.log").exists() {
         return Err(format!(
-            "{} holds an earlier run; name another folder",
+            "{} contains the files of an earlier run; choose another folder",
             dir.display()
         )
         .into());
@@ -182,19 +184,19 @@ fn watch(arguments: &Arguments) -> Result<()> {
         Storage::File => (format!("file:{}", dir.join("snapshots").display()), None),
         Storage::Sqlite => (format!("sqlite:{}", dir.join("agents.db").display()), None),
         Storage::Redis => {
-            let server = RedisServer::start(&dir)?;
+            let server = RedisServer::start(&dir, SyncLog::EveryWrite)?;
             (server.url(), Some(server))
         }
     };
 
     let mut inbox = Inbox::default();
-    let lives = [
+    let processes = [
         ("first", Some("tool of check the numbers")),
         ("second", Some("reply of write the summary")),
         ("third", None),
     ];
-    for (name, wait_at) in lives {
-        live(&dir, &url, name, wait_at, arguments.json, &mut inbox)?;
+    for (name, wait_at) in processes {
+        run_worker(&dir, &url, name, wait_at, arguments.json, &mut inbox)?;
     }
 
     let log = std::fs::read_to_string(dir.join("work.log"))?;
@@ -209,21 +211,21 @@ fn watch(arguments: &Arguments) -> Result<()> {
     } else {
         println!();
         for task in TASKS {
-            println!("{task:<20} tool ran {} time", runs(task));
+            println!("{task:<20} tool runs: {}", runs(task));
         }
         let replies = inbox.replies.len();
         println!(
-            "{replies} replies arrived, {} repeats dropped, 2 crashes",
+            "{replies} replies arrived, {} duplicates dropped, 2 crashes",
             inbox.repeats
         );
     }
     if !once || inbox.replies.len() != TASKS.len() {
-        return Err("something was lost or done twice".into());
+        return Err("a task was lost or ran twice".into());
     }
     Ok(())
 }
 
-/// What the outside world has received. It drops a key that it knows.
+/// The receiver of the replies. It drops duplicates by their key.
 #[derive(Default)]
 struct Inbox {
     keys: Vec<String>,
@@ -244,8 +246,8 @@ impl Inbox {
     }
 }
 
-/// Runs the agent until it ends, or until it waits to be killed.
-fn live(
+/// Runs the agent process until it ends, or kills it at `wait_at`.
+fn run_worker(
     dir: &Path,
     url: &str,
     name: &str,
@@ -256,35 +258,33 @@ fn live(
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--dir").arg(dir).args(["--worker", url]);
     command.args(wait_at.iter().flat_map(|at| ["--wait-at", at]));
-    let mut worker = Ended(command.stdout(Stdio::piped()).spawn()?);
+    let mut worker = KillOnDrop(command.stdout(Stdio::piped()).spawn()?);
     let output = worker.0.stdout.take().ok_or("the worker has no output")?;
     for line in BufReader::new(output).lines() {
         let said: Value = serde_json::from_str(&line?)?;
         let text = match said["event"].as_str() {
             Some("hydrated") => format!(
-                "is alive at tick {}, with {} messages, {} events, {} unsent replies, {} tools that may have run",
+                "starts at tick {} with {} messages, {} events, {} unsent replies, {} uncertain tool calls",
                 said["tick"],
                 said["messages"],
                 said["waiting"],
                 said["unsent"],
                 said["uncertain_tools"],
             ),
-            Some("not_repeated") => format!("knows that the tool has run: {}", said["task"]),
+            Some("not_repeated") => format!("does not repeat the tool of {}", said["task"]),
             Some("reply") => {
                 inbox.receive(&said);
                 format!("replies {}", said["payload"])
             }
             Some("waiting") => {
                 worker.0.kill()?;
-                format!(
-                    "is killed at the {}",
-                    said["at"].as_str().unwrap_or_default()
-                )
+                let point = said["at"].as_str().unwrap_or_default();
+                format!("is killed after the {point}")
             }
             _ => continue,
         };
         if !quiet {
-            println!("{name:>7} life  {text}");
+            println!("{name:>7} process  {text}");
         }
     }
     let status = worker.0.wait()?;
@@ -294,10 +294,10 @@ fn live(
     Ok(())
 }
 
-/// A child that does not outlive us.
-struct Ended(Child);
+/// A child process that is killed on drop.
+struct KillOnDrop(Child);
 
-impl Drop for Ended {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -1,19 +1,19 @@
-//! The operator tool of the specification: several terminals share six voices, and no two
-//! terminals speak with the same one.
+//! The operator tool of the specification: several terminals share six operators, and an operator
+//! is assigned to one terminal at a time.
 //!
 //! ```sh
 //! cargo run -p examples --example operator_manager -- --session terminal-1 assign tsukuyomi
 //! cargo run -p examples --example operator_manager -- --session terminal-2 available
 //! ```
 //!
-//! Without `--session` it is the terminal's; where no terminal tells, that is the parent
-//! process, which under `cargo run` is cargo, and ends with the command.
+//! The default session is that of the terminal. If the terminal sets no session variable, it is
+//! the parent process; under `cargo run` that is cargo, which ends with the command.
 //!
 //! Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong arguments.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "printing is what a command is for"
+    reason = "a command-line program prints"
 )]
 
 use std::hash::{BuildHasher, RandomState};
@@ -35,10 +35,10 @@ const OPERATORS: [&str; 6] = ["tsukuyomi", "angie", "alma", "akane", "dia", "kan
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// The session to act for [default: the terminal's, else the parent process]
+    /// The session [default: that of the terminal, else the parent process]
     #[arg(long, global = true, value_name = "ID")]
     session: Option<SessionId>,
-    /// Where the state is kept [default: {temp}/coeiroink-operators-{hostname}.json]
+    /// The file of the assignments [default: {temp}/coeiroink-operators-{hostname}.json]
     #[arg(long, global = true, value_name = "FILE")]
     state: Option<PathBuf>,
     /// A JSON configuration; `operatorTimeout` is in milliseconds
@@ -51,18 +51,18 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Assign an operator; without a name the one that this session has, else a free one
+    /// Assign an operator; without a name, the session keeps its operator or gets a free one
     Assign {
         #[arg(value_parser = PossibleValuesParser::new(OPERATORS))]
         name: Option<String>,
     },
-    /// List the operators that this session could be assigned
+    /// List the operators that this session can get
     Available,
-    /// Show who is free, mine, or in use by another session
+    /// Show for each operator whether it is free, mine, or in use by another session
     Status,
-    /// Give back this session's operator
+    /// Release the operator of this session
     Release,
-    /// Start the time of this session's operator anew
+    /// Extend the assignment of this session by the full time
     Refresh,
 }
 
@@ -101,12 +101,12 @@ async fn run(arguments: Arguments) -> Result<()> {
                 }
                 Claim::Busy { expires_in, .. } if all => Err(format!(
                     "all operators are in use by other sessions; the next is free in {} at the latest",
-                    in_words(expires_in)
+                    duration_text(expires_in)
                 )
                 .into()),
                 Claim::Busy { expires_in, .. } => Err(format!(
                     "{wanted} is in use by another session (free in {} at the latest)",
-                    in_words(expires_in)
+                    duration_text(expires_in)
                 )
                 .into()),
             }
@@ -147,7 +147,7 @@ async fn run(arguments: Arguments) -> Result<()> {
                         .and_then(|ms| u64::try_from(ms).ok())
                         .map(Duration::from_millis);
                     let left = left.map_or_else(String::new, |left| {
-                        format!(", expires in {}", in_words(left))
+                        format!(", expires in {}", duration_text(left))
                     });
                     println!("{operator:<10} {state}{left}");
                 }
@@ -171,7 +171,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         }
         Command::Refresh => {
             if !store.refresh().await? {
-                return Err("no operator is assigned to this session; `assign` one first".into());
+                return Err("no operator is assigned to this session; use `assign` first".into());
             }
             let entries = store.entries().await?;
             let mine = entries
@@ -227,7 +227,7 @@ fn operators(entries: &Entries<String>) -> Vec<Operator> {
     OPERATORS.iter().map(look_up).collect()
 }
 
-/// All operators in a random order: of those that are free, the first one is taken.
+/// All operators in random order; the first free one is assigned.
 fn shuffled() -> Vec<String> {
     let random = RandomState::new();
     let mut operators = OPERATORS.map(str::to_owned).to_vec();
@@ -235,16 +235,16 @@ fn shuffled() -> Vec<String> {
     operators
 }
 
-fn print<T: Serialize>(answer: &T, json: bool, words: impl FnOnce()) -> Result<()> {
+fn print<T: Serialize>(answer: &T, json: bool, print_text: impl FnOnce()) -> Result<()> {
     if json {
         println!("{}", serde_json::to_string(answer)?);
     } else {
-        words();
+        print_text();
     }
     Ok(())
 }
 
-fn in_words(left: Duration) -> String {
+fn duration_text(left: Duration) -> String {
     match left.as_secs() {
         seconds @ 0..60 => format!("{seconds} s"),
         seconds @ 60..3600 => format!("{} min", seconds / 60),

@@ -1,4 +1,4 @@
-//! Runs a coding agent in a workspace and shows what it does as it happens.
+//! Runs a coding agent in a workspace and prints its events live.
 //!
 //! ```sh
 //! cargo run -p examples --example run_agent -- "Count the files here"
@@ -7,25 +7,24 @@
 //! cargo run -p examples --example run_agent -- --list
 //! ```
 //!
-//! Without `--profile` a scripted stand-in answers, so it works with no agent installed.
-//! Ctrl-C stops the agent with everything that it has started. What is written (the record of
-//! executions, the stand-in's conversations) goes to `--state`.
+//! The default profile is a scripted stand-in, so no agent must be installed. Ctrl-C stops the
+//! agent and every process that it has started. The record of executions and the conversations of
+//! the stand-in are in `--state`.
 //!
-//! Exit codes: 0 the agent succeeded, 1 it failed or could not be started, 2 wrong arguments,
-//! 130 it was stopped by Ctrl-C.
+//! Exit codes: 0 the agent succeeded, 1 the agent failed or could not be started, 2 wrong
+//! arguments, 130 stopped by Ctrl-C.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "printing is what a command is for"
+    reason = "a command-line program prints"
 )]
 
-use std::error::Error;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use examples::{scripted_agent, with_causes};
+use examples::{Result, on_path, scripted_agent};
 use exec_core::{
     AgentEvent, EventKind, ExecutionContext, ExecutionService, ExitReport, FollowUpRequest,
     LaunchRequest, NewChatRequest, OutputStream, SessionId, StopOutcome,
@@ -33,35 +32,35 @@ use exec_core::{
 use exec_profiles::{ProfileRegistry, profile_definitions};
 use serde_json::{Value, json};
 
-/// Runs a coding agent in a workspace and shows what it does.
+/// Runs a coding agent in a workspace and prints its events
 #[derive(Parser)]
 #[command(name = "run_agent")]
 struct Arguments {
-    /// Which agent
+    /// The agent
     #[arg(long, value_name = "LABEL", default_value = scripted_agent::LABEL)]
     profile: String,
-    /// Which variant of it
+    /// The variant of its profile
     #[arg(long, value_name = "LABEL")]
     variant: Option<String>,
-    /// Where the agent works
+    /// The folder in which the agent works
     #[arg(long, value_name = "DIR", default_value = ".")]
     workspace: PathBuf,
-    /// A TOML or JSON file with profiles of your own
+    /// A TOML or JSON file with your own profiles
     #[arg(long, value_name = "FILE")]
     profiles: Option<PathBuf>,
-    /// Where executions are written down [default: .run_agent in the workspace]
+    /// The folder for the record of executions [default: .run_agent in the workspace]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Continue this session instead of beginning one
+    /// Continue this session instead of a new one
     #[arg(long, value_name = "SESSION_ID")]
     follow_up: Option<SessionId>,
-    /// Print one JSON object a line
+    /// Print each event as one line of JSON
     #[arg(long)]
     json: bool,
-    /// Show the profiles, and whether each can run here
+    /// List the profiles and whether each can run on this machine
     #[arg(long)]
     list: bool,
-    /// What the agent should do
+    /// The task of the agent
     #[arg(required_unless_present = "list")]
     prompt: Option<String>,
 }
@@ -71,16 +70,10 @@ async fn main() -> ExitCode {
     if let Some(code) = scripted_agent::run_if_asked() {
         return code;
     }
-    match run(Arguments::parse()).await {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {}", with_causes(&*error));
-            ExitCode::FAILURE
-        }
-    }
+    examples::report(run(Arguments::parse()).await)
 }
 
-async fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
+async fn run(arguments: Arguments) -> Result<ExitCode> {
     let state = match &arguments.state {
         Some(state) => state.clone(),
         None => arguments.workspace.join(".run_agent"),
@@ -88,7 +81,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let registry = ProfileRegistry::new();
     registry.register(scripted_agent::profile(&state.join("scripted-agent"))?)?;
     if let Some(file) = &arguments.profiles {
-        // A mistake in one profile is told; the others can be used.
+        // An invalid profile is reported; the other profiles are loaded.
         for error in registry.load_user_file(file)?.errors {
             eprintln!("warning: {error}");
         }
@@ -112,18 +105,20 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
             message: text,
         })?,
     };
-    // The default state folder is inside: a mistyped workspace must not come into being by it.
+    // Checked before the state folder is created: it lies in the workspace by default, and a
+    // mistyped workspace must not be created.
     if !arguments.workspace.is_dir() {
         let workspace = arguments.workspace.display();
         return Err(format!("Workspace path does not exist: {workspace}").into());
     }
     let service = ExecutionService::builder(registry)
         .state_dir(&state)
-        .build()?;
-    // Whatever an earlier run that was killed has left behind.
+        .open()?;
+    // Processes of an earlier run that was killed may still be alive.
     let reaped = service.reap_orphans().await?;
     if !reaped.executions.is_empty() {
-        eprintln!("ended {} left by an earlier run", reaped.executions.len());
+        let count = reaped.executions.len();
+        eprintln!("note: stopped {count} executions left by an earlier run");
     }
 
     let execution = service.launch(request).await?;
@@ -139,7 +134,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
             _ = tokio::signal::ctrl_c(), if !stopped => {
                 stopped = true;
                 eprintln!("stopping …");
-                // In the background: the events go on until everything is gone.
+                // In the background, because events continue until all processes have ended.
                 let execution = execution.clone();
                 tokio::spawn(async move {
                     if let Ok(StopOutcome::Stopped(report)) = execution.stop().await {
@@ -158,7 +153,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
     })
 }
 
-/// Prints events, for people or for programs.
+/// Prints events as text or as JSON lines.
 struct Show {
     json: bool,
     colour: bool,
@@ -205,7 +200,7 @@ impl Show {
                 for event in &output.events {
                     self.agent(event);
                 }
-                // A line that no parser knows is still a line.
+                // A line that is no event of the agent is shown as it is.
                 if output.events.is_empty() {
                     let name = match output.stream {
                         OutputStream::Stdout => "raw",
@@ -223,7 +218,7 @@ impl Show {
                     json!({"missed": missed}),
                 );
             }
-            // The end is shown by `finished`.
+            // `finished` prints the end.
             EventKind::Exited(_) => {}
             other => self.line(
                 "notice",
@@ -236,7 +231,7 @@ impl Show {
 
     fn agent(&mut self, event: &AgentEvent) {
         let mut whole = serde_json::to_value(event).unwrap_or_default();
-        // The agent's own `type` becomes our `event`.
+        // The field `type` of the event becomes `event` in our output.
         let name = match whole
             .as_object_mut()
             .and_then(|fields| fields.remove("type"))
@@ -266,7 +261,7 @@ impl Show {
             }
             _ => ("2", whole.to_string()),
         };
-        // `finished` is kept for the last line, which has the exit report.
+        // The name `finished` is for the last line, which has the exit report.
         let name = if name == "finished" { "outcome" } else { &name };
         self.line(name, colour, &text, whole);
     }
@@ -275,10 +270,10 @@ impl Show {
         let how = match (report.code, report.signal) {
             (Some(code), _) => format!("exit code {code}"),
             (None, Some(signal)) => format!("signal {signal}"),
-            (None, None) => "gone".to_owned(),
+            (None, None) => "unknown end".to_owned(),
         };
         let text = format!(
-            "{how} after {:.1} s, {:.2} s of CPU, {} MB at most\n{}",
+            "{how} after {:.1} s, CPU time {:.2} s, peak memory {} MB\n{}",
             report.wall_time.as_secs_f64(),
             report.cpu_time.as_secs_f64(),
             report.peak_memory_bytes / 1_000_000,
@@ -304,7 +299,7 @@ impl Show {
     }
 }
 
-/// Shows each profile with what would run, if anything.
+/// Prints each profile and the program that it would run.
 fn list(registry: &ProfileRegistry) {
     let natives = profile_definitions();
     for label in registry.labels() {
@@ -316,7 +311,7 @@ fn list(registry: &ProfileRegistry) {
             (Some(native), _) => format!("can run: {native}"),
             (None, Some(binary)) if on_path(binary) => format!("can run: {binary}"),
             (None, Some(binary)) => format!("cannot run: {binary} is not on PATH"),
-            (None, None) => "cannot run: it has no command".to_owned(),
+            (None, None) => "cannot run: the profile has no command".to_owned(),
         };
         let variants = registry.get_profile(&label).map_or(Vec::new(), |profile| {
             let labels = profile.variants.into_iter().map(|variant| variant.label);
@@ -324,12 +319,4 @@ fn list(registry: &ProfileRegistry) {
         });
         println!("{label:<14} {can_run:<40} {}", variants.join(", "));
     }
-}
-
-fn on_path(binary: &str) -> bool {
-    if binary.contains('/') {
-        return Path::new(binary).exists();
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(binary).is_file())
 }

@@ -1,29 +1,25 @@
-//! What a long history costs: each tick adds a message of 1 KB, and nothing is trimmed.
+//! The cost of a long history: each tick adds a message of 1 KB, and nothing is trimmed.
 
-use std::{
-    cell::RefCell,
-    fs,
-    hint::black_box,
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::cell::RefCell;
+use std::fs;
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use agent_snapshot::{
     AgentSnapshot, FileStorage, MemoryStorage, RedisStorage, SnapshotStorage, SqliteStorage,
 };
-use benches::{Bench, Figure, Goal, Outside, median, python, scratch, thousands};
+use benches::{Bench, Figure, Goal, Outside, median, python, sample, scratch, thousands};
+use examples::redis_server::RedisServer;
 use tokio::runtime::Runtime;
 
-use crate::{
-    raw::{self, Agent},
-    redis_server::RedisServer,
-    together,
-};
+use crate::raw::{self, Agent};
+use crate::together;
 
 const MESSAGE: usize = 1 << 10;
 
-/// Saves and loads of each contender at a size: few, because each save adds a message.
+/// Saves and loads of each contender at each size. Few, because each save adds a message.
 const SAMPLES: usize = 10;
 
 pub fn run(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer) {
@@ -43,7 +39,7 @@ pub fn run(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer) {
         Ours::new("RedisStorage", Arc::new(server.unwrap())),
     ];
     let database = raw::database(&folder.path().join("raw.db"));
-    let connection = RefCell::new(redis.connection());
+    let connection = RefCell::new(raw::connect(redis));
     let mut whole = [
         Whole {
             name: "rewriting a file",
@@ -93,7 +89,7 @@ pub fn run(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer) {
                     settle();
                     whole.save()
                 })
-                .differs("writes everything each time");
+                .differs("writes the whole history in each save");
         }
         if let Some(langgraph) = &mut langgraph {
             langgraph.ask(&format!("grow {size}"));
@@ -130,31 +126,37 @@ pub fn run(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer) {
     ticks(bench, runtime);
 }
 
-/// Waits for the disk. Otherwise one contender's sync would pay for what another has left to be
-/// written: Redis, some megabytes.
+/// Flushes the disk cache. Otherwise the sync of one contender also writes the data that another
+/// one, such as Redis, has left in the cache.
 fn settle() {
     rustix::fs::sync();
 }
 
-const COLD: &str = "here with cold caches, after the megabytes that others write in between; \
-    without them, a save takes as long as one of a new agent";
+const COLD: &str = "with cold caches, because other contenders write megabytes in between; with \
+    warm caches a save takes as long as one of a new agent";
 const LANGGRAPH: &str = "LangGraph SqliteSaver";
-const EVERY_CHECKPOINT: &str = "writes everything each time, and keeps every checkpoint";
+const EVERY_CHECKPOINT: &str = "writes the whole history in each save and keeps every checkpoint";
 
-/// LangGraph's SqliteSaver in a folder of its own, where it is installed.
+/// LangGraph's SqliteSaver in its own folder, if it is installed.
 fn langgraph(bench: &mut Bench, folder: &Path) -> Option<Outside> {
     fs::create_dir(folder).unwrap();
-    bench.outside("LangGraph", python("langgraph_peer.py").arg(folder))
+    let texts: Vec<String> = (1..=1_000).map(|n| sample::message(n, MESSAGE)).collect();
+    let data = folder.with_extension("json");
+    fs::write(&data, serde_json::to_vec(&texts).unwrap()).unwrap();
+    bench.outside(
+        "LangGraph",
+        python("langgraph_peer.py").arg(folder).arg(data),
+    )
 }
 
-/// A storage of ours, and an agent that it saves tick by tick.
+/// One of our storages, and an agent that it saves tick by tick.
 struct Ours {
     name: &'static str,
     storage: Arc<dyn SnapshotStorage>,
     agent: Agent,
-    /// What the saves took while nobody else was at work, and what they wrote for how many bytes
-    /// of messages.
+    /// Times of the saves without other contenders in between.
     times: Vec<Duration>,
+    /// Bytes that these saves wrote, and the bytes of their messages.
     written: u64,
     information: usize,
 }
@@ -189,14 +191,14 @@ impl Ours {
         start.elapsed()
     }
 
-    /// What a save takes after all those before it, beside one of a new agent. In turns, because
-    /// between the first saves of a run and the last ones more changes than the history.
+    /// The time of a save with the long history divided by that of a new agent. Both take turns: the
+    /// first and the last saves of a run are not comparable, because other conditions change too.
     fn old_by_new(&mut self, runtime: &Runtime, turns: usize) -> f64 {
         let mut new = Self {
             agent: Agent::new("new", MESSAGE),
             ..Self::new(self.name, Arc::clone(&self.storage))
         };
-        // The save that makes the files.
+        // The first save creates the files and is not counted.
         new.save(runtime);
         let (old, new): (Vec<_>, Vec<_>) = (0..turns)
             .map(|_| (self.save(runtime), new.save(runtime)))
@@ -212,7 +214,7 @@ impl Ours {
     }
 }
 
-/// Who writes everything each time need not be led up to a size tick by tick.
+/// A contender that writes the whole history in each save. It can start at any size.
 struct Whole<'a> {
     name: &'static str,
     save: &'a dyn Fn(&Agent),
@@ -265,7 +267,7 @@ fn figures(bench: &mut Bench, runtime: &Runtime, ours: &mut [Ours], messages: us
         .report();
 }
 
-/// The median of the last twentieth divided by that of the first, without the save that makes the
+/// The median of the last 5 % divided by that of the first 5 %, without the save that creates the
 /// files.
 fn last_by_first(times: &[Duration]) -> f64 {
     let window = (times.len() / 20).max(1);
@@ -273,12 +275,12 @@ fn last_by_first(times: &[Duration]) -> f64 {
     median(last).as_secs_f64() / median(first).as_secs_f64()
 }
 
-const SQLITE_BYTES: &str = "a commit of one message of 1 KB writes whole pages of 4 KB: the \
-    message's, the agent's row, every third time two more, and new ones once again at the \
-    checkpoint; the smallest pages that SQLite has, 512 bytes, would reach 3.4 and take three \
-    times the processor time with 64 agents; agents that save together share the pages";
+const SQLITE_BYTES: &str = "a commit writes whole pages of 4 KB, even for a message of 1 KB: the \
+    page of the message, that of the agent's row, and in every third commit two more; the \
+    checkpoint writes new pages a second time. Pages of 512 bytes, the smallest, would reach 3.4 \
+    and take three times the processor time with 64 agents. Agents that save together share pages";
 
-/// What agents that share their commits write for each byte of their messages.
+/// Bytes written for each byte of a message, if agents share their commits.
 fn bytes_together(bench: &Bench, runtime: &Runtime) -> f64 {
     const AGENTS: usize = 64;
     let folder = scratch();
@@ -292,19 +294,22 @@ fn bytes_together(bench: &Bench, runtime: &Runtime) -> f64 {
     runtime.block_on(storage.close()).unwrap();
     let written = bytes_written() - written;
     let mut agent = Agent::new("agent-0", MESSAGE);
-    agent.grow();
-    let information = agent.last().len() * AGENTS * rounds as usize;
+    let each = (0..rounds).map(|_| {
+        agent.grow();
+        agent.last().len()
+    });
+    let information = each.sum::<usize>() * AGENTS;
     written as f64 / information as f64
 }
 
-/// What this process has handed to write calls so far.
+/// The bytes that this process has passed to write calls so far.
 fn bytes_written() -> u64 {
     let io = fs::read_to_string("/proc/self/io").unwrap_or_default();
     let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
     line.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// An agent's first ticks beside LangGraph, in turns: what they take in all.
+/// The total time of the first ticks of an agent, in turns with LangGraph.
 fn ticks(bench: &mut Bench, runtime: &Runtime) {
     let ticks = if bench.is_smoke() { 20 } else { 1_000 };
     let folder = scratch();

@@ -1,48 +1,49 @@
-//! The agents that are saved, and what people would write by hand to save them.
+//! The agents that are saved, and the same saves by raw calls.
 
-use std::{
-    fs::{self, File},
-    io::Write as _,
-    path::Path,
-    sync::mpsc,
-    thread,
-    time::Duration,
-};
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
-use agent_snapshot::{AgentId, AgentSnapshot, conversation::Message};
+use agent_snapshot::conversation::Message;
+use agent_snapshot::{AgentId, AgentSnapshot};
+use benches::sample;
+use examples::redis_server::RedisServer;
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
-/// An agent whose ticks each add one message of a size.
+/// An agent that adds one message of the given size in each tick.
 pub struct Agent {
     pub snapshot: AgentSnapshot,
-    text: String,
+    size: usize,
 }
 
 impl Agent {
     pub fn new(name: &str, size: usize) -> Self {
         let snapshot = AgentSnapshot::new(AgentId::new(name).unwrap());
-        let text = "0123456789abcdef".repeat(size / 16);
-        Self { snapshot, text }
+        Self { snapshot, size }
     }
 
-    /// The next tick, after which everything is in view.
+    /// The next tick. All messages stay in view.
     pub fn grow(&mut self) -> &AgentSnapshot {
         self.snapshot.tick_index += 1;
-        let message = Message::user(self.text.clone());
-        self.snapshot.memory.short_term_history.push(message);
+        let text = sample::message(self.snapshot.tick_index as usize, self.size);
+        let history = &mut self.snapshot.memory.short_term_history;
+        history.push(Message::user(text));
         &self.snapshot
     }
 
-    /// Ticks until there are so many messages.
+    /// Ticks until the history has `messages` messages.
     pub fn grow_to(&mut self, messages: usize) {
         while self.snapshot.memory.short_term_history.len() < messages {
             self.grow();
         }
     }
 
-    /// The next tick, after which only the last message is in view: the work is what the tick
-    /// adds.
+    /// The next tick. Only the last message stays in view, so that a save handles only the change
+    /// of the tick.
     pub fn tick(&mut self) -> &AgentSnapshot {
         self.grow();
         let history = &mut self.snapshot.memory.short_term_history;
@@ -51,7 +52,7 @@ impl Agent {
         &self.snapshot
     }
 
-    /// The last message as JSON: what a tick adds.
+    /// The last message as JSON: the change of a tick.
     pub fn last(&self) -> String {
         let last = self.snapshot.memory.short_term_history.iter().next_back();
         serde_json::to_string(&last).unwrap()
@@ -73,7 +74,7 @@ pub fn rewrite_file(folder: &Path, snapshot: &AgentSnapshot) {
     File::open(folder).unwrap().sync_all().unwrap();
 }
 
-/// A database as durable as ours.
+/// A database with the durability of ours.
 pub fn database(path: &Path) -> Connection {
     let database = Connection::open(path).unwrap();
     database.pragma_update(None, "journal_mode", "WAL").unwrap();
@@ -122,8 +123,8 @@ pub fn append_row(database: &Connection, agent: &Agent) {
     });
 }
 
-/// A connection with a thread of its own, as everybody needs who must not wait for the disk:
-/// one channel there, one back.
+/// A connection on its own thread, as an async program needs it: requests and answers go through
+/// channels.
 pub struct Thread(mpsc::Sender<(Agent, oneshot::Sender<Agent>)>);
 
 impl Thread {
@@ -138,7 +139,7 @@ impl Thread {
         Self(queue)
     }
 
-    /// [`append_row`] on the thread.
+    /// Calls [`append_row`] on the thread.
     pub async fn append_row(&self, agent: Agent) -> Agent {
         let (done, appended) = oneshot::channel();
         self.0.send((agent, done)).unwrap();
@@ -176,6 +177,11 @@ pub fn load_row(database: &Connection, agent: &AgentId) -> AgentSnapshot {
         .query_row([agent.as_str()], |row| row.get(0))
         .unwrap();
     serde_json::from_slice(&bytes).unwrap()
+}
+
+pub fn connect(server: &RedisServer) -> redis::Connection {
+    let client = redis::Client::open(server.url()).unwrap();
+    client.get_connection().unwrap()
 }
 
 pub fn set(connection: &mut redis::Connection, snapshot: &AgentSnapshot) {

@@ -1,4 +1,4 @@
-//! What one more session costs when there are many already.
+//! The cost of one more session beside many live sessions.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use tokio::runtime::Runtime;
 
 use super::host::Host;
 
-/// What an agent that waits for its model looks like.
+/// An agent that waits for its model.
 const IDLE: &str = "exec sleep 600";
 
-/// Points of a series: how many sessions, and the median in nanoseconds.
+/// Points of a series: number of sessions, median in nanoseconds.
 type Points = Vec<(usize, f64)>;
 
 pub fn report(bench: &mut Bench, runtime: &Runtime) {
@@ -62,8 +62,8 @@ pub fn report(bench: &mut Bench, runtime: &Runtime) {
         .report();
 }
 
-/// Waits until each session is what it is to be: what a thousand shells have still to do would be
-/// measured, too.
+/// Waits until each shell has become its `sleep`. Otherwise the start of a thousand shells would be
+/// part of the measurement.
 async fn until_idle(host: &Host) {
     for execution in host.service.executions() {
         let name = format!("/proc/{}/comm", execution.process_id());
@@ -73,7 +73,7 @@ async fn until_idle(host: &Host) {
     }
 }
 
-/// One more session, started and stopped.
+/// Launches and stops one more session.
 async fn ours(host: &Host) -> [Duration; 2] {
     let start = Instant::now();
     let execution = host.launch().await;
@@ -83,7 +83,7 @@ async fn ours(host: &Host) -> [Duration; 2] {
     [launched, start.elapsed()]
 }
 
-/// The same by the runtime alone.
+/// The same with tokio alone.
 async fn raw(host: &Host) -> [Duration; 2] {
     let start = Instant::now();
     let mut child = tokio::process::Command::new("/bin/sh")

@@ -1,4 +1,4 @@
-//! A service with one agent: a shell script.
+//! A service with a single agent.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Host {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let agent = OneAgent(Arc::new(Agent { command }));
         let builder = ExecutionService::builder(agent).state_dir(dir.path().join("state"));
-        let service = settings(builder).build().expect("a service");
+        let service = settings(builder).open().expect("a service");
         Self { service, dir }
     }
 
@@ -83,7 +83,7 @@ impl Host {
     }
 }
 
-/// A thousand executions need four thousand descriptors.
+/// A thousand executions need four thousand file descriptors.
 pub fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,4 +1,4 @@
-//! What a thousand agents that wait for their models cost their host.
+//! The memory of a host with a thousand agents that wait for their models.
 
 use std::process::{Command, Stdio};
 
@@ -8,13 +8,13 @@ use super::host::{Host, raise_file_limit};
 
 const SESSIONS: &str = "EXEC_BENCH_IDLE_SESSIONS";
 
-/// Whether this process is the host of the idle sessions: one of its own, so that nothing else
-/// counts.
+/// Whether this process is the host of the idle sessions. The host is a separate process, so that
+/// its memory contains nothing else.
 pub fn is_host() -> bool {
     std::env::var_os(SESSIONS).is_some()
 }
 
-/// Starts the sessions and prints the resident memory, before and after.
+/// Starts the sessions and prints the resident memory before and after.
 pub fn play() {
     raise_file_limit();
     let sessions: usize = std::env::var(SESSIONS)

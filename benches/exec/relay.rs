@@ -1,11 +1,11 @@
-//! From an agent's output to its reader: Japanese JSON lines, as agents write them.
+//! The way from the output of an agent to a subscriber: JSON lines of real transcripts.
 
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use benches::{Bench, Goal};
+use benches::{Bench, Goal, sample};
 use exec_core::{CommandConfig, EventKind, MemoryPolicy, OutputStream};
 use tokio::runtime::Runtime;
 
@@ -32,20 +32,20 @@ pub fn compare(bench: &mut Bench, runtime: &Runtime) {
         .floor_timed("tokio::process, 64 KB reads", || {
             runtime.block_on(read_chunks(&file))
         })
-        .differs("counts bytes: no lines, no events, no log file, nothing kept for a late reader")
+        .differs("counts bytes: no lines, no events, no log file, no replay for a late subscriber")
         .ours_timed("events and a log file", || {
             let (took, log) = runtime.block_on(relay(&logging, size));
-            std::fs::remove_file(log.expect("a log file")).expect("the log file goes");
+            std::fs::remove_file(log.expect("a log file")).expect("cannot remove the log file");
             took
         })
         .ours_timed("events without a log file", || {
             runtime.block_on(relay(&plain, size)).0
         })
         .peer_timed("blocking read(2) of 64 KB, no runtime", || read_raw(&file))
-        .differs("counts bytes, and blocks a thread for each pipe")
+        .differs("counts bytes; blocks one thread for each pipe")
         .peer_timed("tokio lines()", || runtime.block_on(read_lines(&file)))
-        .differs("lines for one reader, of any length; ends at the first byte that is not UTF-8")
-        // At least 0.80 of the floor's speed.
+        .differs("lines without a length limit for a single reader; fails at invalid UTF-8")
+        // 0.80 of the speed of the floor.
         .goal(Goal::at_most_floor(1.25))
         .headline()
         .run();
@@ -57,19 +57,16 @@ pub fn compare(bench: &mut Bench, runtime: &Runtime) {
     );
 }
 
-/// Lines of about 700 bytes with text of three bytes a character.
+/// Writes the lines of real transcripts, repeated up to the size. Returns the exact size.
 fn write_output(path: &Path, bytes: usize) -> usize {
-    let text =
-        "日本語のテキストを含む長い行を読み取り、途中で切れた文字も壊さずに届けます。".repeat(6);
     let mut file = std::io::BufWriter::new(std::fs::File::create(path).expect("a file"));
-    let (mut written, mut number) = (0, 0);
-    while written < bytes {
-        let line = format!(
-            "{{\"type\":\"assistant\",\"n\":{number},\"message\":{{\"text\":\"{text}\"}}}}\n"
-        );
-        file.write_all(line.as_bytes()).expect("written");
-        written += line.len();
-        number += 1;
+    let mut written = 0;
+    for line in sample::lines() {
+        if written >= bytes {
+            break;
+        }
+        writeln!(file, "{line}").expect("written");
+        written += line.len() + 1;
     }
     file.flush().expect("written");
     written
@@ -95,13 +92,7 @@ fn read_raw(file: &Path) -> Duration {
 async fn read_chunks(file: &Path) -> Duration {
     use tokio::io::AsyncReadExt;
     let start = Instant::now();
-    let mut child = tokio::process::Command::new("/bin/cat")
-        .arg(file)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a child");
-    let mut stdout = child.stdout.take().expect("its output");
+    let (mut child, mut stdout) = spawn_cat(file);
     let mut buffer = vec![0; 64 << 10];
     while stdout.read(&mut buffer).await.expect("read") > 0 {
         std::hint::black_box(&buffer);
@@ -113,14 +104,8 @@ async fn read_chunks(file: &Path) -> Duration {
 async fn read_lines(file: &Path) -> Duration {
     use tokio::io::AsyncBufReadExt;
     let start = Instant::now();
-    let mut child = tokio::process::Command::new("/bin/cat")
-        .arg(file)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a child");
-    let stdout = tokio::io::BufReader::with_capacity(64 << 10, child.stdout.take().expect("it"));
-    let mut lines = stdout.lines();
+    let (mut child, stdout) = spawn_cat(file);
+    let mut lines = tokio::io::BufReader::with_capacity(64 << 10, stdout).lines();
     while let Some(line) = lines.next_line().await.expect("a line") {
         std::hint::black_box(&line);
     }
@@ -128,7 +113,18 @@ async fn read_lines(file: &Path) -> Duration {
     start.elapsed()
 }
 
-/// From the launch until the last event is read.
+fn spawn_cat(file: &Path) -> (tokio::process::Child, tokio::process::ChildStdout) {
+    let mut child = tokio::process::Command::new("/bin/cat")
+        .arg(file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a child");
+    let stdout = child.stdout.take().expect("its output");
+    (child, stdout)
+}
+
+/// The time from the launch to the last event, and the path of the log file.
 async fn relay(host: &Host, size: usize) -> (Duration, Option<std::path::PathBuf>) {
     let start = Instant::now();
     let execution = host.launch().await;
@@ -147,7 +143,8 @@ async fn relay(host: &Host, size: usize) -> (Duration, Option<std::path::PathBuf
     (took, log)
 }
 
-/// Reads everything as text once, and compares the log file with the original, byte for byte.
+/// Compares the log file with the original byte for byte, and counts the replacement characters in
+/// the lines as text.
 fn check_once(runtime: &Runtime, host: &Host, file: &Path) -> usize {
     runtime.block_on(async {
         let execution = host.launch().await;

@@ -1,4 +1,4 @@
-//! From the call to a running process. Nothing but the call is timed.
+//! The time of the call that starts a process.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -16,7 +16,7 @@ const PROGRAM: &str = "/bin/true";
 pub fn compare(bench: &mut Bench, runtime: &Runtime) {
     small_and_large(bench, runtime, "a small host", 0);
     let megabytes = if bench.is_smoke() { 10 } else { 1024 };
-    // Written to, so that the pages exist: a fork has to copy the tables of all of them.
+    // Written, so that the pages are mapped: a fork copies the page tables of all of them.
     let ballast: Vec<u8> = (0..megabytes << 20).map(|n| n as u8).collect();
     small_and_large(bench, runtime, "a host of 1 GB", megabytes);
     std::hint::black_box(&ballast);
@@ -31,7 +31,7 @@ fn small_and_large(bench: &mut Bench, runtime: &Runtime, name: &str, megabytes: 
             settle(runtime, &host);
             on_worker(runtime, raw(&host, |_| {}))
         })
-        .differs("starts a process in a group: no record, no tag, nobody who reads or waits")
+        .differs("a process in its own group: no record, no tag, no reader, no wait for its end")
         .ours_timed("launch", || {
             settle(runtime, &host);
             on_worker(runtime, ours(&host))
@@ -47,28 +47,28 @@ fn small_and_large(bench: &mut Bench, runtime: &Runtime, name: &str, megabytes: 
             )
         })
         .differs(
-            "as the floor, but a fork: what a library pays that sets up its child by a closure",
+            "like the floor, but with fork: the cost of a library that sets up its child in a closure",
         )
         .goal(Goal::at_most_floor(1.10).limited_by(
-            "the same posix_spawn, and on top a look at the workspace and the program, a record \
-             that outlives a crash, nine variables, the table of sessions and a task",
+            "the same posix_spawn, plus checks of the workspace and the program, a record that \
+             survives a crash, nine environment variables, the table of sessions and a task",
         ))
         .headline();
     if let Some(peer) = &mut peer {
         comparison = comparison
             .peer_timed("command-group", || peer.time("spawn"))
-            .differs("as the floor, but a fork, in a host of its own that is as large");
+            .differs("like the floor, but with fork, in a separate host of the same size");
     }
     comparison.run();
 }
 
-/// Every contender comes after the same thing. Otherwise one of them would pay for what another
-/// has left: a fork makes the next writer of each page copy it.
+/// Gives all contenders the same predecessor. After a fork the next write to each page copies the
+/// page (copy-on-write), which would slow down the contender after it.
 fn settle(runtime: &Runtime, host: &Host) {
     on_worker(runtime, raw(host, |_| {}));
 }
 
-/// In a task of the runtime, as in a server.
+/// Runs the work in a task of the runtime, as in a server.
 fn on_worker(runtime: &Runtime, work: impl Future<Output = Duration> + Send + 'static) -> Duration {
     runtime.block_on(runtime.spawn(work)).expect("no panic")
 }

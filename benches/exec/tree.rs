@@ -1,10 +1,11 @@
-//! A process tree as agents make them, and a way to count it that belongs to no contender.
+//! A process tree like that of an agent, and a count of its processes that is independent of all
+//! contenders.
 
 use std::process::Command;
 use std::time::Duration;
 
-/// A launcher, an agent, and two tools in sessions of their own, one with a child more: seven
-/// processes, all of which end on `TERM`.
+/// A launcher, an agent, and two tools in sessions of their own, one of which has another child:
+/// seven processes. All of them end on `TERM`.
 pub const SEVEN: &str = "
     sh -c '
         setsid sh -c \"sleep 600 & sleep 601; :\" &
@@ -13,10 +14,10 @@ pub const SEVEN: &str = "
     ' &
     wait";
 
-/// Marks the processes of a tree that was not started by us.
+/// Environment variable that marks the processes of a tree that exec-core has not started.
 pub const MARK: &str = "EXEC_BENCH_TREE";
 
-/// A mark that no other run on this machine has.
+/// A mark that is unique on this machine.
 pub fn own_mark() -> String {
     std::process::id().to_string()
 }
@@ -29,7 +30,7 @@ pub fn marked(mark: &str) -> Vec<String> {
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
         .filter(|pid| {
-            // A zombie has none.
+            // Empty for a zombie.
             let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
             let mut variables = environ.split(|byte| *byte == 0);
             variables.any(|variable| variable == wanted.as_bytes())
@@ -37,8 +38,8 @@ pub fn marked(mark: &str) -> Vec<String> {
         .collect()
 }
 
-/// Waits until the tree is complete: all seven are there, and the last ones have become what they
-/// are to be. In the middle of an exec a process has no environment, and would not be counted.
+/// Waits until the tree has all seven processes and the leaves have become `sleep`. Race: during an
+/// exec the environment of a process is empty, so the process would not be counted.
 pub async fn until_seven(mark: &str) {
     let is_leaf = |pid: &&String| {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -53,7 +54,7 @@ pub async fn until_seven(mark: &str) {
     }
 }
 
-/// Ends what a contender has left behind; tells how many processes that were.
+/// Kills the processes that a contender has left, and returns their number.
 pub fn end_marked(mark: &str) -> usize {
     let left = marked(mark);
     for pid in &left {

@@ -1,8 +1,8 @@
-"""The same conversations through LangChain's trim_messages (PyPI: langchain-core).
+"""LangChain's trim_messages (PyPI: langchain-core) on the conversations of the bench.
 
 Usage: langchain_peer.py FILE
-The file holds [{"budget": tokens, "messages": [message, ...]}, ...], each message in the form of
-agent-snapshot with its tokens as `tokens`: nothing is counted here.
+The file contains [{"budget": tokens, "messages": [message, ...]}, ...]. A message has the form of
+agent-snapshot with its token count as `tokens`, so that this program counts nothing.
 """
 
 import json
@@ -50,7 +50,7 @@ def count(messages):
 
 
 def acceptable(messages):
-    """Whether both Anthropic and OpenAI would take the list."""
+    """Whether both Anthropic and OpenAI accept the list."""
     spoken, waiting = False, set()
     for message in messages:
         if isinstance(message, ToolMessage):
@@ -70,7 +70,7 @@ def acceptable(messages):
 
 
 def trimmed(number, start_on):
-    """The kept messages of a list, and the nanoseconds that it took."""
+    """The kept messages of a list, and the time of the trim in nanoseconds."""
     messages, budget = lists[int(number)]
     options = {"start_on": start_on} if start_on else {}
     start = time.perf_counter_ns()
@@ -90,7 +90,7 @@ def trim(number, start_on=None):
 
 
 def judge(start_on=None):
-    """Of all lists, in percent: refused, nothing left but the prompt, and the budget used."""
+    """In percent of all lists: refused lists, lists with only the prompt, used part of the budget."""
     refused = empty = used = 0
     for number, (_, budget) in enumerate(lists):
         kept, _ = trimmed(number, start_on)

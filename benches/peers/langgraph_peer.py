@@ -1,9 +1,11 @@
 """LangGraph's SqliteSaver (PyPI: langgraph-checkpoint-sqlite): one checkpoint for each tick.
 
-Usage: langgraph_peer.py FOLDER
-The folder is empty, and on the disk that ours is on.
+Usage: langgraph_peer.py FOLDER FILE
+The folder is empty and on the same disk as our data. The file contains a JSON list of texts, which
+are the messages, repeated as often as necessary.
 """
 
+import json
 import os
 import sys
 import time
@@ -18,19 +20,21 @@ except ImportError:
 
 LATEST = {"configurable": {"thread_id": "worker_007", "checkpoint_ns": ""}}
 folder = sys.argv[1]
+with open(sys.argv[2], encoding="utf-8") as file:
+    texts = json.load(file)
 messages = []
 config = LATEST
 
 
 def grow(size):
-    """Adds messages without a save: each save writes all of them, whatever was saved before."""
+    """Adds messages without a save. Each save writes all messages, so no earlier save is needed."""
     while len(messages) < int(size):
-        messages.append({"role": "user", "content": "0123456789abcdef" * 64})
+        messages.append({"role": "user", "content": texts[len(messages) % len(texts)]})
     return len(messages)
 
 
 def save():
-    """Nanoseconds for the save of one more message."""
+    """Time in nanoseconds of a save with one more message."""
     global config
     tick = grow(len(messages) + 1)
     checkpoint = empty_checkpoint()
@@ -56,6 +60,6 @@ def size():
 
 with SqliteSaver.from_conn_string(os.path.join(folder, "langgraph.db")) as saver:
     saver.setup()
-    # As durable as the others: a checkpoint is on disk when `put` returns.
+    # The durability of the other contenders: a checkpoint is on disk when `put` returns.
     saver.conn.execute("PRAGMA synchronous = FULL")
     turns.serve({"grow": grow, "save": save, "load": load, "size": size})

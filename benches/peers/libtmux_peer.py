@@ -1,8 +1,8 @@
-"""The same work by libtmux (PyPI): send-keys, and looking until the answer is there.
+"""The same work with libtmux (PyPI): send-keys, then capture-pane until the answer is seen.
 
 Usage: libtmux_peer.py SOCKET
-The panes run the bench's replier, which answers `wait MICROSECONDS NUMBER`
-by `at NANOSECONDS NUMBER BENCH OK`.
+The panes run the replier of the bench. Its answer to `wait MICROSECONDS NUMBER` is
+`at NANOSECONDS NUMBER BENCH OK`.
 """
 
 import os
@@ -30,13 +30,13 @@ def talk(pane, microseconds, number, interval):
 
 
 def ask(microseconds, number, interval):
-    """Nanoseconds from the print of the marker until it is seen."""
+    """Time in nanoseconds from the print of the marker until it is seen."""
     printed = talk(server.panes[0], microseconds, number, float(interval))
     return time.monotonic_ns() - printed
 
 
 def trips(number, seconds):
-    """How many round trips it makes without a pause, and in how many seconds."""
+    """The number of round trips without a pause, and their time in seconds."""
     pane, count, start = server.panes[0], 0, time.monotonic()
     while time.monotonic() - start < float(seconds):
         talk(pane, 0, f"{number}-{count}", 0)
@@ -45,7 +45,7 @@ def trips(number, seconds):
 
 
 def look(seconds):
-    """The share of a core, in percent, that looking at all panes each 500 ms takes."""
+    """The share of a core, in percent, of polling all panes every 500 ms."""
     panes = server.panes
     before, start = sum(os.times()[:4]), time.monotonic()
     while time.monotonic() - start < float(seconds):

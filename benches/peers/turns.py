@@ -1,16 +1,16 @@
-"""How a peer takes turns with ours: it says `ready`, and then answers each line with a line."""
+"""The protocol between a peer and the bench: the peer prints `ready`, then answers each line."""
 
 import sys
 
 
 def missing(package):
-    """Ends a peer whose package is not installed."""
+    """Ends the peer because its package is not installed."""
     print(f"missing {package}", flush=True)
     sys.exit()
 
 
 def serve(requests):
-    """Answers requests, each the name of a function and its arguments, until there are no more."""
+    """Answers requests until the input ends. A request is a function's name and its arguments."""
     print("ready", flush=True)
     for line in sys.stdin:
         name, *args = line.split()

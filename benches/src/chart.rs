@@ -1,6 +1,6 @@
-//! An area's chart as SVG: bars for its headline comparisons, lines for how its figures grow.
+//! The chart of an area as SVG: bars for the headline comparisons, lines for figures over sizes.
 //!
-//! All scales are logarithmic, so that a factor of ten is the same length everywhere.
+//! All scales are logarithmic: a factor of ten has the same length everywhere.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ const BAR: f64 = 16.0;
 const GAP: f64 = 4.0;
 const TITLE: f64 = 26.0;
 
-/// A plot of growth: two stand side by side.
+/// The width of a plot of growth; two fit side by side.
 const PLOT_WIDTH: f64 = WIDTH / 2.0;
 const PLOT_TOP: f64 = 34.0;
 const PLOT_HEIGHT: f64 = 150.0;
@@ -22,7 +22,8 @@ const KEY_LINE: f64 = 15.0;
 const TEXT: &str = "#1f2328";
 const QUIET: &str = "#57606a";
 
-/// Draws the headline comparisons of `lines` (all, if none is one) and every growth.
+/// Draws the headline comparisons of `lines` (all comparisons, if there is no headline) and every
+/// growth.
 pub fn draw(heading: &str, lines: &[&Line]) -> String {
     let comparisons = |only_headlines: bool| {
         lines.iter().filter_map(move |line| match line {
@@ -76,7 +77,7 @@ pub fn draw(heading: &str, lines: &[&Line]) -> String {
         concat!(
             r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h:.0}" "##,
             r##"font-family="system-ui, sans-serif" font-size="12">"##,
-            // A card of its own, so that it reads the same on a dark page.
+            // A white background, so that the chart is readable on a dark page.
             r##"<rect x="0.5" y="0.5" width="{cw}" height="{ch:.0}" rx="6" fill="#ffffff" stroke="#d0d7de"/>"##,
             r##"<text x="16" y="26" font-size="16" font-weight="600" fill="{colour}">{heading}</text>"##,
             "{body}</svg>\n",
@@ -91,7 +92,7 @@ pub fn draw(heading: &str, lines: &[&Line]) -> String {
     )
 }
 
-/// Draws a group of bars a comparison, and gives where the next thing may begin.
+/// Draws a group of bars for each comparison. Returns the position below them.
 fn bars(svg: &mut String, top: f64, groups: &[(&str, &[Row])]) -> f64 {
     let times = || {
         groups
@@ -99,14 +100,14 @@ fn bars(svg: &mut String, top: f64, groups: &[(&str, &[Row])]) -> f64 {
             .flat_map(|(_, rows)| rows.iter().map(|row| row.median_ns))
             .filter(|&ns| ns > 0.0)
     };
-    // The scale begins at the power of ten below the fastest, so that no bar has length 0.
+    // The scale starts at the power of ten below the fastest time, so that no bar has length 0.
     let low = times().fold(f64::INFINITY, f64::min).log10().floor();
     let high = times().fold(f64::NEG_INFINITY, f64::max).log10();
     let span = (high - low).max(1.0);
     let room = WIDTH - LABEL - VALUE;
     let _ = write!(
         svg,
-        r##"<text x="16" y="{}" fill="{QUIET}">median time, logarithmic: shorter is better; ours is blue, the raw floor grey, peers yellow</text>"##,
+        r##"<text x="16" y="{}" fill="{QUIET}">median time, logarithmic scale; shorter is better; blue: ours, grey: raw floor, yellow: peers</text>"##,
         top + 6.0,
     );
     let mut y = top + 14.0;
@@ -146,16 +147,16 @@ fn bars(svg: &mut String, top: f64, groups: &[(&str, &[Row])]) -> f64 {
     y + 16.0
 }
 
-/// Draws the lines of one growth into a field of [`PLOT_WIDTH`], and gives its height.
+/// Draws the lines of one growth in a plot of [`PLOT_WIDTH`]. Returns its height.
 fn plot(svg: &mut String, title: &str, unit: &str, series: &[Series]) -> f64 {
-    // The key stands below, so that the plots of a row have their axes in line.
+    // The legend is below the plot, so that the axes of two plots in a row are aligned.
     let (left, right) = (76.0, PLOT_WIDTH - 28.0);
     let (top, bottom) = (PLOT_TOP, PLOT_TOP + PLOT_HEIGHT);
     let key = bottom + 26.0;
     let height = key + KEY_LINE * series.len() as f64 + 24.0;
     let all = series;
     let points = || all.iter().flat_map(|series| &series.points);
-    // A figure of zero has no logarithm: it sits at the foot.
+    // Zero has no logarithm and is drawn at the bottom.
     let range = |values: &mut dyn Iterator<Item = f64>| {
         values
             .filter(|value| *value > 0.0)
@@ -256,21 +257,21 @@ fn bar_colour(part: Part) -> &'static str {
     }
 }
 
-/// As a bar's, but those of one part differ from each other: shades of ours, colours of peers.
+/// The colour of a line. Unlike bars, lines of the same part have different colours.
 fn line_colour(part: Part, earlier: usize) -> &'static str {
     const OURS: [&str; 4] = ["#0969da", "#0a3069", "#54aeff", "#1b7c83"];
     const PEERS: [&str; 6] = [
         "#d4a72c", "#bc4c00", "#8250df", "#1a7f37", "#bf3989", "#57606a",
     ];
     match part {
-        // Darker than a bar: a thin line of that grey would hardly be seen.
+        // Darker than a bar, because a thin light line is hard to see.
         Part::Floor => "#8c959f",
         Part::Ours => OURS[earlier % OURS.len()],
         Part::Peer => PEERS[earlier % PEERS.len()],
     }
 }
 
-/// As much of a name as there is room for beside a bar.
+/// The name, shortened to the space beside a bar.
 fn shortened(name: &str) -> String {
     const MOST: usize = 50;
     if name.chars().count() <= MOST {
@@ -319,13 +320,13 @@ mod tests {
     }
 
     #[test]
-    fn headlines_stand_alone_if_there_are_any() {
+    fn only_headlines_are_drawn_if_there_are_any() {
         let lines = [
-            comparison("told", true, &[("a", 1.0)]),
-            comparison("left out", false, &[("a", 1.0)]),
+            comparison("shown", true, &[("a", 1.0)]),
+            comparison("hidden", false, &[("a", 1.0)]),
         ];
         let svg = draw("area", &lines.each_ref());
-        assert!(svg.contains("told") && !svg.contains("left out"));
+        assert!(svg.contains("shown") && !svg.contains("hidden"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Contenders that do the same work, and the three ways to run them.
+//! Contenders that do the same work, and the three modes to run them.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use crate::report::{Goal, Line, Part, Row, figure, judge, judge_figure, judged, 
 use crate::steps::Position;
 use crate::table::Table;
 
-/// How long one sample should take: long enough that reading the clock does not count.
+/// Duration of one sample: long enough that the cost of reading the clock is negligible.
 const SAMPLE: Duration = Duration::from_micros(500);
 
-/// A contender takes at least this many samples, however slow it is.
+/// Minimum number of samples of each contender.
 const FEWEST_SAMPLES: usize = 10;
 
-/// How long a comparison takes.
+/// Duration of a comparison.
 const QUICK: Duration = Duration::from_millis(600);
 const FULL: Duration = Duration::from_secs(8);
 
@@ -32,14 +32,14 @@ pub struct Bench {
     pub(crate) area: &'static str,
     mode: Mode,
     pub(crate) position: Position,
-    /// Peers that are not there, each told of once.
+    /// Missing peers that have been reported.
     left_out: Vec<String>,
 }
 
 impl Bench {
-    /// Reads the command line: `--test`, `--side-by-side`, or criterion's own arguments.
+    /// Reads the command line: `--test`, `--side-by-side`, or the arguments of criterion.
     ///
-    /// `BENCH_MODE=full` has a side-by-side comparison take longer.
+    /// `BENCH_MODE=full` makes side-by-side comparisons longer.
     pub fn from_args(area: &'static str) -> Self {
         let asked = |flag: &str| std::env::args().any(|arg| arg == flag);
         let mode = if asked("--test") {
@@ -65,17 +65,17 @@ impl Bench {
         }
     }
 
-    /// Whether this run only shows that the benches work: use small sizes.
+    /// Whether this run only tests that the benches work. Sizes should then be small.
     pub fn is_smoke(&self) -> bool {
         matches!(self.mode, Mode::Smoke)
     }
 
-    /// Whether this run may take what it needs.
+    /// Whether this run takes more samples for better figures.
     pub fn is_full(&self) -> bool {
         self.budget() == Some(FULL)
     }
 
-    /// How long a side-by-side comparison takes.
+    /// Duration of a side-by-side comparison.
     pub(crate) fn budget(&self) -> Option<Duration> {
         match self.mode {
             Mode::SideBySide { budget } => Some(budget),
@@ -83,8 +83,8 @@ impl Bench {
         }
     }
 
-    /// Starts a peer that is a program of its own: one of [`python`](crate::python), or one on
-    /// PATH. If it is not there it is left out, and the report says so.
+    /// Starts a peer that is a separate program: a [`python`](crate::python) script or a program on
+    /// `PATH`. A missing peer is skipped, and the report says so.
     pub fn outside(&mut self, name: &str, command: &mut Command) -> Option<Outside> {
         let why = match Outside::start(name, command) {
             Ok(peer) => return Some(peer),
@@ -94,7 +94,7 @@ impl Bench {
             return None;
         }
         self.left_out.push(name.to_owned());
-        println!("  {name} is left out: {why}; scripts/bench --peers gets it");
+        println!("  {name} is skipped: {why}; scripts/bench --peers installs it");
         Line::LeftOut {
             area: self.area.to_owned(),
             name: name.to_owned(),
@@ -104,7 +104,7 @@ impl Bench {
         None
     }
 
-    /// Begins a comparison of contenders that do the same work.
+    /// Starts the definition of a comparison.
     pub fn compare<'a>(&'a mut self, name: &str) -> Comparison<'a> {
         let name = name.to_owned();
         Comparison {
@@ -117,27 +117,27 @@ impl Bench {
         }
     }
 
-    /// Begins a series of figures over sizes of `axis`, such as `entries`.
+    /// Starts a series of figures over the sizes of `axis`, for example `entries`.
     pub fn growth<'a>(&'a mut self, name: &str, axis: &str, unit: &str) -> Growth<'a> {
         Growth::new(self, name, axis, unit)
     }
 
-    /// Begins a table of figures: its columns are pairs of a name and a unit.
+    /// Starts a table of figures. A column is a pair of name and unit.
     pub fn table<'a>(&'a mut self, name: &str, columns: &[(&str, &str)]) -> Table<'a> {
         Table::new(self, name, columns)
     }
 
-    /// Says what is being done now, for whoever waits for a long run.
+    /// Prints the progress of the run.
     pub fn progress(&self, what: &str) {
         println!("{}: {what}", self.position);
     }
 
-    /// Reports one figure that is not the time of an iteration, such as bytes or a share.
+    /// Reports a single figure that is not the time of an iteration, for example a number of bytes.
     pub fn figure(&mut self, name: &str, value: f64, unit: &str, goal: Option<Goal>) {
         let verdict = goal.and_then(|goal| judge_figure(&goal, value, unit));
         self.progress(&format!("{name}: {}", figure(value, unit)));
         if self.is_smoke() {
-            // A smoke run uses small sizes: what it reaches says nothing about the goal.
+            // The sizes of a smoke run are too small to judge a goal.
             return;
         }
         if let Some(verdict) = &verdict {
@@ -154,7 +154,7 @@ impl Bench {
     }
 }
 
-/// Does one timed piece of work: how many iterations in, how long they took out.
+/// Runs a number of iterations and returns their duration.
 type Work<'a> = Box<dyn FnMut(u64) -> Duration + 'a>;
 
 struct Contender<'a> {
@@ -162,7 +162,7 @@ struct Contender<'a> {
     name: String,
     work: Work<'a>,
     differs: Option<String>,
-    /// Whether iterations may be put together into one sample.
+    /// Whether a sample may consist of several iterations.
     batched: bool,
 }
 
@@ -178,43 +178,43 @@ pub struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// The least that the work could cost: raw calls, no library.
+    /// The floor: the same work by raw calls without a library.
     pub fn floor(self, name: &str, work: impl FnMut() + 'a) -> Self {
         self.batched(Part::Floor, name, work)
     }
 
-    /// Our way.
+    /// Our implementation.
     pub fn ours(self, name: &str, work: impl FnMut() + 'a) -> Self {
         self.batched(Part::Ours, name, work)
     }
 
-    /// What people would use instead.
+    /// An alternative.
     pub fn peer(self, name: &str, work: impl FnMut() + 'a) -> Self {
         self.batched(Part::Peer, name, work)
     }
 
-    /// As [`floor`](Self::floor), for work that times itself: set-up does not count.
+    /// Like [`floor`](Self::floor), for work that measures its own time, without its set-up.
     pub fn floor_timed(self, name: &str, work: impl FnMut() -> Duration + 'a) -> Self {
         self.timed(Part::Floor, name, work)
     }
 
-    /// As [`ours`](Self::ours), for work that times itself: set-up does not count.
+    /// Like [`ours`](Self::ours), for work that measures its own time, without its set-up.
     pub fn ours_timed(self, name: &str, work: impl FnMut() -> Duration + 'a) -> Self {
         self.timed(Part::Ours, name, work)
     }
 
-    /// As [`peer`](Self::peer), for work that times itself: set-up does not count.
+    /// Like [`peer`](Self::peer), for work that measures its own time, without its set-up.
     pub fn peer_timed(self, name: &str, work: impl FnMut() -> Duration + 'a) -> Self {
         self.timed(Part::Peer, name, work)
     }
 
-    /// What this comparison should show.
+    /// Adds a goal.
     pub fn goal(mut self, goal: Goal) -> Self {
         self.goals.push(goal);
         self
     }
 
-    /// What the contender added last does less or more than we do: the report says so.
+    /// Notes in the report how the work of the last contender differs from ours.
     pub fn differs(mut self, how: &str) -> Self {
         if let Some(contender) = self.contenders.last_mut() {
             contender.differs = Some(how.to_owned());
@@ -222,20 +222,20 @@ impl<'a> Comparison<'a> {
         self
     }
 
-    /// Shows this comparison in the area's chart.
+    /// Shows this comparison in the chart of the area.
     pub fn headline(mut self) -> Self {
         self.headline = true;
         self
     }
 
-    /// Takes so many samples of each, however fast they are: for work that changes what it works
-    /// on. The report shows the medians in a [growth](Growth::rows) alone.
+    /// Takes exactly `count` samples of each contender, for work that changes its own input. The
+    /// report shows the medians only in a [growth](Growth::rows).
     pub fn only_samples(mut self, count: usize) -> Self {
         self.samples = Some(count);
         self
     }
 
-    /// Runs the contenders as the command line asked, and gives what a side-by-side run found.
+    /// Runs the contenders in the mode of the command line. Only a side-by-side run returns rows.
     pub fn run(self) -> Vec<Row> {
         let Self {
             bench,
@@ -255,7 +255,9 @@ impl<'a> Comparison<'a> {
                 Vec::new()
             }
             Mode::Criterion(_) if samples.is_some() => {
-                println!("  only with --side-by-side: criterion takes as many samples as it likes");
+                println!(
+                    "  only with --side-by-side: criterion cannot limit the number of samples"
+                );
                 Vec::new()
             }
             Mode::Criterion(criterion) => {
@@ -316,7 +318,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Measures all contenders for about `budget` in all, or `count` times, one sample each in turn.
+/// Measures the contenders in turn, one sample each, for about `budget` in total or `count` times.
 fn take_turns(
     contenders: &mut [Contender<'_>],
     budget: Duration,
@@ -354,7 +356,8 @@ fn take_turns(
         .collect()
 }
 
-/// How many iterations make a sample of about [`SAMPLE`]; also warms the contender up.
+/// The number of iterations in a sample of about [`SAMPLE`]. Finding it also warms the contender
+/// up.
 fn batch_size(contender: &mut Contender<'_>) -> u64 {
     let mut batch = 1;
     loop {

@@ -1,4 +1,4 @@
-//! How figures move with a size.
+//! Figures as a function of a size.
 
 use crate::comparison::Bench;
 use crate::report::{Line, Part, Row, Series, figure};
@@ -24,7 +24,7 @@ impl<'a> Growth<'a> {
         }
     }
 
-    /// The medians of the same contenders over all sizes.
+    /// The medians of the contenders of one comparison that was run at several sizes.
     pub fn rows(mut self, runs: &[(usize, Vec<Row>)]) -> Self {
         let Some((_, contenders)) = runs.first() else {
             return self;
@@ -42,12 +42,12 @@ impl<'a> Growth<'a> {
         self
     }
 
-    /// Our figures: pairs of a size and what was measured, from the smallest size on.
+    /// Our figures: pairs of a size and a figure, smallest size first.
     pub fn ours(self, name: &str, points: impl IntoIterator<Item = (usize, f64)>) -> Self {
         self.series(Part::Ours, name, points)
     }
 
-    /// The figures of what people would use instead.
+    /// The figures of an alternative.
     pub fn peer(self, name: &str, points: impl IntoIterator<Item = (usize, f64)>) -> Self {
         self.series(Part::Peer, name, points)
     }
@@ -57,7 +57,7 @@ impl<'a> Growth<'a> {
         self.series(Part::Floor, name, points)
     }
 
-    /// Puts the series into the report. Contenders without a figure are left out.
+    /// Adds the series to the report. A contender without a figure is skipped.
     pub fn report(self) {
         self.bench
             .progress(&format!("{} over {}", self.name, self.axis));

@@ -1,16 +1,15 @@
-//! Measuring side by side.
+//! Side-by-side measurement of contenders that do the same work.
 //!
-//! A bench file names its contenders once and can be run in three ways:
+//! A bench file lists its contenders once. There are three ways to run it:
 //!
-//! | command | what happens |
+//! | command | effect |
 //! |---|---|
-//! | `cargo bench --bench NAME` | each contender as a function of a criterion group |
-//! | `cargo bench --bench NAME -- --side-by-side` | contenders take turns, sample by sample, in one run; ratios and goals are printed, and appended as JSON lines to `$BENCH_REPORT` if that is set |
-//! | `cargo bench --bench NAME -- --test` | each contender once, to see that it works |
+//! | `cargo bench --bench NAME` | each contender is a function of a criterion group |
+//! | `cargo bench --bench NAME -- --side-by-side` | the contenders take turns, sample by sample, in one run; ratios and goals are printed, and appended as JSON lines to `$BENCH_REPORT` if it is set |
+//! | `cargo bench --bench NAME -- --test` | each contender runs once, as a test |
 //!
-//! Turns are what makes a ratio honest on a shared machine: whatever slows one contender
-//! down for a second slows its neighbours down too. A peer that is a program of its own takes
-//! turns as well: [`Bench::outside`].
+//! Taking turns keeps ratios valid on a shared machine: a slow second slows all contenders alike.
+//! A peer that is a separate program takes turns too: [`Bench::outside`].
 //!
 //! ```no_run
 //! use benches::{Bench, Goal};
@@ -39,6 +38,7 @@ mod growth;
 mod measure;
 mod outside;
 mod report;
+pub mod sample;
 mod steps;
 mod table;
 

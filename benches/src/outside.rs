@@ -1,15 +1,15 @@
-//! Peers that are programs of their own: in another language, or too heavy for the normal build.
+//! Peers that are separate programs: in another language, or too heavy for the normal build.
 //!
-//! Such a program says `ready`, or `missing` and what, and then answers each line with a line.
-//! It waits between two requests, so that it takes turns with the other contenders like any
-//! function.
+//! The protocol is lines on standard input and output. The program prints `ready`, or `missing`
+//! and the name of a package, and then answers each request line with one line. It is idle between
+//! two requests, so it can take turns with the other contenders.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// A script of `benches/peers`.
+/// The command of a script in `benches/peers`.
 pub fn python(script: &str) -> Command {
     let mut command = Command::new("python3");
     command.arg(
@@ -20,7 +20,8 @@ pub fn python(script: &str) -> Command {
     command
 }
 
-/// A peer in a process of its own. Made by [`Bench::outside`](crate::Bench::outside).
+/// A peer in a separate process, started by [`Bench::outside`](crate::Bench::outside). Dropping it
+/// closes its input and waits for its end.
 pub struct Outside {
     name: String,
     child: Child,
@@ -28,7 +29,7 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// Starts the program. The error says why it cannot take part.
+    /// Starts the program. The error is the reason why it is skipped.
     pub(crate) fn start(name: &str, command: &mut Command) -> Result<Self, String> {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = match child {
@@ -50,7 +51,7 @@ impl Outside {
             "ready" => Ok(peer),
             why => match why.strip_prefix("missing ") {
                 Some(package) => Err(format!("{package} is not installed")),
-                None => panic!("{command:?} began with `{why}`, neither `ready` nor `missing`"),
+                None => panic!("{command:?} printed `{why}`, expected `ready` or `missing`"),
             },
         }
     }
@@ -60,16 +61,16 @@ impl Outside {
         let stdin = self.child.stdin.as_mut().expect("it is piped");
         let sent = stdin.write_all(format!("{request}\n").as_bytes());
         if let Err(error) = sent.and_then(|()| stdin.flush()) {
-            panic!("{} does not take `{request}`: {error}", self.name);
+            panic!("cannot send `{request}` to {}: {error}", self.name);
         }
         self.answer()
     }
 
-    /// The same for an answer in nanoseconds: how long the work took.
+    /// Sends a line whose answer is the duration of the work in nanoseconds.
     pub fn time(&mut self, request: &str) -> Duration {
         let answer = self.ask(request);
         let nanoseconds = answer.parse().unwrap_or_else(|_| {
-            panic!("{} answered `{answer}`, not nanoseconds", self.name);
+            panic!("{} answered `{answer}`, expected nanoseconds", self.name);
         });
         Duration::from_nanos(nanoseconds)
     }
@@ -79,7 +80,7 @@ impl Outside {
         match self.answers.read_line(&mut line) {
             Ok(1..) => line.trim_end().to_owned(),
             _ => panic!(
-                "{} ended before it answered; what it printed above tells why",
+                "{} ended before it answered; its error output is above",
                 self.name
             ),
         }
@@ -88,7 +89,7 @@ impl Outside {
 
 impl Drop for Outside {
     fn drop(&mut self) {
-        // Closes its input first, at which it ends.
+        // `wait` closes the standard input, which ends the program.
         let _ = self.child.wait();
     }
 }
@@ -109,10 +110,10 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_take_part_says_why() {
+    fn a_missing_peer_gives_the_reason() {
         let missing = shell("echo missing langchain-core").err();
         assert_eq!(missing.as_deref(), Some("langchain-core is not installed"));
-        let absent = Outside::start("nobody", &mut Command::new("no-such-program"));
+        let absent = Outside::start("absent", &mut Command::new("no-such-program"));
         let absent = absent.err();
         assert_eq!(absent.as_deref(), Some("no-such-program is not on PATH"));
     }

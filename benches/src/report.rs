@@ -1,4 +1,4 @@
-//! What a run found: rows of figures, and goals that are met or not.
+//! The results of a run: rows of figures, and goals that are met or missed.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -6,7 +6,7 @@ use std::io::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-/// What a figure should reach, and what is known to hold it back.
+/// A target for a figure, and the known reason if it is missed.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Goal {
     #[serde(flatten)]
@@ -64,14 +64,14 @@ impl Goal {
         Aim::AtMost { value }.into()
     }
 
-    /// What holds us back where this goal is missed: the report gives it beside the figure.
+    /// Sets the reason that the report gives if the goal is missed.
     #[must_use]
     pub fn limited_by(mut self, reason: &str) -> Self {
         self.limit = Some(reason.to_owned());
         self
     }
 
-    /// What was said to hold us back.
+    /// The reason for a miss.
     pub fn limit(&self) -> Option<&str> {
         self.limit.as_deref()
     }
@@ -89,11 +89,11 @@ impl Goal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// The least that the work could cost.
+    /// The same work by raw calls without a library.
     Floor,
-    /// Our way.
+    /// Our implementation.
     Ours,
-    /// What people would use instead.
+    /// An alternative.
     Peer,
 }
 
@@ -104,18 +104,18 @@ pub struct Row {
     pub part: Part,
     /// Its name.
     pub name: String,
-    /// Half of the samples took at most this.
+    /// The median of the samples.
     pub median_ns: f64,
-    /// 99 of 100 samples took at most this.
+    /// The 99th percentile of the samples.
     pub p99_ns: f64,
-    /// How many samples there are.
+    /// Number of samples.
     pub samples: usize,
-    /// What it does less or more than we do.
+    /// How its work differs from ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub differs: Option<String>,
 }
 
-/// How one contender's figure moves with a size.
+/// The figure of one contender as a function of a size.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Series {
     /// Its part in the comparison.
@@ -124,7 +124,7 @@ pub struct Series {
     pub name: String,
     /// Sizes and figures, from the smallest size to the largest.
     pub points: Vec<(f64, f64)>,
-    /// What it does less or more than we do.
+    /// How its work differs from ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub differs: Option<String>,
 }
@@ -137,15 +137,15 @@ impl Series {
     }
 }
 
-/// A goal and what was reached.
+/// A goal and the figure that was reached.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Verdict {
-    /// What was asked for.
+    /// The goal.
     #[serde(flatten)]
     pub goal: Goal,
-    /// What was measured, in the goal's unit.
+    /// The measured figure, in the unit of the goal.
     pub reached: f64,
-    /// Whether that is enough.
+    /// Whether the goal is met.
     pub met: bool,
     /// The unit of a single figure.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -155,7 +155,7 @@ pub struct Verdict {
 /// A column of a table of figures.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Column {
-    /// What was measured.
+    /// The measured quantity.
     pub name: String,
     /// Its unit.
     pub unit: String,
@@ -168,9 +168,9 @@ pub struct TableRow {
     pub part: Part,
     /// Its name.
     pub name: String,
-    /// A figure for each column, where there is one.
+    /// The figure of each column, if there is one.
     pub cells: Vec<Option<Cell>>,
-    /// What it does less or more than we do.
+    /// How its work differs from ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub differs: Option<String>,
 }
@@ -193,35 +193,35 @@ pub enum Line {
     Comparison {
         /// The crate or part of one.
         area: String,
-        /// What was done.
+        /// The work.
         name: String,
-        /// Who did it, and how fast.
+        /// The contenders and their times.
         rows: Vec<Row>,
         /// The goals of this comparison.
         #[serde(default)]
         verdicts: Vec<Verdict>,
-        /// Whether the area's chart shows it.
+        /// Whether the chart of the area shows it.
         #[serde(default)]
         headline: bool,
     },
-    /// How figures move with a size.
+    /// Figures as a function of a size.
     Growth {
         /// The crate or part of one.
         area: String,
-        /// What was measured.
+        /// The measured quantity.
         name: String,
-        /// What grows.
+        /// The size that grows.
         axis: String,
-        /// The figures' unit; `ns` for times.
+        /// The unit of the figures; `ns` for times.
         unit: String,
-        /// Who did it.
+        /// The contenders.
         series: Vec<Series>,
     },
     /// A single figure that is not the time of an iteration.
     Figure {
         /// The crate or part of one.
         area: String,
-        /// What was measured.
+        /// The measured quantity.
         name: String,
         /// The figure.
         value: f64,
@@ -234,20 +234,20 @@ pub enum Line {
     Table {
         /// The crate or part of one.
         area: String,
-        /// What was done.
+        /// The work.
         name: String,
-        /// What was measured.
+        /// The measured quantity.
         columns: Vec<Column>,
-        /// Who did it.
+        /// The contenders.
         rows: Vec<TableRow>,
     },
-    /// A contender that could not take part.
+    /// A peer that was skipped.
     LeftOut {
         /// The crate or part of one.
         area: String,
         /// The contender.
         name: String,
-        /// Why it could not.
+        /// The reason.
         why: String,
     },
 }
@@ -264,7 +264,7 @@ impl Line {
         }
     }
 
-    /// The goals of this line, judged, each with what it is about.
+    /// The verdicts of this line, each with the name of its figure.
     pub fn verdicts(&self) -> Vec<(String, &Verdict)> {
         match self {
             Self::Comparison { name, verdicts, .. } => {
@@ -294,7 +294,7 @@ impl Line {
         }
     }
 
-    /// Appends this line to the file named by `BENCH_REPORT`, if there is one.
+    /// Appends this line to the file that `BENCH_REPORT` names, if it is set.
     pub(crate) fn append(&self) {
         let Some(path) = std::env::var_os("BENCH_REPORT") else {
             return;
@@ -312,7 +312,7 @@ impl Line {
     }
 }
 
-/// Judges `goal` by the rows of a comparison. `None` if the rows do not hold what it speaks of.
+/// Judges a goal of a comparison. `None` if a row that the goal refers to is missing.
 pub(crate) fn judge(goal: &Goal, rows: &[Row]) -> Option<Verdict> {
     let ours = rows.iter().find(|row| row.part == Part::Ours)?;
     let (reached, met) = match &goal.aim {
@@ -338,7 +338,7 @@ pub(crate) fn judge(goal: &Goal, rows: &[Row]) -> Option<Verdict> {
     })
 }
 
-/// Judges `goal` by a single figure. `None` if the goal speaks of a comparison.
+/// Judges a goal of a single figure. `None` if it is a goal of a comparison.
 pub(crate) fn judge_figure(goal: &Goal, reached: f64, unit: &str) -> Option<Verdict> {
     let met = match &goal.aim {
         Aim::AtLeast { value } => reached >= *value,
@@ -353,7 +353,7 @@ pub(crate) fn judge_figure(goal: &Goal, reached: f64, unit: &str) -> Option<Verd
     })
 }
 
-/// The rows as a table for people, with each one's ratio to ours.
+/// The rows as text, with the ratio of each to ours.
 pub(crate) fn table(rows: &[Row], verdicts: &[Verdict]) -> String {
     let ours = rows.iter().find(|row| row.part == Part::Ours);
     let mut text = String::new();
@@ -374,7 +374,7 @@ pub(crate) fn table(rows: &[Row], verdicts: &[Verdict]) -> String {
     text
 }
 
-/// What was asked for, in a few characters for a table.
+/// The goal in a few characters, for a table.
 pub fn target(verdict: &Verdict) -> String {
     match &verdict.goal.aim {
         Aim::AtMostFloor { ratio } => format!("≤ {ratio} of the floor"),
@@ -386,7 +386,7 @@ pub fn target(verdict: &Verdict) -> String {
     }
 }
 
-/// A figure for people: a time if its unit is `ns`.
+/// A figure as text. The unit `ns` is shown as a duration.
 pub fn figure(value: f64, unit: &str) -> String {
     match unit {
         "ns" => duration(value),
@@ -394,7 +394,7 @@ pub fn figure(value: f64, unit: &str) -> String {
     }
 }
 
-/// As many digits as tell something.
+/// A number with three significant digits or more.
 fn digits(value: f64) -> String {
     match value.abs() {
         _ if value.fract() == 0.0 => grouped(value),
@@ -405,7 +405,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// A number with commas.
+/// A number with commas between groups of three digits.
 pub fn thousands(number: usize) -> String {
     grouped(number as f64)
 }
@@ -426,7 +426,7 @@ fn grouped(value: f64) -> String {
     }
 }
 
-/// What was reached and what was asked for.
+/// The figure and the goal as a sentence.
 pub fn sentence(verdict: &Verdict) -> String {
     let (reached, unit) = (verdict.reached, &verdict.unit);
     match &verdict.goal.aim {
@@ -449,13 +449,13 @@ pub fn sentence(verdict: &Verdict) -> String {
     }
 }
 
-/// The same for who watches the run.
+/// The verdict as it is printed during a run.
 pub(crate) fn judged(verdict: &Verdict) -> String {
     let met = if verdict.met { "met" } else { "MISSED" };
     format!("{met}: {}", sentence(verdict))
 }
 
-/// A time for people.
+/// A duration as text.
 pub fn duration(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0} ns"),
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_have_the_digits_that_tell_something() {
+    fn figures_have_three_significant_digits() {
         assert_eq!(figure(1_234_567.8, "1/s"), "1,234,568 1/s");
         assert_eq!(figure(12.34, "MiB"), "12.3 MiB");
         assert_eq!(figure(0.956, ""), "0.96");
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goal_about_an_absent_contender_is_not_judged() {
+    fn a_goal_without_its_contender_is_not_judged() {
         let rows = [row(Part::Ours, "ours", 1.0)];
         assert!(judge(&Goal::at_most_floor(1.0), &rows).is_none());
         assert!(judge(&Goal::peer_at_least("peer", 1.0), &rows).is_none());

@@ -1,10 +1,10 @@
-//! The parts of an area's run, and how far it is.
+//! The steps of a run and its progress.
 
 use std::time::{Duration, Instant};
 
 use crate::comparison::Bench;
 
-/// A part of a run, with about how long it takes.
+/// A part of a run, with an estimate of its duration.
 pub struct Step<'a> {
     name: &'static str,
     comparisons: usize,
@@ -13,8 +13,8 @@ pub struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// `comparisons` take as long as the command line asks; `other` is what all the rest of the
-    /// step takes in seconds, on two cores.
+    /// `comparisons` is the number of comparisons; the command line sets their duration. `other` is
+    /// the duration of the rest of the step in seconds, on two cores.
     pub fn new(
         name: &'static str,
         comparisons: usize,
@@ -30,7 +30,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Nothing is known of runs that are not side by side.
+    /// The estimate for a side-by-side run; zero for other runs, which have no fixed duration.
     fn planned(&self, bench: &Bench) -> Duration {
         let comparisons = u32::try_from(self.comparisons).unwrap_or(u32::MAX);
         bench
@@ -39,18 +39,19 @@ impl<'a> Step<'a> {
     }
 }
 
-/// How far a run is.
+/// The progress of a run.
 pub(crate) struct Position {
-    /// When the whole run began, all areas together.
+    /// Start of the whole run over all areas.
     began: Instant,
     step: String,
-    /// When this step should be over, and how long everything after it should take.
+    /// Expected end of this step.
     end: Instant,
+    /// Expected duration of all later steps.
     rest: Duration,
 }
 
 impl Position {
-    /// `BENCH_BEFORE` and `BENCH_AFTER` are the seconds that other areas took and will take.
+    /// `BENCH_BEFORE` and `BENCH_AFTER` are the seconds for the areas before and after this one.
     pub(crate) fn new() -> Self {
         let now = Instant::now();
         let before = seconds("BENCH_BEFORE");
@@ -83,8 +84,8 @@ fn seconds(variable: &str) -> Duration {
 }
 
 impl Bench {
-    /// Runs the steps, or those whose names are among the arguments. With `--plan` it only
-    /// prints how many seconds they should take.
+    /// Runs all steps, or the steps that the arguments name. With `--plan` it only prints their
+    /// expected duration in seconds.
     pub fn steps(mut self, steps: Vec<Step<'_>>) {
         let asked: Vec<String> = std::env::args().skip(1).collect();
         let named = |step: &Step<'_>| asked.iter().any(|arg| arg == step.name);

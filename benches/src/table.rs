@@ -1,4 +1,4 @@
-//! Figures of several contenders that are not times of an iteration, a column each.
+//! Tables of figures that are not times of an iteration.
 
 use crate::comparison::Bench;
 use crate::report::{Cell, Column, Goal, Line, Part, TableRow, figure, judge_figure, judged};
@@ -12,7 +12,7 @@ pub struct Table<'a> {
     rows: Vec<TableRow>,
 }
 
-/// What stands in a cell: nothing, or a figure that may have a goal.
+/// A cell: empty, or a figure with an optional goal.
 #[derive(Default)]
 pub struct Figure {
     value: Option<f64>,
@@ -25,7 +25,7 @@ impl Figure {
         Self::default()
     }
 
-    /// What the figure should reach.
+    /// Sets the goal of the figure.
     #[must_use]
     pub fn goal(mut self, goal: Goal) -> Self {
         self.goal = Some(goal);
@@ -64,12 +64,12 @@ impl<'a> Table<'a> {
         self.row(Part::Floor, name, figures)
     }
 
-    /// The figures of what people would use instead.
+    /// The figures of an alternative.
     pub fn peer<const N: usize>(self, name: &str, figures: [Figure; N]) -> Self {
         self.row(Part::Peer, name, figures)
     }
 
-    /// What the contender added last does less or more than we do: the report says so.
+    /// Notes in the report how the work of the last contender differs from ours.
     pub fn differs(mut self, how: &str) -> Self {
         if let Some(row) = self.rows.last_mut() {
             row.differs = Some(how.to_owned());
@@ -77,7 +77,7 @@ impl<'a> Table<'a> {
         self
     }
 
-    /// Puts the table into the report.
+    /// Adds the table to the report.
     pub fn report(self) {
         self.bench.progress(&self.name);
         for row in &self.rows {
@@ -103,11 +103,15 @@ impl<'a> Table<'a> {
     }
 
     fn row<const N: usize>(mut self, part: Part, name: &str, figures: [Figure; N]) -> Self {
-        assert_eq!(N, self.columns.len(), "a figure for each column of {name}");
+        assert_eq!(
+            N,
+            self.columns.len(),
+            "one figure for each column of {name}"
+        );
         let cells = figures.into_iter().zip(&self.columns);
         let cells = cells.map(|(Figure { value, goal }, column)| {
             let value = value?;
-            // A smoke run uses small sizes: what it reaches says nothing about the goal.
+            // The sizes of a smoke run are too small to judge a goal.
             let goal = goal.filter(|_| !self.bench.is_smoke());
             let verdict = goal.and_then(|goal| judge_figure(&goal, value, &column.unit));
             Some(Cell { value, verdict })

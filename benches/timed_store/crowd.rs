@@ -1,4 +1,4 @@
-//! Many processes at once: how much they get done, how evenly, and how long the unlucky wait.
+//! Many processes at once: throughput, fairness, and the latency of the slowest process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,12 +8,12 @@ use benches::{Bench, Figure, Goal, thousands};
 use timed_store::Durability;
 
 use crate::peers::Sqlite;
-use crate::{Places, now_ms, open, sizes, value};
+use crate::{Places, now_ms, open, session_of, sizes, value};
 
 const PART: &str = "BENCH_TIMED_STORE_PART";
 
-/// What members do, and as whom the report knows them. FULL last: it is the slowest, and would
-/// still be writing when the next one begins.
+/// The operation of the processes, and its name in the report. FULL is last: it still writes to disk
+/// when the next operation starts.
 const PARTS: [(&str, &str); 5] = [
     ("restore", "restore"),
     ("store", "store"),
@@ -26,7 +26,7 @@ pub(crate) fn is_member() -> bool {
     std::env::var_os(PART).is_some()
 }
 
-/// How long a crowd is at work.
+/// Duration of a run.
 pub(crate) fn length(bench: &Bench) -> Duration {
     Duration::from_millis(match (bench.is_smoke(), bench.is_full()) {
         (true, _) => 50,
@@ -39,7 +39,7 @@ pub(crate) fn length(bench: &Bench) -> Duration {
 pub(crate) fn compare(bench: &mut Bench) {
     for &size in sizes(bench).iter().filter(|size| **size != 100) {
         let crowds = PARTS.map(|(part, name)| (name, Crowd::run(bench, part, size, 8)));
-        // Readers share the lock, and could hold it for ever between them.
+        // Readers share the lock: overlapping readers could keep a writer out forever.
         let mixed = Crowd::run(bench, "store-among-readers", size, 8);
         let title = format!("8 processes at once, {} entries", thousands(size));
         let mut table = bench.table(
@@ -68,8 +68,8 @@ pub(crate) fn compare(bench: &mut Bench) {
     }
 }
 
-const IN_PLACE: &str = "keeps its connection open; writes one row, not the file; who finds the \
-     database locked sleeps and tries again, so that some hardly get a turn";
+const IN_PLACE: &str = "keeps its connection open; writes one row, not the file; a process that \
+     finds the database locked sleeps and tries again, which starves some processes";
 
 fn is_sqlite(name: &str) -> bool {
     name.starts_with("SQLite")
@@ -114,7 +114,7 @@ pub(crate) fn grow(bench: &mut Bench) {
     );
 }
 
-/// What each process of a crowd has got done.
+/// The results of processes that ran at the same time.
 struct Crowd {
     length: Duration,
     members: Vec<Member>,
@@ -138,7 +138,7 @@ impl Crowd {
             }
             _ => places.file(),
         };
-        // Late enough that all have started by then.
+        // Late enough that all processes have started.
         let begin = now_ms() + 200 + 10 * members as u64;
         let members: Vec<_> = (0..members)
             .map(|number| start(part, number, begin, length, path))
@@ -159,7 +159,7 @@ impl Crowd {
         }
     }
 
-    /// One if all got the same done, one part in n if one got all.
+    /// Jain's fairness index: 1 if all processes have the same throughput, 1/n if one has all of it.
     fn jain(&self) -> f64 {
         let squares = self.members.iter().map(|member| member.operations.powi(2));
         let (total, squares) = (self.total(), squares.sum::<f64>());
@@ -210,14 +210,14 @@ fn start(
         .unwrap()
 }
 
-/// One of the crowd.
+/// Runs as one of the processes.
 pub(crate) fn play() {
     let part = std::env::var(PART).unwrap();
     let path = PathBuf::from(std::env::var_os("BENCH_TIMED_STORE_PATH").unwrap());
     let [part, number, begin, length] = part.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{part}")
     };
-    let session = format!("session-{number}");
+    let session = session_of(number.parse().unwrap());
     let opened = |durability| open(&path, &session, durability);
     let mut work: Box<dyn FnMut()> = match (part, number) {
         ("store", _) | ("store-among-readers", "0") => {

@@ -1,4 +1,4 @@
-//! What timed-store is measured against.
+//! The contenders of timed-store.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,11 +14,11 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::{ME, now_ms};
+use crate::{ME, now_ms, session_of, value_of};
 
 const TTL_MS: u64 = 4 * 60 * 60 * 1000;
 
-/// The system calls and the parsing that nobody gets around.
+/// The system calls and the parsing that every implementation needs.
 pub(crate) struct Raw {
     path: PathBuf,
     lock: PathBuf,
@@ -46,12 +46,12 @@ impl Raw {
         own.map(Cow::into_owned)
     }
 
-    /// A file of the same size takes the place of another one.
+    /// Replaces the file by another one of the same size.
     pub(crate) fn exchange(&self) {
         self.exchange_after(|_| ());
     }
 
-    /// The same, to survive a power cut.
+    /// The same, so that it survives a power cut.
     pub(crate) fn exchange_durably(&self) {
         self.exchange_after(|next| next.sync_data().unwrap());
         let folder = File::open(self.path.parent().unwrap()).unwrap();
@@ -68,7 +68,7 @@ impl Raw {
         std::fs::remove_file(&self.next).unwrap();
     }
 
-    /// What most programs do.
+    /// The usual way: lock, read, parse, write a temporary file, rename.
     pub(crate) fn persist(&self, session: &str, value: &str) {
         let mut lock = RwLock::new(File::open(&self.lock).unwrap());
         let _guard = lock.write().unwrap();
@@ -95,7 +95,7 @@ fn read(path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// The own session's value, and nothing else.
+/// The value of the own session; other entries are skipped.
 struct Top<'a>(Option<Cow<'a, str>>);
 
 impl<'de> Deserialize<'de> for Top<'de> {
@@ -153,8 +153,8 @@ struct Entry {
     updated_at: String,
 }
 
-/// As the specification is written: a lock file that is created and deleted, everything parsed,
-/// and everything written back by every operation.
+/// The specification implemented literally: each operation creates and deletes a lock file, parses
+/// all entries, and writes all entries.
 pub(crate) struct Literal {
     path: PathBuf,
     lock: PathBuf,
@@ -188,7 +188,7 @@ impl Literal {
             .unwrap();
         let mut all: Document =
             serde_json::from_slice(&std::fs::read(&self.path).unwrap()).unwrap();
-        // Stamps of one form compare as texts.
+        // Time stamps of this form compare as text.
         all.storage
             .retain(|_, entry| *entry.updated_at > *"2000-01-01T00:00:00.000Z");
         let answer = work(&mut all);
@@ -198,8 +198,7 @@ impl Literal {
     }
 }
 
-/// A table with an index, as one would write it in an afternoon. Expired rows are deleted by
-/// writers and not seen by readers.
+/// A table with an index. Writers delete expired rows, and readers ignore them.
 pub(crate) struct Sqlite {
     path: PathBuf,
     synchronous: &'static str,
@@ -220,11 +219,7 @@ impl Sqlite {
         let mut handle = this.connect();
         let transaction = handle.0.transaction().unwrap();
         for at in 0..size {
-            let row = (
-                format!("session-{at}"),
-                format!("operator-{at}"),
-                now_ms() as i64,
-            );
+            let row = (session_of(at), value_of(at), now_ms() as i64);
             transaction
                 .execute("INSERT OR REPLACE INTO entries VALUES (?1, ?2, ?3)", row)
                 .unwrap();
@@ -281,7 +276,7 @@ impl SqliteHandle {
     }
 }
 
-/// redb is for one process at a time: a fresh handle each, as processes would have to.
+/// redb allows one process at a time, so each operation opens a fresh handle.
 pub(crate) struct Redb {
     path: PathBuf,
 }
@@ -296,10 +291,7 @@ impl Redb {
             let mut table = transaction.open_table(TABLE).unwrap();
             for at in 0..size {
                 table
-                    .insert(
-                        &*format!("session-{at}"),
-                        (&*format!("operator-{at}"), now_ms()),
-                    )
+                    .insert(&*session_of(at), (&*value_of(at), now_ms()))
                     .unwrap();
             }
         }

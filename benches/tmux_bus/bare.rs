@@ -1,9 +1,9 @@
-//! A control client by hand.
+//! A minimal control client.
 
 use super::*;
 
-/// A control client by hand: a line in, all that comes until the answer is there. The least that a
-/// round trip through control mode can cost, with no library and no check of anything.
+/// Sends a command line and reads until the answer has come. This is the minimal cost of a round trip
+/// through control mode: no library and no checks.
 pub(crate) struct Bare {
     pub(crate) client: Child,
     pub(crate) stdin: ChildStdin,
@@ -37,7 +37,7 @@ impl Bare {
         }
     }
 
-    /// Sends `now` by a line of commands and waits for all its blocks and the answer.
+    /// Sends a line of commands, and reads until all its blocks and the answer have come.
     pub(crate) fn trip(&mut self, line: &str, mut blocks: usize) {
         self.stdin.write_all(line.as_bytes()).unwrap();
         let output = format!("%output {} ", self.pane);
@@ -55,7 +55,7 @@ impl Bare {
         }
     }
 
-    /// What `send_message` has tmux do.
+    /// The commands that `send_message` sends.
     pub(crate) fn like_ours(&mut self) {
         let pane = self.pane;
         let line = format!(

@@ -1,8 +1,8 @@
-//! What a bus costs while nothing happens.
+//! The cost of an idle bus.
 
 use super::*;
 
-/// The processes that keep a bus going: this one, its client and the tmux server.
+/// The processes of a bus, beside this one: the tmux server and our control client.
 pub(crate) struct Bus {
     pub(crate) server: u32,
     pub(crate) client: u32,
@@ -20,7 +20,8 @@ impl Bus {
         }
     }
 
-    /// The share of a core, in percent, that they and the children that end use during `work`.
+    /// The share of a core, in percent, that these processes, this one and its ended children use
+    /// during `work`.
     pub(crate) fn share(&self, work: impl FnOnce()) -> f64 {
         let used = || {
             nanoseconds(self.server)
@@ -43,7 +44,7 @@ impl Bus {
     }
 }
 
-/// The time that a process has been running on a core.
+/// The processor time of a process.
 pub(crate) fn nanoseconds(pid: u32) -> u64 {
     let tasks =
         fs::read_dir(format!("/proc/{pid}/task")).expect("/proc is needed to measure idle cost");
@@ -57,7 +58,7 @@ pub(crate) fn nanoseconds(pid: u32) -> u64 {
         .sum()
 }
 
-/// The time that the ended children of this process used, which the system counts by hundredths.
+/// The processor time of the ended children of this process, in steps of 10 ms.
 pub(crate) fn of_children() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<u64> = stat

@@ -1,8 +1,8 @@
-//! How the figures move with the number of panes.
+//! The figures as a function of the number of panes.
 
 use super::*;
 
-/// How the figures move with the number of panes, on one server that grows.
+/// Measures on one server to which panes are added.
 pub(crate) fn growth(bench: &mut Bench) {
     let sizes: &[usize] = if bench.is_smoke() {
         &[2, 4]
@@ -35,7 +35,7 @@ pub(crate) fn growth(bench: &mut Bench) {
         seen.sort_by(f64::total_cmp);
         let bus = Bus::of(&panes);
         std::thread::sleep(seconds(0.5));
-        // The goal is half a millisecond in a second: the last size, which it is about, gets longer.
+        // The goal, half a millisecond in a second, is for the last size: that one is measured longer.
         let looked = if Some(&size) == sizes.last() {
             4.0
         } else {
@@ -50,7 +50,7 @@ pub(crate) fn growth(bench: &mut Bench) {
             bus.memory(),
         ));
 
-        // The same by looking at all panes each 500 ms, as the specification has it.
+        // The same by polling all panes every 500 ms, as in the specification.
         let mut late: Vec<f64> = (0..if bench.is_smoke() { 1 } else { 3 })
             .map(|_| {
                 number += 1;

@@ -1,11 +1,11 @@
-//! A private server with panes, and how we ask in them.
+//! A private server with panes, and requests to the programs in them.
 
 use super::*;
 
-/// A private server, ended with this value.
+/// A private server. Dropping it ends the server.
 pub(crate) struct Panes {
     pub(crate) runtime: Runtime,
-    /// None when we have let go of it.
+    /// `None` after `detach`.
     pub(crate) server: Option<Server>,
     pub(crate) socket: PathBuf,
     pub(crate) panes: Vec<PaneId>,
@@ -16,7 +16,7 @@ pub(crate) struct Panes {
 impl Panes {
     pub(crate) fn start(program: &'static str, count: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // One worker, which goes on reading while the bench's own thread waits.
+        // One worker thread, which reads while the thread of the bench blocks.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -42,7 +42,7 @@ impl Panes {
         started
     }
 
-    /// Opens panes until there are so many.
+    /// Opens panes until there are `count`.
     pub(crate) fn grow(&mut self, count: usize) {
         let exe = std::env::current_exe().unwrap();
         let launch = Launch::new(format!("exec '{}'", exe.display()));
@@ -61,12 +61,12 @@ impl Panes {
         }
     }
 
-    /// Lets go of the server, which would tell our client everything too.
+    /// Ends our control client, which would otherwise receive the output of all panes too.
     pub(crate) fn detach(&mut self) {
         self.server = None;
         let deadline = Instant::now() + Duration::from_secs(30);
         while !tmux(&self.socket, &["list-clients"]).is_empty() {
-            assert!(Instant::now() < deadline, "our client does not end");
+            assert!(Instant::now() < deadline, "the control client does not end");
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -1,8 +1,8 @@
-//! The specification's way: a process for each command, and a look every so often.
+//! The polling of the specification: a process for each command, and a capture at each interval.
 
 use super::*;
 
-/// The specification's way: a process for each command.
+/// Runs a tmux command in a process of its own.
 pub(crate) fn tmux(socket: &Path, args: &[&str]) -> String {
     let output = Command::new("tmux")
         .arg("-S")
@@ -22,7 +22,7 @@ pub(crate) fn capture(socket: &Path, pane: PaneId) -> String {
     tmux(socket, &["capture-pane", "-p", "-t", &pane.to_string()])
 }
 
-/// Sends as specified and looks every `interval` until the numbered answer is there.
+/// Sends a message and captures the screen at each `interval` until it shows the numbered answer.
 pub(crate) fn poll(
     socket: &Path,
     pane: PaneId,
@@ -44,7 +44,8 @@ pub(crate) fn poll(
     }
 }
 
-/// Asks one pane and looks at all each `interval` until the answer is there. How late it is seen.
+/// Sends a message to one pane and captures all panes at each `interval` until the answer is seen.
+/// Returns the delay in nanoseconds.
 pub(crate) fn poll_all(panes: &Panes, number: u64, interval: Duration) -> f64 {
     let (socket, asked) = (&panes.socket, panes.panes[panes.panes.len() - 1]);
     let wait = micros(number, 400_000);

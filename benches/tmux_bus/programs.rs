@@ -1,8 +1,8 @@
-//! What runs in the panes: this binary, started again.
+//! The programs in the panes.
 
 use super::*;
 
-/// Nanoseconds of a clock that all processes share.
+/// The monotonic clock in nanoseconds, which is the same in all processes.
 pub(crate) fn clock() -> i128 {
     let now = clock_gettime(ClockId::Monotonic);
     i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
@@ -12,8 +12,8 @@ pub(crate) fn since(nanoseconds: i128) -> Duration {
     Duration::from_nanos(u64::try_from(clock() - nanoseconds).unwrap_or(0))
 }
 
-/// Reads lines in canonical mode. `wait MICROSECONDS NUMBER` waits before it answers; `die` ends it;
-/// each answer has the time at which it was printed.
+/// Reads lines in canonical mode. `wait MICROSECONDS NUMBER` delays the answer, `die` ends the
+/// program. Each answer contains the time at which it was printed.
 pub(crate) fn replier() {
     let mut out = stdout();
     for line in stdin().lock().lines() {
@@ -34,7 +34,7 @@ pub(crate) fn replier() {
     }
 }
 
-/// Reads bracketed pastes in raw mode and answers each with its length and a checksum.
+/// Reads bracketed pastes in raw mode. The answer is the length and a checksum of the paste.
 pub(crate) fn receiver() {
     let mut modes = tcgetattr(stdin()).unwrap();
     modes.make_raw();

@@ -1,4 +1,4 @@
-//! A crew's folder, and what its members have to know.
+//! The folder of a crew, and the settings that its members share.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use exec_core::ExecutionService;
 use exec_profiles::ProfileRegistry;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use timed_store::{LockPolicy, Process, SessionId, TimedStorage};
+use timed_store::{LockPolicy, OwnerProcess, SessionId, TimedStorage};
 use tmux_bus::ClusterConfig;
 
 pub(crate) const GRAND_BOSS: &str = "grand_boss";
@@ -42,19 +42,20 @@ pub(crate) const ROLES: [Role; 5] = [
         personality: include_str!("../config/personalities/testing_specialist.txt") },
 ];
 
-/// One crew. Each has a folder of its own; what crews share is the list of names beside them.
+/// A crew and its folder. The crews of one parent folder share the list of names in it.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Crew {
     pub(crate) id: String,
     pub(crate) folder: PathBuf,
     /// The profile of the coding agents.
     pub(crate) agents: String,
-    /// `file`, `sqlite`, or an address of a storage.
+    /// `file`, `sqlite`, or the address of a storage.
     pub(crate) storage: String,
 }
 
 impl Crew {
-    /// Makes the folder with the cluster's configuration in it, whose agents are this program.
+    /// Creates the folder with the configuration of the cluster. The command of each agent is this
+    /// program.
     pub(crate) fn create(shared: &Path, agents: &str, storage: &str) -> Result<Self> {
         let id = uuid::Uuid::new_v4().simple().to_string()[..6].to_owned();
         let folder = std::path::absolute(shared)?.join(format!("crew-{id}"));
@@ -68,7 +69,7 @@ impl Crew {
         let profiles = crew.profiles()?;
         if profiles.get_profile(&crew.agents).is_none() {
             let known = profiles.labels().join(", ");
-            return Err(format!("there is no profile `{}`; known: {known}", crew.agents).into());
+            return Err(format!("unknown profile `{}`; known: {known}", crew.agents).into());
         }
         fs::create_dir_all(crew.folder.join("config/personalities")).map_err(|error| {
             let folder = crew.folder.display();
@@ -93,7 +94,7 @@ impl Crew {
         }
         let session = format!("crew-{}", crew.id);
         let cluster = json!({"name": session, "session_name": session, "work_dir": "."});
-        // JSON is YAML too.
+        // JSON is valid YAML.
         let config = json!({"cluster": cluster, "agents": members});
         fs::write(crew.config_file(), serde_json::to_vec_pretty(&config)?)?;
         fs::write(crew.folder.join("crew.json"), serde_json::to_vec(&crew)?)?;
@@ -110,11 +111,11 @@ impl Crew {
         self.folder.join("config/cluster.yaml")
     }
 
-    pub(crate) fn config(&self) -> tmux_bus::Result<ClusterConfig> {
-        ClusterConfig::load(self.config_file())
+    pub(crate) fn config(&self) -> Result<ClusterConfig> {
+        Ok(ClusterConfig::load(self.config_file())?)
     }
 
-    /// Where the coding agents work.
+    /// The folder in which the coding agents work.
     pub(crate) fn workspace(&self) -> PathBuf {
         self.folder.join("workspace")
     }
@@ -123,18 +124,18 @@ impl Crew {
         self.agents == scripted_agent::LABEL
     }
 
-    /// How a member is called in the list of names.
+    /// The session of a member in the list of names.
     pub(crate) fn session(&self, member: &str) -> String {
         format!("crew-{}:{member}", self.id)
     }
 
-    /// Who has which name, in all crews of the shared folder. A member's entry ends with its
-    /// process.
+    /// The names of the members of all crews in the parent folder. The entry of a member expires
+    /// when its process ends.
     pub(crate) fn names(&self, member: &str) -> Result<TimedStorage<String>> {
         let file = self.folder.with_file_name("names.json");
         TimedStorage::builder_at(file)
             .session(SessionId::new(self.session(member))?)
-            .owner(Process::current())
+            .owner(OwnerProcess::current())
             .lock(LockPolicy::Wait(Duration::from_secs(10)))
             .open()
             .map_err(Into::into)
@@ -161,11 +162,12 @@ impl Crew {
         Ok(registry)
     }
 
-    /// Starts a member's coding agents. Each member has its own history of what it started.
+    /// The service that starts the coding agents of a member. Each member has its own record of
+    /// executions.
     pub(crate) fn executions(&self, member: &str) -> Result<ExecutionService> {
         let service = ExecutionService::builder(self.profiles()?)
             .state_dir(self.folder.join("state").join(member))
             .host_name(format!("crew-{}-{member}", self.id));
-        Ok(service.build()?)
+        Ok(service.open()?)
     }
 }

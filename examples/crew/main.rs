@@ -1,21 +1,22 @@
-//! The crew: the specification's five agents work on a task together, and all five crates with
-//! them. Each agent lives in a tmux pane and claims its name (`timed-store`), has a coding agent
-//! (`exec-core`, `exec-profiles`), talks to the others (`tmux-bus`) and remembers everything
-//! (`agent-snapshot`): one is killed at work, comes back, and does nothing twice.
+//! The five agents of the specification work on a task together; all five crates are used. Each
+//! agent runs in a tmux pane, claims a name (`timed-store`), starts a coding agent (`exec-core`,
+//! `exec-profiles`), sends messages to the others (`tmux-bus`) and saves its state
+//! (`agent-snapshot`). One of them is killed while it works; after its restart it continues, and
+//! no work is done twice.
 //!
 //! ```sh
 //! cargo run -p examples --example crew
 //! cargo run -p examples --example crew -- --agents claude-code "Write a haiku about tmux"
 //! ```
 //!
-//! This file starts the crew, asks the Grand Boss, shows what is said, and cleans up;
-//! `member.rs` is what lives in the panes; `crew.rs` says where everything is.
+//! This file starts the crew, sends the task to the Grand Boss, prints the messages, and cleans up.
+//! `member.rs` is the program in the panes; `crew.rs` knows the files of a crew.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 interrupted.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "printing is what a command is for"
+    reason = "a command-line program prints"
 )]
 
 mod crew;
@@ -41,26 +42,26 @@ use tokio::signal::unix::{SignalKind, signal};
 use crew::{CODING, Crew, GRAND_BOSS, ROLES, Role};
 use show::Show;
 
-/// Five agents work on a task together.
+/// Runs five agents that work on a task together.
 #[derive(Parser)]
 #[command(name = "crew")]
 struct Arguments {
-    /// Where everything is kept [default: a private folder in the one for temporary files]
+    /// The folder for all files [default: a private folder below the temporary folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// The profile of the coding agents, such as claude-code
     #[arg(long, value_name = "LABEL", default_value = scripted_agent::LABEL)]
     agents: String,
-    /// Where snapshots are kept: file, sqlite, or an address such as redis://127.0.0.1/0
+    /// The storage of the snapshots: file, sqlite, or an address such as redis://127.0.0.1/0
     #[arg(long, value_name = "KIND", default_value = "file", value_parser = storage)]
     storage: String,
-    /// Leave the agents up at the end
+    /// Leave the agents running at the end
     #[arg(long)]
     keep: bool,
-    /// Print one JSON object a line
+    /// Print each event as one line of JSON
     #[arg(long)]
     json: bool,
-    /// What the crew should do
+    /// The task of the crew
     #[arg(default_value = "Write a script that greets people, and say what machine it runs on")]
     task: String,
 }
@@ -74,12 +75,9 @@ async fn main() -> ExitCode {
     if let [_, member, folder, name] = words.as_slice()
         && member == "member"
     {
-        return examples::report(member::live(Path::new(folder), name).await);
+        return examples::report(member::run(Path::new(folder), name).await);
     }
-    match run(Arguments::parse()).await {
-        Ok(code) => code,
-        Err(error) => examples::report(Err(error)),
-    }
+    examples::report(run(Arguments::parse()).await)
 }
 
 async fn run(arguments: Arguments) -> Result<ExitCode> {
@@ -91,8 +89,8 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
     let config = crew.config()?;
     let interrupted = interruption()?;
     let show = Show::new(arguments.json);
-    // In a task, so that whatever happens in it, a panic too, ends here and is cleaned up after.
-    let work = perform(crew.clone(), config.clone(), arguments.task, show.clone());
+    // In a task of the runtime, so that the clean-up below also runs after a panic.
+    let work = work_on_task(crew.clone(), config.clone(), arguments.task, show.clone());
     let mut work = tokio::spawn(work);
     let done = tokio::select! {
         done = &mut work => Some(done),
@@ -101,7 +99,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
             None
         }
     };
-    // First of all, and without a word: it may have been the printing that failed.
+    // Cleaned up before anything is printed: printing may be what failed.
     let keep = arguments.keep && matches!(&done, Some(Ok(Ok(_))));
     if !keep {
         clean_up(&crew, &config).await?;
@@ -114,11 +112,11 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
         }
         Some(Err(panicked)) => return Err(format!("bug: {panicked}").into()),
         None => {
-            // One that was just about to be there when we looked.
+            // Race: a process that was being started at the first clean-up was not seen by it.
             tokio::time::sleep(Duration::from_millis(300)).await;
             clean_up(&crew, &config).await?;
             show.gave_up("interrupted");
-            eprintln!("interrupted: everything that was started is gone");
+            eprintln!("interrupted: all processes of the crew have ended");
             return Ok(ExitCode::from(130));
         }
     };
@@ -127,7 +125,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(outcome.failed)))
 }
 
-/// Waits for Ctrl-C, a request to end, or the end of the terminal.
+/// Completes at SIGINT, SIGTERM or SIGHUP.
 fn interruption() -> std::io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -141,8 +139,8 @@ fn interruption() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// What came out of it.
-struct Performance {
+/// The result of a crew's work on a task.
+struct TaskResult {
     answer: String,
     failed: bool,
     took: Duration,
@@ -151,17 +149,17 @@ struct Performance {
     attach: String,
 }
 
-/// Starts the crew, asks the Grand Boss, and shows what happens until the answer is there.
-async fn perform(
+/// Starts the crew, sends the task to the Grand Boss, and prints all messages until its answer.
+async fn work_on_task(
     crew: Crew,
     config: ClusterConfig,
     task: String,
     show: Show,
-) -> Result<Performance> {
+) -> Result<TaskResult> {
     show.waiting("starting five agents");
     let cluster = match ClusterManager::start(config).await {
         Ok(cluster) => cluster,
-        Err(error) => return Err(why_not_ready(error)),
+        Err(error) => return Err(start_error(error)),
     };
     let names = crew.names("main")?.entries().await?;
     let name = |role: &Role| {
@@ -185,29 +183,27 @@ async fn perform(
     let began = Instant::now();
     let mut log = MessageLog::follow(cluster.logger().path(), LogFilter::default());
     let task = format!("task {}\n{task}", crew.id);
-    let (user, patience) = (
-        cluster.outsider("user"),
-        AskOptions::default().timeout(member::PATIENCE),
-    );
-    let asking = user.send_to_with(GRAND_BOSS, &task, &patience);
-    let accident = cause_accident(&crew, &cluster, &show);
-    tokio::pin!(asking, accident);
-    let (mut recovery, mut over) = (None, false);
+    let user = cluster.outsider("user");
+    let options = AskOptions::default().timeout(member::ASK_TIMEOUT);
+    let asking = user.send_to_with(GRAND_BOSS, &task, &options);
+    let crash = crash_specialist(&crew, &cluster, &show);
+    tokio::pin!(asking, crash);
+    let (mut recovery, mut crashed) = (None, false);
     let answer = loop {
         tokio::select! {
             biased;
             entry = log.next() => show.message(&entry?),
-            recovered = &mut accident, if !over => (recovery, over) = (Some(recovered?), true),
+            recovered = &mut crash, if !crashed => (recovery, crashed) = (Some(recovered?), true),
             answer = &mut asking => break answer?,
         }
     };
-    // The answer is in the log, too: it is the last message.
+    // The answer is the last message in the log; the log may be behind.
     while let Ok(entry) = tokio::time::timeout(Duration::from_millis(300), log.next()).await {
         show.message(&entry?);
     }
-    let answer = member::spoken(&answer, cluster.get_marker(GRAND_BOSS)?);
+    let answer = member::answer_text(&answer, cluster.get_marker(GRAND_BOSS)?);
     let failed = answer.starts_with(member::FAILED);
-    Ok(Performance {
+    Ok(TaskResult {
         answer,
         failed,
         took: began.elapsed(),
@@ -216,9 +212,9 @@ async fn perform(
     })
 }
 
-/// Kills a specialist once its coding agent has done something, and starts it again. If that one
-/// never uses a tool, nothing happens.
-async fn cause_accident(crew: &Crew, cluster: &ClusterManager, show: &Show) -> Result<Value> {
+/// Kills a specialist after its coding agent has used a tool, and restarts it. A coding agent that
+/// uses no tool is not killed.
+async fn crash_specialist(crew: &Crew, cluster: &ClusterManager, show: &Show) -> Result<Value> {
     let pid = |snapshot: &AgentSnapshot| {
         let pid = snapshot.memory.working_variables.get("pid");
         i32::try_from(pid.and_then(Value::as_i64).unwrap_or_default()).ok()
@@ -227,12 +223,13 @@ async fn cause_accident(crew: &Crew, cluster: &ClusterManager, show: &Show) -> R
         |snapshot: &AgentSnapshot| snapshot.memory.working_variables.contains_key("tools");
     let at_work = snapshot_when(crew, CODING, has_used_a_tool).await?;
     let old = pid(&at_work).and_then(Pid::from_raw);
-    let old = old.ok_or("the member's process id is not in its snapshot")?;
+    let old = old.ok_or("the snapshot of the member has no process id")?;
     kill_process(old, Signal::KILL)?;
     show.killed(CODING, old.as_raw_pid());
 
     let began = Instant::now();
-    // It is back when it has found its snapshot: it may be at work before its prompt was seen.
+    // Recovered means: the new process has loaded the snapshot. `restart` returns later, when the
+    // prompt is on the screen, and the member may be at work by then.
     let is_new = move |snapshot: &AgentSnapshot| pid(snapshot) != Some(old.as_raw_pid());
     let back = snapshot_when(crew, CODING, is_new);
     tokio::pin!(back);
@@ -249,7 +246,7 @@ async fn cause_accident(crew: &Crew, cluster: &ClusterManager, show: &Show) -> R
     Ok(json!({"agent": CODING, "tick": back.tick_index, "took_ms": took_ms}))
 }
 
-/// A member's snapshot, once it is as wanted.
+/// Polls the snapshot of a member until `wanted` accepts it.
 async fn snapshot_when(
     crew: &Crew,
     member: &str,
@@ -264,8 +261,8 @@ async fn snapshot_when(
     }
 }
 
-/// A member that could not start has said why in its pane.
-fn why_not_ready(error: tmux_bus::Error) -> Box<dyn Error + Send + Sync> {
+/// A member that cannot start prints the reason in its pane: that is the error to show.
+fn start_error(error: tmux_bus::Error) -> Box<dyn Error + Send + Sync> {
     let tmux_bus::Error::NotReady { agent, source } = &error else {
         return error.into();
     };
@@ -276,12 +273,12 @@ fn why_not_ready(error: tmux_bus::Error) -> Box<dyn Error + Send + Sync> {
     }
 }
 
-/// Ends every process of the crew, whatever state it is in.
+/// Ends every process of the crew, after success, failure or an interrupt.
 async fn clean_up(crew: &Crew, config: &ClusterConfig) -> Result<()> {
     let server = Server::builder(&config.session_name).key(&config.path);
     match server.attach().await {
         Ok(server) => server.stop(Duration::from_secs(3)).await?,
-        // What a killed server left behind.
+        // A killed server leaves the folder of its socket.
         Err(tmux_bus::Error::NotRunning { socket, .. }) => {
             if let Some(folder) = socket.parent() {
                 let _ = fs::remove_dir_all(folder);
@@ -289,22 +286,22 @@ async fn clean_up(crew: &Crew, config: &ClusterConfig) -> Result<()> {
         }
         Err(error) => return Err(error.into()),
     }
-    // Coding agents whose member was killed before it could be started again.
+    // Coding agents whose member was killed and not restarted.
     for role in &ROLES {
         crew.executions(role.name)?.reap_orphans().await?;
     }
     Ok(())
 }
 
-/// Members are processes, so a storage that is in memory only will not do.
+/// Refuses a storage in memory: members are separate processes.
 fn storage(kind: &str) -> std::result::Result<String, String> {
     match kind.split_once(':').map_or(kind, |(scheme, _)| scheme) {
         "file" | "sqlite" | "redis" | "rediss" | "redis+unix" => Ok(kind.to_owned()),
-        _ => Err("it is neither `file` nor `sqlite` nor the address of a Redis server".to_owned()),
+        _ => Err("expected `file`, `sqlite` or the address of a Redis server".to_owned()),
     }
 }
 
-/// A folder in the one for temporary files that is this user's alone.
+/// A folder below the temporary folder that only this user can read.
 fn private_folder() -> Result<PathBuf> {
     let user = rustix::process::getuid().as_raw();
     let folder = std::env::temp_dir().join(format!("crew-{user}"));
@@ -315,7 +312,7 @@ fn private_folder() -> Result<PathBuf> {
     let found = fs::symlink_metadata(&folder)?;
     if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
         let path = folder.display();
-        return Err(format!("{path} is not a private folder of yours: give one by --dir").into());
+        return Err(format!("refusing {path}: not a private folder; choose one with --dir").into());
     }
     Ok(folder)
 }

@@ -1,5 +1,5 @@
-//! A member of the crew: what lives in a pane. It has a name that nobody else has, remembers
-//! everything in snapshots, works through its coding agent, and talks to the other panes.
+//! A member of the crew: the program in a pane. It claims a unique name, saves its state in
+//! snapshots, starts a coding agent for its work, and sends messages to the other panes.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,19 +17,19 @@ use tmux_bus::{AskOptions, ClusterManager, Refusal};
 
 use crate::crew::{CODING, Crew, GRAND_BOSS, MIDDLE_MANAGER, RESEARCH, ROLES, Role, TESTING};
 
-/// How long a coding agent may take with everything that it waits for.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1800);
-/// How long somebody who has died may take to come back.
-const ABSENCE: Duration = Duration::from_secs(60);
-/// What a line begins with that shows progress and is no part of the answer.
+/// Time for the answer of a member, including the answers that it waits for.
+pub(crate) const ASK_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Time for the restart of a member that has died.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
+/// Prefix of a line that shows progress and is not part of the answer.
 const PROGRESS: &str = "· ";
-/// What the answer begins with when the work failed.
+/// Prefix of an answer that reports a failure.
 pub(crate) const FAILED: &str = "FAILED: ";
 
-/// Lives in the pane until the end of input.
-pub(crate) async fn live(folder: &Path, name: &str) -> Result<()> {
+/// Answers messages in the pane until the end of input.
+pub(crate) async fn run(folder: &Path, name: &str) -> Result<()> {
     let role = ROLES.iter().find(|role| role.name == name);
-    let role = role.ok_or("there is no such role")?;
+    let role = role.ok_or_else(|| format!("unknown role `{name}`"))?;
     let mut member = Member::hydrate(Crew::load(folder)?, role).await?;
     let mut console = Console::open()?;
     loop {
@@ -56,12 +56,12 @@ struct Member {
 }
 
 impl Member {
-    /// Comes to life, or back to life.
+    /// Starts a member, or restarts one that was killed.
     async fn hydrate(crew: Crew, role: &'static Role) -> Result<Self> {
         let snapshots = crew.snapshots().await?;
         let (mut state, recovery) =
             AgentState::hydrate(snapshots, crew.agent_id(role.name)?).await?;
-        // The name that it had, if it had one; else the role's own, or one made from it.
+        // In this order: the name before the restart, the name of the role, the same with a number.
         let had = state.variables().get("name").and_then(Value::as_str);
         let had = had.map(str::to_owned);
         let others = (2..=3).map(|number| format!("{}-{number}", role.name));
@@ -74,10 +74,11 @@ impl Member {
             }
         };
         let service = crew.executions(role.name)?;
-        // A predecessor that was killed has left its coding agent behind, without a reader.
+        // The coding agent of a killed predecessor may still run; nothing reads its output.
         let reaped = service.reap_orphans().await?.executions;
         let mut tick = state.begin_tick()?;
-        // Was it about to launch one? Then what is under way is known only from the launch itself.
+        // If the predecessor died between the saved intent and the saved session, the session of
+        // the launch is known only from the executions that were reaped or recorded.
         for intent in recovery.uncertain_tools {
             let launches = intent.args["launches"].as_u64().unwrap_or(0);
             let past = service.history().read()?.entries;
@@ -89,7 +90,10 @@ impl Member {
             }
         }
         if let Some(under_way) = tick.variables().get("under_way") {
-            progress(&format!("back to life; under way: {}", under_way["work"]));
+            progress(&format!(
+                "restarted; unfinished work: {}",
+                under_way["work"]
+            ));
         }
         tick.variables().insert("name".into(), json!(lease.value()));
         tick.variables()
@@ -104,7 +108,7 @@ impl Member {
         })
     }
 
-    /// Answers a task. Every step is remembered: asked again, it does none of them twice.
+    /// Answers a task. Each finished step is saved, so that a repeated request is idempotent.
     async fn answer(&mut self, message: &str) -> Result<String> {
         let minted = uuid::Uuid::new_v4().simple().to_string();
         let (task, text) = match message
@@ -141,32 +145,33 @@ impl Member {
             }
             CODING => self.work(task, "Code and write", text).await,
             RESEARCH => self.work(task, "Research and analyse", text).await,
-            _ => self.work(task, "Test what was delivered", text).await,
+            _ => self.work(task, "Test the delivery", text).await,
         }
     }
 
-    /// Asks another member. Whoever dies over it is asked again when it is back: a task has an
-    /// id, so asking twice does no harm.
+    /// Asks another member. A member that dies is asked again after its restart: the request has
+    /// the id of the task, so repeating it is safe.
     async fn ask(&self, to: &str, task: &str, text: &str) -> Result<String> {
         let cluster = ClusterManager::attach(self.crew.config()?).await?;
         let (me, marker) = (cluster.agent(self.role.name)?, cluster.get_marker(to)?);
         let message = format!("task {task}\n{text}");
-        let options = AskOptions::default().timeout(PATIENCE);
-        let mut gone: Option<Instant> = None;
+        let options = AskOptions::default().timeout(ASK_TIMEOUT);
+        let mut died_at: Option<Instant> = None;
         loop {
             match me.send_to_with(to, &message, &options).await {
                 Ok(answer) => {
-                    let answer = spoken(&answer, marker);
+                    let answer = answer_text(&answer, marker);
                     return match answer.strip_prefix(FAILED) {
                         Some(reason) => Err(format!("{to}: {reason}").into()),
                         None => Ok(answer),
                     };
                 }
-                Err(error) if is_gone(&error) => {
-                    if gone.get_or_insert_with(Instant::now).elapsed() > ABSENCE {
+                Err(error) if has_died(&error) => {
+                    let died_at = died_at.get_or_insert_with(Instant::now);
+                    if died_at.elapsed() > RESTART_TIMEOUT {
                         return Err(error.into());
                     }
-                    progress(&format!("{to} is gone, asking again"));
+                    progress(&format!("{to} has died, asking again"));
                     tokio::time::sleep(Duration::from_millis(250)).await;
                 }
                 Err(error) => return Err(error.into()),
@@ -174,11 +179,11 @@ impl Member {
         }
     }
 
-    /// Has the coding agent do a piece of work, once.
+    /// Lets the coding agent do a piece of work. A finished piece is not repeated.
     async fn work(&mut self, task: &str, what: &str, details: &str) -> Result<String> {
         let work = format!("{task}: {what}");
         if let Some(done) = self.state.variables().get(&work).and_then(Value::as_str) {
-            progress("done before");
+            progress("already done");
             return Ok(done.to_owned());
         }
         let variables = self.state.variables();
@@ -186,7 +191,7 @@ impl Member {
             .get("under_way")
             .filter(|under_way| under_way["work"] == work);
         let (prompt, session) = match under_way {
-            Some(under_way) => (self.go_on(), Some(&under_way["session"])),
+            Some(under_way) => (self.continue_prompt(), Some(&under_way["session"])),
             None => (self.prompt(task, what, details), variables.get("session")),
         };
         let session: Option<SessionId> =
@@ -207,7 +212,8 @@ impl Member {
             }
         };
 
-        // The intent is saved before the launch, the session right after it.
+        // The intent is saved before the launch and the session after it: a crash between the two
+        // leaves an intent without a session, which `hydrate` resolves.
         let launches = self.service.history().read()?.entries.len();
         let mut tick = self.state.begin_tick()?;
         tick.intend_tool("launch", json!({"work": work, "launches": launches}))
@@ -231,7 +237,7 @@ impl Member {
         Ok(answer)
     }
 
-    /// What the coding agent is told. The scripted one gets its script with it.
+    /// The prompt for the coding agent. The scripted agent also gets its directives.
     fn prompt(&self, task: &str, what: &str, details: &str) -> String {
         let script = match self.crew.is_scripted() {
             true => script(self.role.name, task),
@@ -243,17 +249,17 @@ impl Member {
         format!("{what}\n{script}{details}\n\n{}", personality.join(" "))
     }
 
-    /// What the coding agent is told when its member was killed over it.
-    fn go_on(&self) -> String {
-        progress("going on where the predecessor was");
+    /// The prompt for work that was interrupted by a kill.
+    fn continue_prompt(&self) -> String {
+        progress("continuing the work of the killed process");
         let directive = match self.crew.is_scripted() {
             true => " [[continue]]",
             false => "",
         };
-        format!("You were interrupted: go on. Do not repeat what is done.{directive}")
+        format!("You were interrupted: continue. Do not repeat finished steps.{directive}")
     }
 
-    /// Shows what the coding agent does, and gives its last word.
+    /// Prints the events of the coding agent and returns its answer.
     async fn watch(&mut self, execution: &Execution) -> Result<String> {
         let (mut events, mut answer, mut failed) = (execution.events(), String::new(), false);
         while let Some(event) = events.next().await {
@@ -299,11 +305,12 @@ impl Member {
     }
 }
 
-/// What the scripted agent does for a role: each piece of work leaves one line in `work.log`.
+/// The directives of a role for the scripted agent. Each piece of work appends a line to
+/// `work.log`.
 fn script(role: &str, task: &str) -> String {
     let line = format!("echo '{role} {task}' >> work.log");
     match role {
-        // It takes its time, so that it can be killed at work.
+        // The wait leaves time to kill it.
         CODING => format!(
             "[[tool echo 'echo \"Hello from the crew\"' > greet.sh; {line}; echo wrote greet.sh]]\
              [[ponder 10]]\n"
@@ -315,25 +322,25 @@ fn script(role: &str, task: &str) -> String {
     }
 }
 
-fn is_gone(error: &tmux_bus::Error) -> bool {
+fn has_died(error: &tmux_bus::Error) -> bool {
     use tmux_bus::Error::{PaneDied, Refused};
     match error {
         PaneDied { .. } => true,
-        // It is being started: its console is not there yet.
+        // Unbracketed: the member is starting, and its console has not turned on bracketed paste.
         Refused { reason, .. } => matches!(reason, Refusal::Dead | Refusal::Unbracketed),
         _ => false,
     }
 }
 
-/// An answer without the progress that was shown before it, and without its marker.
-pub(crate) fn spoken(answer: &str, marker: &str) -> String {
+/// An answer without its progress lines and its marker.
+pub(crate) fn answer_text(answer: &str, marker: &str) -> String {
     let lines = answer
         .lines()
         .filter(|line| !line.starts_with(PROGRESS) && *line != marker);
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// One line in the pane, for whoever watches.
+/// Prints a progress line in the pane.
 fn progress(text: &str) {
     let line: String = text
         .lines()
@@ -345,7 +352,7 @@ fn progress(text: &str) {
     let _ = console::print(&format!("{PROGRESS}{}\n", unmarked(&line)));
 }
 
-/// A marker is the member's own word, not the coding agent's.
+/// Changes markers in the text of the coding agent, which would end the answer too early.
 fn unmarked(text: &str) -> String {
     let lower = |text: String, role: &Role| text.replace(role.marker, &role.marker.to_lowercase());
     ROLES.iter().fold(text.to_owned(), lower)

@@ -1,4 +1,4 @@
-//! What is told at the end.
+//! The report at the end of a task.
 
 use std::fs;
 
@@ -6,13 +6,13 @@ use examples::Result;
 use exec_core::{ExitReport, History, HistoryState};
 use serde_json::{Value, json};
 
-use crate::Performance;
+use crate::TaskResult;
 use crate::crew::{Crew, GRAND_BOSS, ROLES};
 
-/// The last event, and the same for people.
+/// The fields of the last event, and the report as text.
 pub(crate) async fn report(
     crew: &Crew,
-    performance: &Performance,
+    result: &TaskResult,
     kept: bool,
 ) -> Result<(Value, String)> {
     let snapshots = crew.snapshots().await?;
@@ -51,14 +51,14 @@ pub(crate) async fn report(
         "  {:<29} {:>9} {:>6} {:>11}\n",
         head.0, head.1, head.2, head.3
     );
-    let mut text = format!("\n{}\n\n{head}{table}\n", performance.answer);
-    text += &format!("  in {:.1} s", performance.took.as_secs_f64());
-    if let Some(recovery) = &performance.recovery {
+    let mut text = format!("\n{}\n\n{head}{table}\n", result.answer);
+    text += &format!("  in {:.1} s", result.took.as_secs_f64());
+    if let Some(recovery) = &result.recovery {
         let (agent, took) = (
             recovery["agent"].as_str().unwrap_or_default(),
             &recovery["took_ms"],
         );
-        text += &format!(", {agent} was killed and came back in {took} ms");
+        text += &format!(", {agent} was killed and recovered in {took} ms");
     }
     if crew.is_scripted() {
         let mut different = work.clone();
@@ -67,25 +67,22 @@ pub(crate) async fn report(
         let twice = work.len() - different.len();
         text += &format!("\n  {} pieces of work, {twice} done twice", work.len());
     }
-    text += &format!(
-        "\n  everything that was written is in {}\n",
-        crew.folder.display()
-    );
+    text += &format!("\n  all files are in {}\n", crew.folder.display());
     if kept {
-        let (attach, config) = (&performance.attach, crew.config_file());
+        let (attach, config) = (&result.attach, crew.config_file());
         text += &format!(
-            "  the agents are still up: watch them with\n    {attach}\n  \
-             talk to them, or stop them, with\n    \
+            "  the agents are still running; watch them with\n    {attach}\n  \
+             send messages or stop them with\n    \
              cargo run -p examples --example cluster -- --config {} stop\n",
             config.display()
         );
     }
     let fields = json!({
-        "ok": !performance.failed, "answer": performance.answer,
+        "ok": !result.failed, "answer": result.answer,
         "session_id": boss.as_ref().map(|exit| &exit.session_id), "exit": boss,
-        "took_ms": u64::try_from(performance.took.as_millis())?, "recovery": performance.recovery,
+        "took_ms": u64::try_from(result.took.as_millis())?, "recovery": result.recovery,
         "agents": agents, "work": work, "dir": crew.folder, "kept": kept,
-        "attach": performance.attach,
+        "attach": result.attach,
     });
     Ok((fields, text))
 }

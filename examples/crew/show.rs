@@ -1,4 +1,4 @@
-//! What the crew's terminal shows: lines for people, or one JSON object a line.
+//! The output of the crew: lines of text, or one JSON object a line.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tmux_bus::{MessageLogEntry, MessageType};
 
 use crate::crew::ROLES;
-use crate::member::spoken;
+use crate::member::answer_text;
 
 const BOLD: &str = "1";
 const DIM: &str = "2";
@@ -16,13 +16,13 @@ const RED: &str = "31";
 const GREEN: &str = "32";
 const CYAN: &str = "36";
 
-/// Prints events as they come. Clones write to the same terminal.
+/// Prints events. Clones write to the same terminal.
 #[derive(Clone)]
 pub(crate) struct Show {
     json: bool,
     colour: bool,
     began: Instant,
-    /// On stderr, and on a terminal only.
+    /// On standard error; invisible if that is not a terminal.
     bar: ProgressBar,
 }
 
@@ -39,7 +39,7 @@ impl Show {
         }
     }
 
-    /// What is being waited for.
+    /// Sets the text beside the spinner.
     pub(crate) fn waiting(&self, what: &str) {
         self.bar.set_message(what.to_owned());
     }
@@ -48,10 +48,10 @@ impl Show {
         self.event("started", fields, &[(BOLD, text)]);
     }
 
-    /// Who says what to whom.
+    /// A message between two agents.
     pub(crate) fn message(&self, entry: &MessageLogEntry) {
         let from = ROLES.iter().find(|role| role.name == entry.from_agent);
-        let text = spoken(&entry.content, from.map_or("", |role| role.marker));
+        let text = answer_text(&entry.content, from.map_or("", |role| role.marker));
         let fields = json!({
             "from": entry.from_agent, "to": entry.to_agent, "type": entry.message_type,
             "content": text, "timestamp": entry.timestamp,
@@ -61,7 +61,7 @@ impl Show {
             short(&entry.from_agent),
             short(&entry.to_agent)
         );
-        // The first line of a task says what it is about; an answer is shown whole.
+        // Of a task its first line is shown, of an answer all lines.
         let (what, colour) = match entry.message_type {
             MessageType::Result => (text.lines().collect::<Vec<_>>().join(" / "), GREEN),
             MessageType::Error => (text, RED),
@@ -85,7 +85,7 @@ impl Show {
 
     pub(crate) fn recovered(&self, member: &str, tick: u64, took: Duration) {
         let took_ms = took.as_millis();
-        let text = format!("{member} is back after {took_ms} ms, and knows all until tick {tick}");
+        let text = format!("{member} is back after {took_ms} ms with its state of tick {tick}");
         let fields = json!({"agent": member, "tick": tick, "took_ms": took_ms});
         self.event("recovered", fields, &[(GREEN, &text)]);
     }
@@ -95,7 +95,7 @@ impl Show {
         self.line("finished", fields, report);
     }
 
-    /// The end without a result. People are told on stderr.
+    /// The end without a result. As text it is printed on standard error by `main`.
     pub(crate) fn gave_up(&self, reason: &str) {
         self.bar.finish_and_clear();
         if self.json {

@@ -1,9 +1,9 @@
-//! The input side of a program that lives in a tmux pane.
+//! The input of a program in a tmux pane.
 //!
-//! A terminal in its usual (canonical) mode cuts lines at 4,096 bytes and takes every newline
-//! for the end of the message. So, as the agents' own interfaces do, [`Console`] switches the
-//! terminal to raw mode and asks for bracketed paste: what is pasted arrives whole, newlines
-//! included, and only a carriage return outside a paste submits.
+//! A terminal in its default (canonical) mode cuts lines at 4,096 bytes, and each newline ends the
+//! message. [`Console`] does what the interfaces of the agents do: it switches the terminal to raw
+//! mode and turns on bracketed paste. A pasted text then arrives whole, newlines included, and only
+//! a carriage return outside a paste submits the message.
 
 use std::io::{self, Read, Write};
 
@@ -14,7 +14,8 @@ const PASTE_ENDS: &[u8] = b"\x1b[201~";
 const CTRL_C: u8 = 3;
 const CTRL_D: u8 = 4;
 
-/// A raw terminal that yields whole messages. Dropping it puts the terminal back.
+/// A terminal in raw mode from which whole messages are read. Dropping it restores the mode that
+/// the terminal had.
 pub struct Console {
     before: Option<Termios>,
     input: io::Stdin,
@@ -22,14 +23,14 @@ pub struct Console {
 }
 
 impl Console {
-    /// Takes over the terminal. A standard input that is not one works too, line by line.
+    /// Switches standard input to raw mode. If standard input is no terminal, messages are lines.
     pub fn open() -> io::Result<Self> {
         let input = io::stdin();
         let before = match tcgetattr(&input) {
             Ok(before) => {
                 let mut raw = before.clone();
                 raw.make_raw();
-                // Output stays cooked: a newline that we print still returns the carriage.
+                // Output stays in its mode: a printed newline still moves to the first column.
                 raw.output_modes = before.output_modes;
                 tcsetattr(&input, OptionalActions::Now, &raw)?;
                 print("\x1b[?2004h")?;
@@ -45,8 +46,8 @@ impl Console {
         })
     }
 
-    /// Shows `prompt`, then waits for the next message. `None` at Ctrl-C, Ctrl-D or the end of
-    /// input.
+    /// Prints `prompt` and blocks until the next message is submitted. `None` after Ctrl-C, Ctrl-D
+    /// or the end of input.
     pub fn read_message(&mut self, prompt: &str) -> io::Result<Option<String>> {
         print(prompt)?;
         let mut typed = Typed::default();
@@ -82,12 +83,12 @@ impl Drop for Console {
     }
 }
 
-/// The bytes of a message as they come in.
+/// The bytes of the message that is being typed.
 #[derive(Default)]
 struct Typed {
     text: Vec<u8>,
     in_paste: bool,
-    /// How much of `text` has been echoed.
+    /// Number of bytes of `text` that have been echoed.
     echoed: usize,
 }
 
@@ -114,8 +115,7 @@ impl Typed {
             self.text.truncate(self.text.len() - PASTE_ENDS.len());
             self.in_paste = false;
         }
-        // Echo only when no escape sequence and no paste is under way; a paste is shown at its
-        // end, in one piece.
+        // No echo inside an escape sequence or a paste: a paste is echoed in one piece at its end.
         if self.in_paste || self.text[self.echoed.min(self.text.len())..].contains(&0x1b) {
             return Step::More;
         }
@@ -125,7 +125,7 @@ impl Typed {
                 self.echoed = self.text.len();
                 Step::Echo(fresh)
             }
-            // The middle of a character.
+            // The bytes end inside a multi-byte character.
             Err(_) => Step::More,
         }
     }
@@ -135,7 +135,7 @@ impl Typed {
     }
 }
 
-/// Prints text at once.
+/// Prints text and flushes.
 pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -146,7 +146,7 @@ pub fn print(text: &str) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Feeds `input`; gives what was submitted and what was echoed.
+    /// Types `input`, and compares the submitted message and the echo.
     #[track_caller]
     fn check(input: &str, message: &str, echo: &str) {
         let (mut typed, mut echoed) = (Typed::default(), String::new());
@@ -159,10 +159,10 @@ mod tests {
                     assert_eq!(echoed, echo);
                     return;
                 }
-                Step::End => panic!("ended early"),
+                Step::End => panic!("the input ended before the message was submitted"),
             }
         }
-        panic!("never submitted");
+        panic!("the message was not submitted");
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! What several of the example programs share: a stand-in for a coding agent, a small terminal of
-//! our own for programs that live in a tmux pane, and a private redis-server.
+//! Shared by the example programs: a stand-in for a coding agent, the terminal input of a program
+//! in a tmux pane, and a private redis-server.
 
 #![allow(
     clippy::missing_errors_doc,
     clippy::print_stderr,
-    reason = "these are parts of programs: the terminal is theirs, and main prints what failed"
+    reason = "parts of command-line programs: they print, and main reports every error"
 )]
 
 pub mod console;
@@ -13,21 +13,25 @@ pub mod redis_server;
 pub mod scripted_agent;
 
 use std::error::Error;
-use std::process::ExitCode;
+use std::path::Path;
+use std::process::{ExitCode, Termination};
 
-/// A program's result: whatever fails is told, wherever it was found.
+/// The result of a program, with any error.
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Says what failed, with all its causes.
-pub fn report(result: Result<()>) -> ExitCode {
-    let Err(error) = result else {
-        return ExitCode::SUCCESS;
-    };
-    eprintln!("error: {}", with_causes(&*error));
-    ExitCode::FAILURE
+/// The end of `main`: an error is printed with its causes, as `Display` shows them, and the exit
+/// code is 1.
+pub fn report<T: Termination>(result: Result<T>) -> ExitCode {
+    match result {
+        Ok(value) => value.report(),
+        Err(error) => {
+            eprintln!("error: {}", with_causes(&*error));
+            ExitCode::FAILURE
+        }
+    }
 }
 
-/// An error and what caused it, in one line.
+/// An error and its causes in one line, separated by colons.
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -38,7 +42,16 @@ pub fn with_causes(error: &dyn Error) -> String {
     text
 }
 
-/// The programs of the workspace's README, compiled.
+/// Whether a program is on `PATH`, or is there if it is given with its folder.
+pub fn on_path(program: &str) -> bool {
+    if program.contains('/') {
+        return Path::new(program).exists();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Compiles the programs in the README of the workspace.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;

@@ -1,5 +1,5 @@
-//! The scripted agent as an inhabitant of a tmux pane: a prompt, and answers that end with its
-//! marker. The directives are those of the module [`scripted_agent`].
+//! The scripted agent in a tmux pane: it shows a prompt, and each answer ends with its marker.
+//! The directives in a message are those of [`scripted_agent`].
 
 use std::io;
 
@@ -8,25 +8,25 @@ use crate::scripted_agent::{self, SUBCOMMAND, directive, run_tool, think};
 
 const MARKER: &str = "--marker=";
 
-/// The shell command line that starts it in a pane.
+/// The shell command line that starts the agent in a pane.
 pub fn command(marker: &str) -> io::Result<String> {
     let program = scripted_agent::this_program()?;
     let marker = quoted(&format!("{MARKER}{marker}"));
     Ok(format!("exec {} {SUBCOMMAND} {marker}", quoted(&program)))
 }
 
-/// A word as `sh` takes it.
+/// A word in single quotes for `sh`.
 pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Lives in the pane if the arguments name a marker.
-pub(crate) fn live_if_asked(arguments: &[String]) -> Option<io::Result<()>> {
+/// Runs the agent in this pane if the arguments name a marker.
+pub(crate) fn run_if_asked(arguments: &[String]) -> Option<io::Result<()>> {
     let marker = arguments.iter().find_map(|arg| arg.strip_prefix(MARKER))?;
-    Some(live(marker))
+    Some(run(marker))
 }
 
-fn live(marker: &str) -> io::Result<()> {
+fn run(marker: &str) -> io::Result<()> {
     let mut console = Console::open()?;
     let mut earlier: Vec<String> = Vec::new();
     while let Some(prompt) = console.read_message("> ")? {

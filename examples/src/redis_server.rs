@@ -1,4 +1,4 @@
-//! A redis-server of one's own.
+//! A private redis-server.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,23 +8,37 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 
-/// A server on a socket in a folder that syncs every write. Dropping it kills it, and it is gone
-/// then; its data stays in the folder.
+/// When the server syncs its log to disk.
+#[derive(Clone, Copy, Debug)]
+pub enum SyncLog {
+    /// Before each answer.
+    EveryWrite,
+    /// Once a second, which is the default of Redis.
+    EverySecond,
+}
+
+/// A server that listens on a socket in its folder. Dropping it kills the process and waits for its
+/// end; the data stays in the folder.
 pub struct RedisServer {
     process: Child,
     socket: PathBuf,
 }
 
 impl RedisServer {
-    /// Starts it, with what an earlier one has left in the folder.
-    pub fn start(folder: &Path) -> Result<Self> {
+    /// Starts a server on the data that is in the folder, and waits until it answers.
+    pub fn start(folder: &Path, sync: SyncLog) -> Result<Self> {
+        let sync = match sync {
+            SyncLog::EveryWrite => "always",
+            SyncLog::EverySecond => "everysec",
+        };
         let socket = folder.join("redis.sock");
         let process = Command::new("redis-server")
             .args(["--port", "0", "--save", ""])
-            .args(["--appendonly", "yes", "--appendfsync", "always"])
-            // The child that rewrites the log would outlive the kill of its parent.
+            .args(["--appendonly", "yes", "--appendfsync", sync])
+            // The child process that rewrites the log would survive the kill of its parent.
             .args(["--auto-aof-rewrite-percentage", "0"])
             .args(["--maxmemory-policy", "noeviction"])
+            .args(["--unixsocketperm", "700"])
             .arg("--unixsocket")
             .arg(&socket)
             .arg("--dir")
@@ -32,20 +46,21 @@ impl RedisServer {
             .stdout(Stdio::null())
             .spawn()
             .map_err(|error| {
-                format!("redis-server cannot be started ({error}); `./scripts/setup` installs it")
+                format!("cannot start redis-server ({error}); `./scripts/setup` installs it")
             })?;
         let server = Self { process, socket };
         let deadline = Instant::now() + Duration::from_secs(60);
         while !server.answers() {
             if Instant::now() > deadline {
-                return Err("redis-server does not answer after 60 s".into());
+                return Err("redis-server gave no answer for 60 s".into());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(server)
     }
 
-    /// It listens before it has loaded its data, and refuses everything until then.
+    /// The server listens before its data is loaded, and answers every command with an error until
+    /// then: an open connection is not enough.
     fn answers(&self) -> bool {
         let ping = || {
             let mut connection = UnixStream::connect(&self.socket)?;
@@ -58,7 +73,7 @@ impl RedisServer {
         ping().unwrap_or(false)
     }
 
-    /// Its address for `open_storage`.
+    /// The address of the server for `open_storage`.
     pub fn url(&self) -> String {
         format!("redis+unix://{}", self.socket.display())
     }

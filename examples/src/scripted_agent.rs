@@ -1,22 +1,24 @@
-//! A stand-in for a coding agent that behaves as the real command lines do, with no key and
-//! no network: it takes a prompt on standard input, prints claude-shaped `stream-json`, runs
-//! a real tool in a process group of its own, remembers the conversation on disk, and takes time.
+//! A stand-in for a coding agent. It behaves like the real command-line programs, without an API
+//! key and without a network: it reads a prompt from standard input, prints `stream-json` events
+//! in the form of Claude Code, runs a real tool in a process group of its own, stores the
+//! conversation on disk, and takes time.
 //!
-//! Each example carries it as a hidden subcommand, `scripted-agent`, so that one `cargo run`
-//! is enough. What the prompt holds steers it:
+//! Each example contains it as the hidden subcommand `scripted-agent`, so that no other program
+//! must be built first. Directives in the prompt control it:
 //!
-//! | in the prompt | what it does |
+//! | directive | effect |
 //! |---|---|
-//! | `[[tool CMD]]` | runs `sh -c CMD` as its tool (else it counts the files of the workspace) |
-//! | `[[slow SECONDS]]` | thinks for that long before it uses its tool |
-//! | `[[ponder SECONDS]]` | thinks for that long after it |
-//! | `[[crash]]` | dies in the middle, without a final event |
-//! | `[[say TEXT]]` | answers exactly that |
-//! | `[[continue]]` | takes up its last turn, and does not use a tool that it has used |
+//! | `[[tool CMD]]` | its tool is `sh -c CMD`; without the directive it counts the files of the workspace |
+//! | `[[slow SECONDS]]` | waits before it uses the tool |
+//! | `[[ponder SECONDS]]` | waits after it has used the tool |
+//! | `[[crash]]` | aborts after the tool, without a final event |
+//! | `[[say TEXT]]` | answers with this text |
+//! | `[[continue]]` | continues the last turn, and does not repeat a tool that has run |
 //!
-//! With `--marker=TEXT` it lives in a tmux pane instead: [`pane_agent`].
+//! With `--marker=TEXT` it runs in a tmux pane: [`pane_agent`].
 
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -29,23 +31,23 @@ use uuid::Uuid;
 
 use crate::pane_agent;
 
-/// The label of its profile.
+/// The label of the agent's profile.
 pub const LABEL: &str = "scripted";
 
 /// The name of the hidden subcommand.
 pub(crate) const SUBCOMMAND: &str = "scripted-agent";
 
-/// Where conversations are kept; below the workspace if unset.
+/// Environment variable: the folder of the conversations. Default: a folder in the workspace.
 const HOME: &str = "SCRIPTED_AGENT_HOME";
 
-/// Asks for the last turn to be taken up again.
+/// Directive: continue the last turn.
 const CONTINUE: &str = "[[continue]]";
 
-/// How long it thinks before each step unless told otherwise.
+/// Default wait before each step.
 const THINKING: Duration = Duration::from_millis(120);
 
-/// Its profile: Claude Code's, with this very program in the place of `claude`. Conversations
-/// are kept in `home`.
+/// The agent's profile: that of Claude Code, with the running program as the command.
+/// Conversations are stored in `home`.
 pub fn profile(home: &Path) -> io::Result<ProfileDefinition> {
     let mut profile = builtin::claude_code();
     profile.label = LABEL.to_owned();
@@ -69,15 +71,15 @@ pub fn this_program() -> io::Result<String> {
     })
 }
 
-/// Runs the agent if the program was called as one: `PROGRAM scripted-agent …`. Call it first
-/// in `main`.
+/// Runs the agent if the program was started as `PROGRAM scripted-agent …`. Call it first in
+/// `main`.
 pub fn run_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args().skip(1);
     if args.next()? != SUBCOMMAND {
         return None;
     }
     let args: Vec<String> = args.collect();
-    let done = pane_agent::live_if_asked(&args)
+    let done = pane_agent::run_if_asked(&args)
         .unwrap_or_else(|| Turn::from_args(args.into_iter()).and_then(Turn::run));
     Some(match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -88,12 +90,12 @@ pub fn run_if_asked() -> Option<ExitCode> {
     })
 }
 
-/// One turn: a prompt and what came before it.
+/// One turn of a conversation.
 struct Turn {
     session: String,
     file: PathBuf,
     earlier: Vec<String>,
-    /// What the tool of the last turn said, if it was used.
+    /// Output of the last turn's tool, if the tool has run.
     used_tool: Option<String>,
     prompt: String,
     began: Instant,
@@ -161,7 +163,7 @@ impl Turn {
     }
 
     fn run(self) -> io::Result<()> {
-        // The conversation is written first: a follow-up after a crash still knows the prompt.
+        // The prompt is stored first: a follow-up after a crash still knows it.
         self.remember(&json!(self.prompt))?;
         let cwd = std::env::current_dir()?;
         self.emit(json!({
@@ -183,7 +185,7 @@ impl Turn {
         if prompt.contains("[[crash]]") {
             std::process::abort();
         }
-        // What it had thought about before it was cut off, it knows.
+        // A turn that is continued does not wait a second time.
         think(if taken_up.is_some() { "" } else { prompt }, "ponder");
         let answer = answer(prompt, earlier, &output);
         self.say(&answer)?;
@@ -201,7 +203,7 @@ impl Turn {
             "type": "tool_use", "id": call, "name": "Bash", "input": {"command": command},
         })))?;
         let (output, failed) = run_tool(command)?;
-        // Before anybody can see that the tool was used.
+        // Stored before the event is printed: a reader of the event may kill the agent.
         self.remember(&json!({"tool": output}))?;
         self.emit(json!({
             "type": "user", "parent_tool_use_id": null,
@@ -212,7 +214,7 @@ impl Turn {
         Ok(output)
     }
 
-    /// Rough, but honest in kind: what went in and what came out.
+    /// An estimate: three characters a token.
     fn usage(&self, answer: &str) -> Value {
         let earlier: usize = self.earlier.iter().map(|text| text.chars().count()).sum();
         let input = (earlier + self.prompt.chars().count()) / 3 + 1;
@@ -223,6 +225,8 @@ impl Turn {
         let mut file = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
+            // A conversation is private.
+            .mode(0o600)
             .open(&self.file)?;
         writeln!(file, "{line}")
     }
@@ -247,32 +251,32 @@ fn assistant(content: Value) -> Value {
     })
 }
 
-/// Takes its time.
+/// Waits for the seconds of the named directive, or for the default time.
 pub(crate) fn think(prompt: &str, name: &str) {
     let seconds = directive(prompt, name).and_then(|text| text.parse().ok());
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     std::thread::sleep(time.unwrap_or(THINKING));
 }
 
-/// What it says in the end.
+/// The answer to a prompt.
 pub(crate) fn answer(prompt: &str, earlier: &[String], tool_output: &str) -> String {
     if let Some(text) = directive(prompt, "say") {
         return text.to_owned();
     }
     let asked = prompt.lines().next().unwrap_or_default().trim();
-    let mut answer = format!("Done: {asked}\nThe tool said: {}", tool_output.trim());
+    let mut answer = format!("Done: {asked}\nThe tool printed: {}", tool_output.trim());
     if let Some(first) = earlier.first() {
         let first = first.lines().next().unwrap_or_default();
         let count = earlier.len();
         answer.push_str(&format!(
-            "\nI remember {count} earlier; the first was: {first}"
+            "\nEarlier messages: {count}; the first was: {first}"
         ));
     }
     answer
 }
 
-/// Runs the tool in a process group of its own, as the real agents do: stopping the agent's
-/// group alone would leave it behind.
+/// Runs the tool in a process group of its own, as the real agents do: a signal to the agent's
+/// group does not reach it.
 pub(crate) fn run_tool(command: &str) -> io::Result<(String, bool)> {
     let done = Command::new("sh")
         .args(["-c", command])

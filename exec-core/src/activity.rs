@@ -6,33 +6,33 @@ use tokio::time::Instant;
 
 use crate::Watchdog;
 
-/// How long an execution may be idle. Both are off by default.
+/// The limits of the watchdogs; `None` is off.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WatchdogLimits {
     pub(crate) no_output: Option<Duration>,
     pub(crate) after_finish: Option<Duration>,
 }
 
-/// When the agent was last seen doing something.
+/// The last signs of activity of an agent.
 pub(crate) struct Activity {
-    seen: Mutex<Seen>,
+    times: Mutex<ActivityTimes>,
     finished: Notify,
 }
 
-struct Seen {
+struct ActivityTimes {
     output_at: Instant,
     finished_at: Option<Instant>,
-    /// How many of its pipes we do not read, because the log is full.
-    held_back: usize,
+    /// How many of its pipes are not read because the log is full.
+    blocked: usize,
 }
 
 impl Activity {
     pub(crate) fn new() -> Self {
         Self {
-            seen: Mutex::new(Seen {
+            times: Mutex::new(ActivityTimes {
                 output_at: Instant::now(),
                 finished_at: None,
-                held_back: 0,
+                blocked: 0,
             }),
             finished: Notify::new(),
         }
@@ -47,23 +47,23 @@ impl Activity {
         self.finished.notify_one();
     }
 
-    /// While the guard lives, silence is ours, not the agent's.
-    pub(crate) fn hold_back(&self) -> HeldBack<'_> {
-        self.lock().held_back += 1;
-        HeldBack(self)
+    /// While the guard lives, the agent cannot write and does not count as silent.
+    pub(crate) fn block_output(&self) -> BlockedOutput<'_> {
+        self.lock().blocked += 1;
+        BlockedOutput(self)
     }
 
-    /// Waits until a limit is passed.
+    /// Waits until a limit is exceeded.
     pub(crate) async fn idle(&self, limits: WatchdogLimits) -> Watchdog {
         loop {
             let now = Instant::now();
             let mut next = None;
             {
-                let seen = self.lock();
-                let last = if seen.held_back > 0 {
+                let times = self.lock();
+                let last = if times.blocked > 0 {
                     now
                 } else {
-                    seen.output_at
+                    times.output_at
                 };
                 let deadlines = [
                     (
@@ -71,7 +71,8 @@ impl Activity {
                         Watchdog::NoOutput,
                     ),
                     (
-                        seen.finished_at
+                        times
+                            .finished_at
                             .zip(limits.after_finish)
                             .map(|(at, limit)| at + limit),
                         Watchdog::StillAliveAfterFinish,
@@ -95,18 +96,18 @@ impl Activity {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ActivityTimes> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-pub(crate) struct HeldBack<'a>(&'a Activity);
+pub(crate) struct BlockedOutput<'a>(&'a Activity);
 
-impl Drop for HeldBack<'_> {
+impl Drop for BlockedOutput<'_> {
     fn drop(&mut self) {
-        let mut seen = self.0.lock();
-        seen.held_back -= 1;
-        seen.output_at = Instant::now();
+        let mut times = self.0.lock();
+        times.blocked -= 1;
+        times.output_at = Instant::now();
     }
 }
 
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_final_event_starts_the_shorter_clock() {
+    async fn the_final_event_starts_the_second_watchdog() {
         let activity = Activity::new();
         let begin = Instant::now();
         let talk = async {
@@ -152,13 +153,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_agent_that_we_hold_back_is_not_silent() {
+    async fn an_agent_under_back_pressure_is_not_silent() {
         let activity = Activity::new();
         let begin = Instant::now();
         let hold = async {
-            let held = activity.hold_back();
+            let blocked = activity.block_output();
             tokio::time::sleep(Duration::from_secs(60)).await;
-            drop(held);
+            drop(blocked);
             std::future::pending::<()>().await;
         };
         tokio::select! {

@@ -1,91 +1,153 @@
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// What can go wrong; each variant is something a caller can act on.
+use crate::shared::private_file::FileError;
+
+/// The errors of this crate.
 ///
-/// Nothing was changed when a function returns one of these. Values of environment variables and
-/// prompts are never part of a message.
+/// A failed call leaves the registry unchanged. Messages never contain a prompt or the value of an
+/// environment variable.
+///
+/// ```
+/// use exec_profiles::{Error, ProfileRegistry, UserProfile};
+///
+/// let registry = ProfileRegistry::new();
+/// let error = registry.save_user_profile("codex", &UserProfile::default()).unwrap_err();
+/// assert!(matches!(error, Error::NoUserFile));
+/// assert_eq!(error.to_string(), "no user file is loaded: call `load_user_file` first");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The label of a profile or variant cannot be used.
+    /// The label of a profile or variant is not usable.
     #[error("invalid label {label:?}: {reason}")]
     InvalidLabel {
-        /// What was given.
+        /// The label.
         label: String,
-        /// What is wrong with it.
+        /// The rule that it breaks.
         reason: &'static str,
     },
-    /// The session's id is not one that the agent could have given out.
-    #[error("{agent_id:?} cannot be resumed: {expected}")]
-    NotAnAgentId {
+    /// The agent's part of a session id has a form that this agent never uses.
+    #[error("session {agent_id:?} cannot be resumed: {expected}")]
+    InvalidAgentId {
         /// The last part of the session id.
         agent_id: String,
-        /// What the agent's ids look like.
+        /// The form of this agent's ids.
         expected: &'static str,
     },
     /// The profile has no arguments for a follow-up.
-    #[error("the profile has no `follow_up_args`, so its sessions cannot be continued")]
+    #[error("the profile has no `follow_up_args`: its sessions cannot be resumed")]
     NoFollowUp,
-    /// The prompt cannot be an argument of a command line.
-    #[error("the prompt cannot be passed as an argument: {reason}")]
+    /// The prompt cannot be passed as a command-line argument.
+    #[error("the prompt cannot be an argument: {reason}")]
     PromptAsArgument {
-        /// Why not, and what to do.
+        /// The cause and a remedy.
         reason: &'static str,
     },
-    /// A template could not be filled in at the launch.
+    /// A template of the profile could not be expanded at launch.
     #[error("{field}: {reason}")]
     Expand {
         /// The field of the profile, such as `env.API_KEY`.
         field: String,
-        /// What is missing.
+        /// The missing or invalid part.
         reason: String,
     },
-    /// The [`Launcher`](crate::Launcher) does not fit the profile's command.
-    #[error("the launcher does not fit: {reason}")]
+    /// The [`Launcher`](crate::Launcher) cannot start the profile's command.
+    #[error("the launcher does not fit the command: {reason}")]
     Launcher {
-        /// Why not.
+        /// The mismatch.
         reason: String,
     },
-    /// A file of profiles could not be read or written.
+    /// A file operation failed.
     #[error("cannot {action} {}", path.display())]
-    File {
-        /// `read`, `write` or `lock`.
+    Io {
+        /// The operation, such as `read` or `lock`.
         action: &'static str,
-        /// The file.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A file of profiles is neither valid TOML nor valid JSON, or has no table of profiles.
+    /// A file or folder is refused, because another user could have written it or could change it:
+    /// it belongs to another user, is a symbolic link, or is writable by group or others.
+    #[error("refusing {}: {reason}", path.display())]
+    NotPrivate {
+        /// The file or folder.
+        path: PathBuf,
+        /// The rule that it breaks, and a remedy.
+        reason: &'static str,
+    },
+    /// The user file is neither valid TOML nor valid JSON, or it has no table of profiles.
     #[error("{} is not a file of profiles: {reason}", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The position and the cause.
         reason: String,
     },
-    /// One profile of the user is not valid.
+    /// An entry of the user file is invalid.
     #[error(transparent)]
     Entry(#[from] EntryError),
-    /// There is no file to save to or to load again.
-    #[error("no file of profiles was loaded: call `load_user_file` first")]
+    /// No user file is loaded, so there is nothing to save to or to reload.
+    #[error("no user file is loaded: call `load_user_file` first")]
     NoUserFile,
 }
 
-/// Not public: two crates whose `Result`s are both imported by a glob would hide each other's.
-pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+impl Error {
+    /// Converts the error of a file operation, for `map_err`.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
 
-/// A profile of the user that was left out, and why.
+impl From<FileError> for Error {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Io {
+                action,
+                path,
+                source,
+            } => Self::Io {
+                action,
+                path,
+                source,
+            },
+            FileError::NotPrivate { path, reason } => Self::NotPrivate { path, reason },
+        }
+    }
+}
+
+/// An invalid entry of the user file, with the reason.
+///
+/// ```
+/// use exec_profiles::{Error, ProfileRegistry, UserProfile};
+///
+/// let folder = tempfile::tempdir()?;
+/// let registry = ProfileRegistry::new();
+/// registry.load_user_file(folder.path().join("profiles.toml"))?;
+/// let mut profile = UserProfile::default();
+/// profile.base = Some("claude".into());
+/// let Err(Error::Entry(error)) = registry.save_user_profile("mine", &profile) else {
+///     panic!("`claude` is not a label");
+/// };
+/// assert_eq!(error.entry, "mine");
+/// assert!(error.reason.contains("claude-code"), "the reason lists the known labels: {error}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EntryError {
-    /// The file; `None` for a profile that was given in code.
+    /// The file; `None` for a profile that was passed to
+    /// [`save_user_profile`](crate::ProfileRegistry::save_user_profile).
     pub file: Option<PathBuf>,
-    /// The profile's label.
+    /// The label of the profile.
     pub entry: String,
-    /// Where in the profile, and what is wrong.
+    /// The field and the mistake.
     pub reason: String,
 }
 

@@ -1,4 +1,31 @@
+// In rustdoc these definitions precede, and so replace, the README's links to docs.rs.
+//! [`builtin`]: crate::builtin
+//! [`EntryError`]: crate::EntryError
+//! [`EventFormat`]: crate::EventFormat
+//! [`Launcher`]: crate::Launcher
+//! [`ProfileDefinition`]: crate::ProfileDefinition
+//! [`ProfileRegistry`]: crate::ProfileRegistry
+//! [`save_user_profile`]: crate::ProfileRegistry::save_user_profile
+//! [`UserProfile`]: crate::UserProfile
+//!
 #![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod error;
+mod profile_registry;
+
+// The parts of a profile, and the profiles of the supported agents.
+pub mod builtin;
+mod definition;
+
+// From a profile and a request to the parameters of one process.
+mod launch;
+
+// From the output of an agent to events.
+mod events;
+
+// Profiles from the user file.
+mod user;
 
 /// Modules that other crates of this workspace have too, byte for byte.
 mod shared {
@@ -6,24 +33,12 @@ mod shared {
     pub(crate) mod private_file;
 }
 
-mod error;
-mod profile_definition;
-mod registry;
-
-mod launcher;
-mod registered_profile;
-mod session_files;
-
-pub mod builtin;
-mod events;
-mod user;
-
 pub use builtin::profile_definitions;
-pub use error::{EntryError, Error};
-pub use events::EventFormat;
-pub use launcher::Launcher;
-pub use profile_definition::{
+pub use definition::{
     ProcessParameterBuilder, ProfileConfig, ProfileDefinition, ProfileVariantConfig,
 };
-pub use registry::{LoadReport, ProfileRegistry};
-pub use user::{SessionIdSource, UserProfile, UserStopAction, UserStopStep, UserVariant};
+pub use error::{EntryError, Error};
+pub use events::EventFormat;
+pub use launch::Launcher;
+pub use profile_registry::ProfileRegistry;
+pub use user::{LoadReport, SessionIdSource, UserProfile, UserVariant};

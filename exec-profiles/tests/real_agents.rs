@@ -1,20 +1,20 @@
-//! The real agents, each through a new chat, a follow-up, and a stop while a tool runs, against a
-//! fake model server on loopback: the four built-in ones that npm has, and one that only the user's
-//! file describes.
+//! The real agents against a fake model server on loopback: each runs a new chat, a follow-up, and a
+//! tool that is stopped. They are the four built-in agents that npm has, and one that only a user file
+//! describes.
 //!
-//! Not part of a normal run: it installs about 1 GB by npm. Asked for by a variable:
+//! The test is opt-in, because npm installs about 1 GB:
 //!
 //! ```sh
 //! EXEC_PROFILES_REAL_AGENTS=1 cargo test -p exec-profiles --test real_agents -- --nocapture
 //! ```
 //!
-//! In place of `1`, a folder keeps what was installed for the next time. It needs npm (Node 20 or
-//! newer) and python3 on `PATH`.
+//! A folder instead of `1` keeps the installed agents for the next run. The test needs npm (Node 20
+//! or newer) and python3 on `PATH`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stdout,
-    reason = "tests may panic and tell what they saw"
+    reason = "tests may panic, and this one prints its measurements"
 )]
 
 use std::ffi::OsStr;
@@ -31,9 +31,9 @@ use exec_core::{
 };
 use exec_profiles::{EventFormat, Launcher, ProfileRegistry, UserProfile};
 
-const ASKED_FOR_BY: &str = "EXEC_PROFILES_REAL_AGENTS";
+const OPT_IN: &str = "EXEC_PROFILES_REAL_AGENTS";
 
-/// For one turn. Opencode alone takes 8 s on an idle machine.
+/// The limit of one turn. Opencode takes 8 s on an idle machine.
 const TURN: Duration = Duration::from_secs(120);
 
 const INSTALL: Duration = Duration::from_secs(600);
@@ -79,20 +79,20 @@ const AGENTS: [Agent; 5] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn real_agents_start_remember_and_leave_nothing_behind() {
-    let Some(wish) = std::env::var_os(ASKED_FOR_BY) else {
-        println!("not asked for: {ASKED_FOR_BY}=1 runs the real agents (npm installs about 1 GB)");
+async fn real_agents_start_resume_and_leave_no_process() {
+    let Some(folder) = std::env::var_os(OPT_IN) else {
+        println!("skipped: {OPT_IN}=1 runs the real agents (npm installs about 1 GB)");
         return;
     };
-    let lab = Lab::open(&wish);
+    let lab = Lab::open(&folder);
     for agent in &AGENTS {
         lab.install(agent);
     }
     let mut failed = Vec::new();
     for agent in &AGENTS {
-        // One agent that fails must not keep the others from being seen.
+        // A panic in its own task, so that the other agents still run.
         let bench = lab.bench(agent, Launcher::Native);
-        if let Err(panic) = tokio::spawn(async move { bench.try_out().await }).await {
+        if let Err(panic) = tokio::spawn(async move { bench.run_turns().await }).await {
             println!("{}: FAILED: {panic}", agent.label);
             failed.push(agent.label);
         }
@@ -105,15 +105,15 @@ async fn real_agents_start_remember_and_leave_nothing_behind() {
     assert!(failed.is_empty(), "{failed:?}");
 }
 
-/// Where the agents are installed, and the model server they all talk to.
+/// The installed agents and their model server.
 struct Lab {
     prefix: PathBuf,
     model: ModelServer,
-    // Dropped last, after the server that writes into it.
+    // The last field is dropped last: the server writes into this folder.
     folder: tempfile::TempDir,
 }
 
-/// One agent with a home, a workspace and a service of its own.
+/// One agent with its own home folder, workspace and service.
 struct Bench {
     label: &'static str,
     variant: Option<&'static str>,
@@ -123,19 +123,19 @@ struct Bench {
 }
 
 impl Lab {
-    fn open(wish: &OsStr) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let prefix = match wish.to_str() {
-            Some("1") => folder.path().join("npm"),
-            _ => PathBuf::from(wish),
+    fn open(folder: &OsStr) -> Self {
+        let temporary = tempfile::tempdir().unwrap();
+        let prefix = match folder.to_str() {
+            Some("1") => temporary.path().join("npm"),
+            _ => PathBuf::from(folder),
         };
         fs::create_dir_all(&prefix).unwrap();
-        let requests = folder.path().join("requests");
+        let requests = temporary.path().join("requests");
         fs::create_dir(&requests).unwrap();
         Self {
             prefix: fs::canonicalize(prefix).unwrap(),
             model: ModelServer::start(&requests),
-            folder,
+            folder: temporary,
         }
     }
 
@@ -147,7 +147,8 @@ impl Lab {
                 .arg(&self.prefix)
                 // Two of the packages fetch their binary in a script, which npm 11 asks about.
                 .arg("--allow-scripts=@anthropic-ai/claude-code,opencode-ai")
-                .arg(agent.package);
+                // Without a tag, npm selects an old version that supports the installed Node.
+                .arg(format!("{}@latest", agent.package));
             run(npm, INSTALL, "npm (install Node.js 20 or newer)");
         }
         let mut version = Command::new(&binary);
@@ -175,9 +176,9 @@ impl Lab {
         let home = folder.join("home");
         let workspace = folder.join("workspace");
         fs::create_dir_all(&workspace).unwrap();
-        self.model.point_agents_of(&home);
+        self.model.write_settings(&home);
 
-        // What a careful user would write: nothing of the host but what is listed.
+        // The agent inherits no API key and no setting of the host.
         let mut profile = UserProfile::default();
         if agent.label == "qwen" {
             let args = |session: &str| {
@@ -202,7 +203,7 @@ impl Lab {
             ("DISABLE_TELEMETRY", "1"),
             ("DISABLE_AUTOUPDATER", "1"),
             ("DISABLE_ERROR_REPORTING", "1"),
-            // Without it claude does not run as root.
+            // Claude refuses to run as root without it.
             ("IS_SANDBOX", "1"),
             ("GOOGLE_GEMINI_BASE_URL", &server),
             ("GEMINI_API_KEY", "dummy"),
@@ -214,7 +215,7 @@ impl Lab {
             ("OPENCODE_DISABLE_AUTOUPDATE", "1"),
             ("OPENCODE_DISABLE_MODELS_FETCH", "1"),
             ("OPENCODE_DISABLE_SHARE", "1"),
-            // For npx: where packages come from is a setting of the user who runs this.
+            // For npx: the package registry is a setting of the host.
             ("npm_config_userconfig", "${HOME}/.npmrc"),
             ("npm_config_cache", cache.to_str().unwrap()),
         ] {
@@ -227,7 +228,7 @@ impl Lab {
         registry.save_user_profile(agent.label, &profile).unwrap();
         let service = ExecutionService::builder(registry)
             .state_dir(folder.join("state"))
-            .build()
+            .open()
             .unwrap();
         Bench {
             label: agent.label,
@@ -240,7 +241,7 @@ impl Lab {
 }
 
 impl Bench {
-    async fn try_out(&self) {
+    async fn run_turns(&self) {
         let label = self.label;
         let word = format!("first-{}", uuid::Uuid::new_v4());
 
@@ -263,10 +264,10 @@ impl Bench {
         self.expect_answer(&execution, &again, "follow-up").await;
         assert!(
             self.model_saw(&word, &again),
-            "{label} sent its follow-up without what was said before"
+            "{label} sent its follow-up without the first prompt"
         );
         println!(
-            "{label}: follow-up  ok in {:.1?}, the first prompt was sent along",
+            "{label}: follow-up  ok in {:.1?}, with the first prompt",
             began.elapsed()
         );
 
@@ -292,7 +293,7 @@ impl Bench {
         }
     }
 
-    /// Makes the model ask for a tool that tells when it runs, and then does not end.
+    /// A prompt for a tool that creates a file when it starts, and then does not end.
     fn tool(&self) -> String {
         format!(
             "[[TOOL touch {}; tail -f /dev/null]]",
@@ -304,11 +305,11 @@ impl Bench {
         self.workspace.join("tool-runs")
     }
 
-    /// A stop while the tool runs leaves nothing behind.
+    /// Stops the execution while the tool runs; no process may survive.
     async fn expect_stop(&self, execution: &Execution, what: &str) {
         let label = self.label;
         wait_until(|| self.mark().exists()).await;
-        let before = tagged(&execution.id());
+        let before = tagged(execution.id().as_str());
         let session_id = execution.session_id();
         let outcome = within(self.service.stop_execution(&session_id))
             .await
@@ -316,7 +317,7 @@ impl Bench {
         let StopOutcome::Stopped(report) = outcome else {
             panic!("{label}: {outcome:?}");
         };
-        let left = tagged(&execution.id());
+        let left = tagged(execution.id().as_str());
         assert!(left.is_empty(), "{label}: still alive: {left:?}");
         println!(
             "{label}: {what:<10} {} processes ({}) gone in {:.0?}, {:?}, exit {:?}",
@@ -356,7 +357,7 @@ impl Bench {
         self.service.launch(request).await.unwrap()
     }
 
-    /// The turn ends well, in the right session, and its text repeats `word`.
+    /// Expects success, the right session, and a text that contains `word`.
     async fn expect_answer(&self, execution: &Execution, word: &str, what: &str) {
         let label = self.label;
         let mut text = String::new();
@@ -378,7 +379,7 @@ impl Bench {
                     }
                 }
                 EventKind::SessionMismatch { asked, reported } => {
-                    panic!("{label} {what}: {reported} in place of {asked}")
+                    panic!("{label} {what}: session {reported} instead of {asked}")
                 }
                 _ => {}
             }
@@ -392,7 +393,7 @@ impl Bench {
         assert_eq!(named.as_deref(), Some(session_id.agent_id()), "{label}");
     }
 
-    /// Whether one request to the model held both texts.
+    /// Whether one request to the model contained both texts.
     fn model_saw(&self, first: &str, second: &str) -> bool {
         fs::read_dir(&self.requests)
             .unwrap()
@@ -401,7 +402,7 @@ impl Bench {
     }
 }
 
-/// Ended when dropped, also by a panic.
+/// Drop kills the server, also during a panic.
 struct ModelServer {
     child: Child,
     port: u16,
@@ -424,7 +425,7 @@ impl ModelServer {
         let read = BufReader::new(stdout).read_line(&mut line);
         let port = line.trim().rsplit(':').next().and_then(|p| p.parse().ok());
         let Some(port) = port else {
-            panic!("the model server said {line:?} ({read:?})");
+            panic!("the model server printed {line:?} ({read:?})");
         };
         Self { child, port }
     }
@@ -433,8 +434,8 @@ impl ModelServer {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// The settings that cannot be given by variables.
-    fn point_agents_of(&self, home: &Path) {
+    /// Writes the settings that have no environment variable.
+    fn write_settings(&self, home: &Path) {
         let url = self.url();
         for (path, text) in [
             (
@@ -488,7 +489,7 @@ impl Drop for ModelServer {
     }
 }
 
-/// The programs that carry the id of a launch.
+/// The names of all processes with the id of a launch in their environment.
 fn tagged(execution_id: &str) -> Vec<String> {
     let tag = format!("NORMALIZED_EXECUTION_ID={execution_id}");
     fs::read_dir("/proc")
@@ -506,7 +507,7 @@ fn tagged(execution_id: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a command printed; a panic if it fails or takes too long.
+/// The output of a command; a failure or a timeout panics.
 fn run(mut command: Command, limit: Duration, what: &str) -> String {
     let began = Instant::now();
     let mut child = command
@@ -532,14 +533,17 @@ fn run(mut command: Command, limit: Duration, what: &str) -> String {
 async fn within<T>(future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(TURN, future).await {
         Ok(value) => value,
-        Err(_) => panic!("nothing for {TURN:?}"),
+        Err(_) => panic!("no result within {TURN:?}"),
     }
 }
 
 async fn wait_until(mut reached: impl FnMut() -> bool) {
     let began = Instant::now();
     while !reached() {
-        assert!(began.elapsed() < TURN, "it did not happen in {TURN:?}");
+        assert!(
+            began.elapsed() < TURN,
+            "the condition was not met within {TURN:?}"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

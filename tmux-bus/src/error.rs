@@ -1,91 +1,92 @@
-//! The one error type of the crate.
+//! The error type of the crate.
 
-use std::{fmt, io, path::PathBuf, time::Duration};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::pane::PaneId;
+use crate::pane::pane_id::PaneId;
+use crate::shared::private_file::FileError;
+use crate::tmux::tmux_version::NEEDED;
 
-/// `Result` with this crate's [`Error`].
-pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// What went wrong, one variant for each thing that a caller can do about it.
+/// Why an operation failed: one variant for each thing that a caller can do about it.
+///
+/// Messages name the pane, agent, command or path, never the text of a message.
+///
+/// ```
+/// use tmux_bus::{ClusterConfig, Error};
+///
+/// let error = ClusterConfig::load("/missing/team.yaml").unwrap_err();
+/// assert!(matches!(error, Error::Io { .. }));
+/// assert_eq!(error.to_string(), "cannot read /missing/team.yaml");
+/// assert!(!error.is_timeout() && error.partial().is_none());
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The tmux program was not found or could not be started.
-    #[error("tmux was not found as `{program}`: install tmux {needed} or newer", needed = crate::version::NEEDED)]
+    #[error("cannot start tmux as `{}`: install tmux {NEEDED} or newer", program.display())]
     TmuxMissing {
-        /// The program that was tried.
+        /// The program.
         program: PathBuf,
-        /// Why it could not be started.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 
-    /// tmux ran and refused a command.
+    /// tmux refused a command.
     #[error("tmux failed on `{command}`: {message}")]
     TmuxFailed {
-        /// The command, without the texts that it carried.
+        /// The command, without its arguments.
         command: String,
-        /// What tmux said.
+        /// The message of tmux.
         message: String,
     },
 
     /// tmux did not answer in time.
     #[error("tmux did not answer `{command}` within {after:?}")]
     TmuxTimeout {
-        /// The command, without the texts that it carried.
+        /// The command, without its arguments.
         command: String,
-        /// How long was waited.
+        /// The time limit.
         after: Duration,
     },
 
-    /// This tmux has no control mode as this crate needs it.
-    #[error("tmux {found} is too old: control mode as used here needs tmux {needed} or newer", needed = crate::version::NEEDED)]
+    /// This version of tmux lacks what this crate needs.
+    #[error("tmux {found} is too old: tmux {NEEDED} or newer is needed")]
     TmuxTooOld {
-        /// The version that was found.
+        /// The version of the program.
         found: String,
     },
 
     /// The connection to the tmux server has ended: the server or the session is gone.
     #[error("the tmux server of session `{session}` is gone")]
     ServerGone {
-        /// The session that this client was attached to.
+        /// The session of the connection.
         session: String,
-        /// What had been received of an answer, where one was waited for.
+        /// The output received so far, if the call waited for an answer.
         partial: PartialAnswer,
     },
 
-    /// No cluster or session runs under this name.
-    #[error("session `{session}` does not run on socket {}", socket.display())]
+    /// No session of this name is running.
+    #[error("session `{session}` is not running on socket {}", socket.display())]
     NotRunning {
-        /// The session that was asked for.
+        /// The name.
         session: String,
-        /// The socket that was tried.
+        /// The socket that belongs to the name.
         socket: PathBuf,
     },
 
-    /// A session of this name runs already.
-    #[error("session `{session}` runs already on socket {}: attach to it or stop it", socket.display())]
+    /// A session of this name is already running.
+    #[error("session `{session}` is already running on socket {}: attach to it or stop it", socket.display())]
     AlreadyRunning {
-        /// The session's name.
+        /// The name.
         session: String,
-        /// Its socket.
+        /// The socket.
         socket: PathBuf,
     },
 
-    /// The folder for the socket cannot be used.
-    #[error("the folder {} for the socket cannot be used: {reason}", path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-        /// The cause, where the system gave one.
-        #[source]
-        source: Option<io::Error>,
-    },
-
-    /// A name is not allowed.
+    /// A name or value is not allowed.
     #[error("{what} `{name}` is not allowed: {reason}")]
     InvalidName {
         /// What the name is for.
@@ -96,142 +97,157 @@ pub enum Error {
         reason: &'static str,
     },
 
-    /// There is no such agent.
+    /// The cluster has no agent of this name.
     #[error("there is no agent `{name}`; known agents: {}", known.join(", "))]
     UnknownAgent {
-        /// The name that was asked for.
+        /// The name.
         name: String,
-        /// The names that the configuration has.
+        /// The names of the agents that exist.
         known: Vec<String>,
     },
 
-    /// The configuration is wrong.
+    /// The configuration is invalid.
     #[error("{}: {place}: {reason}", path.display())]
     Config {
         /// The configuration file.
         path: PathBuf,
-        /// The place in it: line and column, or the key.
+        /// Line and column, or the key.
         place: String,
-        /// What is wrong there.
+        /// The mistake.
         reason: String,
     },
 
     /// The message was refused before anything was sent.
     #[error("the message for pane {pane} was not sent: {reason}")]
     Refused {
-        /// The pane that it was for.
+        /// The pane.
         pane: PaneId,
-        /// Why.
+        /// The cause.
         reason: Refusal,
     },
 
-    /// Too many senders wait for this pane.
-    #[error("the message for pane {pane} was not sent: {waiting} senders wait for it already")]
+    /// Too many senders of this process wait for the pane.
+    #[error(
+        "the message for pane {pane} was not sent: {waiting} senders are already waiting for it"
+    )]
     QueueFull {
         /// The pane.
         pane: PaneId,
-        /// How many wait.
+        /// The number of senders.
         waiting: usize,
     },
 
-    /// It cannot be known whether the message was submitted. It is not sent again.
+    /// The message may or may not have been submitted. It is not sent again.
     #[error(
-        "the message may or may not have reached pane {pane}: do not send it again without looking"
+        "the message may or may not have reached pane {pane}: look at the pane before you send it again"
     )]
     SubmitUnknown {
         /// The pane.
         pane: PaneId,
-        /// What happened in between.
+        /// The failure during the submit.
         #[source]
         source: Box<Error>,
     },
 
-    /// The text was pasted into the pane but certainly not submitted.
-    #[error("the message stands in pane {pane} but was not submitted")]
+    /// The text was pasted into the pane but not submitted.
+    #[error("the message was pasted into pane {pane} but not submitted")]
     NotSubmitted {
         /// The pane.
         pane: PaneId,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<Error>,
     },
 
-    /// The marker did not come in time. The text is the specification's.
-    #[error("合言葉 '{marker}' がタイムアウトまでに検出されませんでした")]
+    /// The marker did not appear in time. The message ends with the text of the specification.
+    #[error(
+        "no answer from pane {pane} within {after:?}: 合言葉 '{marker}' がタイムアウトまでに検出されませんでした"
+    )]
     ResponseTimeout {
         /// The marker.
         marker: String,
         /// The pane.
         pane: PaneId,
-        /// What had been received.
+        /// The time limit.
+        after: Duration,
+        /// The output received so far.
         partial: PartialAnswer,
     },
 
-    /// The pane's program ended, or the pane was closed, before the marker came.
+    /// The program in the pane ended, or the pane was closed, before the marker appeared.
     #[error("the program in pane {pane} ended ({exit}) before it answered")]
     PaneDied {
         /// The pane.
         pane: PaneId,
-        /// How it ended.
+        /// How the program ended.
         exit: Exit,
-        /// What had been received.
+        /// The output received so far.
         partial: PartialAnswer,
     },
 
-    /// The answer is larger than the limit.
+    /// The answer is longer than the limit.
     #[error("the answer from pane {pane} is longer than {limit} bytes")]
     AnswerTooLong {
         /// The pane.
         pane: PaneId,
         /// The limit, see [`ServerBuilder::max_answer`](crate::ServerBuilder::max_answer).
         limit: usize,
-        /// What had been received up to the limit.
+        /// The output received up to the limit.
         partial: PartialAnswer,
     },
 
     /// An agent was not ready in time, or ended while it started.
-    #[error("agent `{agent}` did not get ready")]
+    #[error("agent `{agent}` did not become ready")]
     NotReady {
         /// The agent.
         agent: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<Error>,
     },
 
-    /// Neither the prompt nor the answer to the start-up question was seen in time.
+    /// A starting program did not show a prompt in time.
     #[error("no prompt appeared in pane {pane} within {after:?}")]
     NoPrompt {
         /// The pane.
         pane: PaneId,
-        /// How long was waited.
+        /// The time limit.
         after: Duration,
     },
 
-    /// A file could not be read or written.
+    /// An operation on a file or folder failed.
     #[error("cannot {action} {}", path.display())]
-    File {
-        /// What was tried.
+    Io {
+        /// The operation.
         action: &'static str,
-        /// The file.
+        /// The file or folder.
         path: PathBuf,
         /// The cause.
         #[source]
         source: io::Error,
     },
 
-    /// Processes could not be ended.
+    /// A file or folder is refused because another user can change it.
+    #[error("refusing {}: {reason}", path.display())]
+    NotPrivate {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        reason: &'static str,
+    },
+
+    /// Processes did not end, not even by SIGKILL.
     #[error("processes of session `{session}` did not end: {pids:?}")]
     Survivors {
         /// The session.
         session: String,
-        /// What is still there.
+        /// The processes that are alive.
         pids: Vec<u32>,
     },
 }
 
 impl Error {
-    /// True when an answer or tmux itself did not come in time.
+    /// Whether an answer, a prompt or tmux itself did not come in time.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         matches!(
@@ -240,13 +256,13 @@ impl Error {
         )
     }
 
-    /// True when the message was certainly not submitted, so that it may be sent again.
+    /// Whether the message was certainly not sent, so that it may be sent again.
     #[must_use]
     pub fn is_not_sent(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::QueueFull { .. })
     }
 
-    /// What had been received of the answer, for the errors that end a wait.
+    /// The output received so far, for the errors that end a wait for an answer.
     #[must_use]
     pub fn partial(&self) -> Option<&str> {
         match self {
@@ -265,75 +281,111 @@ impl Error {
         }
     }
 
-    pub(crate) fn file(action: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
-        Self::File {
+    /// For `map_err`: adds the operation and the path.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io {
             action,
-            path: path.into(),
+            path: path.to_owned(),
             source,
+        }
+    }
+
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+impl From<FileError> for Error {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Io {
+                action,
+                path,
+                source,
+            } => Self::Io {
+                action,
+                path,
+                source,
+            },
+            FileError::NotPrivate { path, reason } => Self::NotPrivate { path, reason },
         }
     }
 }
 
 /// Why a message was refused. Nothing has reached the pane.
+///
+/// ```
+/// use tmux_bus::Refusal;
+///
+/// assert_eq!(Refusal::Dead.to_string(), "the program in the pane has ended");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// There is no such pane.
-    #[error("there is no such pane")]
+    /// The pane does not exist.
+    #[error("the pane does not exist")]
     NoSuchPane,
-    /// The pane's program has ended.
-    #[error("the pane's program has ended")]
+    /// The program in the pane has ended.
+    #[error("the program in the pane has ended")]
     Dead,
-    /// The pane's input is switched off.
-    #[error("the pane's input is off (select-pane -e switches it on)")]
+    /// The input of the pane is disabled.
+    #[error("the input of the pane is disabled (`select-pane -e` enables it)")]
     InputOff,
     /// The message is empty.
     #[error("it is empty")]
     Empty,
-    /// The message is larger than 1 MB.
-    #[error("it is longer than {} bytes", crate::send::MAX_MESSAGE)]
+    /// The message is larger than 1 MiB.
+    #[error("it is longer than {} bytes", crate::pane::sender::MAX_MESSAGE)]
     TooLong,
-    /// The message has a NUL, which no terminal line can carry.
+    /// The message has a NUL byte, which a paste cannot carry.
     #[error("it has a NUL byte")]
     Nul,
     /// The message has the sequence that ends a bracketed paste.
     #[error("it has the sequence ESC[201~, which would end the paste inside the message")]
     PasteEnd,
-    /// The program does not ask for bracketed paste, so that a newline would submit.
+    /// The message has a newline or a control character, and the program did not enable bracketed
+    /// paste: each newline would submit.
     #[error(
-        "it has a newline or a control character, and the program does not ask for bracketed paste: each newline would submit (SendOptions::allow_unbracketed sends it all the same)"
+        "it has a newline or a control character, and the program did not enable bracketed paste: each newline would submit (SendOptions::allow_unbracketed sends it anyway)"
     )]
     Unbracketed,
-    /// The message has a character on which the pane's terminal acts, such as an interrupt. A
-    /// bracketed paste does not keep it from that.
+    /// The message has a special character of the pane's terminal, such as an interrupt. The
+    /// terminal driver acts on it also inside a bracketed paste.
     #[error(
-        "it has the byte {byte:#04x}, on which the pane's terminal acts (SendOptions::allow_unbracketed sends it all the same)"
+        "it has the byte {byte:#04x}, a special character of the pane's terminal (SendOptions::allow_unbracketed sends it anyway)"
     )]
-    Acts {
+    SpecialCharacter {
         /// The first such byte.
         byte: u8,
     },
-    /// A line is longer than a terminal in canonical mode can take.
+    /// A line is longer than a terminal in canonical mode accepts.
     #[error(
-        "a line of it has {length} bytes, and the pane's terminal reads whole lines of at most {limit}"
+        "a line of it has {length} bytes, and the pane's terminal accepts lines of at most {limit}"
     )]
     LineTooLong {
-        /// The longest line, in bytes.
+        /// Length of the longest line, in bytes.
         length: usize,
         /// The limit.
         limit: usize,
     },
 }
 
-/// How a pane's program ended.
+/// How the program in a pane ended.
+///
+/// ```
+/// use tmux_bus::Exit;
+///
+/// assert_eq!(Exit::Status(3).to_string(), "exit status 3");
+/// assert_eq!(Exit::Signal(9).to_string(), "signal 9");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Exit {
     /// It exited with this status.
     Status(i32),
-    /// A signal ended it.
+    /// It was ended by this signal.
     Signal(i32),
-    /// The pane is gone, or its end was not reported.
+    /// The pane is gone, or the exit was not reported.
     Unknown,
 }
 
@@ -347,7 +399,16 @@ impl fmt::Display for Exit {
     }
 }
 
-/// What had arrived of an answer when the wait for it ended. Its `Debug` shows only the length.
+/// The part of an answer that had arrived when the wait for it failed. Its `Debug` shows only the
+/// length.
+///
+/// ```
+/// use tmux_bus::PartialAnswer;
+///
+/// let nothing = PartialAnswer::default();
+/// assert_eq!(nothing.as_str(), "");
+/// assert_eq!(format!("{nothing:?}"), "PartialAnswer(0 bytes)");
+/// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PartialAnswer(String);
 

@@ -1,9 +1,9 @@
-//! Private paths whose instructions are counted; only there with `--cfg hot_paths`.
+//! Private paths whose instructions are counted; present only with `--cfg hot_paths`.
 #![allow(missing_docs, reason = "not part of the public surface")]
 
-use crate::detector::{Detector, Question};
-use crate::marker::{Marker, fold};
-use crate::vt::Tokenizer;
+use crate::answer::detector::{Detector, Question};
+use crate::answer::marker::{Marker, fold};
+use crate::answer::tokenizer::Tokenizer;
 
 pub fn markers_found(marker: &str, chunks: &[&[u8]]) -> usize {
     let Ok(marker) = Marker::new(marker) else {
@@ -12,7 +12,7 @@ pub fn markers_found(marker: &str, chunks: &[&[u8]]) -> usize {
     let mut detector = Detector::new(&Question::new(marker, &fold("how far are you?")), false);
     let mut tokenizer = Tokenizer::default();
     for chunk in chunks {
-        tokenizer.feed(chunk, |step| detector.step(step, 0));
+        tokenizer.feed(chunk, |op| detector.apply(op, 0));
     }
     detector.quiet();
     detector.hits().len()

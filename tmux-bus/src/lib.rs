@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// Modules that other crates of this workspace have too, byte for byte.
 mod shared {
@@ -6,58 +7,99 @@ mod shared {
     pub(crate) mod json_lines;
     pub(crate) mod kernel_lock;
     pub(crate) mod private_file;
+    pub(crate) mod proc_stat;
+    pub(crate) mod process_tree;
 }
 
 mod error;
-mod pane;
-mod version;
+mod timing;
 
-mod client;
-mod control;
-mod octal;
-mod panes;
-mod parser;
-mod tap;
-mod watch;
+/// The connection to a tmux server.
+mod control {
+    pub(crate) mod client_process;
+    pub(crate) mod command_queue;
+    pub(crate) mod control_client;
+    pub(crate) mod quoting;
+    pub(crate) mod stream_parser;
+    pub(crate) mod tap;
+}
 
-mod folder;
-mod launch;
-mod process;
-mod server;
-mod tmux;
+/// A private tmux server and the programs in its panes.
+mod tmux {
+    pub(crate) mod launch;
+    pub(crate) mod server;
+    pub(crate) mod server_builder;
+    pub(crate) mod session_folder;
+    pub(crate) mod tmux_program;
+    pub(crate) mod tmux_version;
+}
 
-mod answer;
-mod detector;
+/// One pane: its state, its lock, and sending to it.
+mod pane {
+    pub(crate) mod exit_watch;
+    pub(crate) mod pane_id;
+    pub(crate) mod pane_info;
+    pub(crate) mod pane_io;
+    pub(crate) mod pane_lock;
+    pub(crate) mod pane_processes;
+    pub(crate) mod pane_table;
+    pub(crate) mod paste_buffer;
+    pub(crate) mod sender;
+    pub(crate) mod settle;
+    pub(crate) mod tty_modes;
+}
+
+/// Finding the answer in the output of a pane.
+mod answer {
+    pub(crate) mod answer_reader;
+    pub(crate) mod detector;
+    pub(crate) mod extract;
+    pub(crate) mod line_reader;
+    pub(crate) mod marker;
+    pub(crate) mod screen_markers;
+    pub(crate) mod screen_reader;
+    pub(crate) mod tokenizer;
+    pub(crate) mod transcript;
+}
+
+/// The log of all messages.
+mod log {
+    pub(crate) mod file_watch;
+    pub(crate) mod log_follower;
+    pub(crate) mod message;
+    pub(crate) mod message_log;
+    pub(crate) mod message_logger;
+}
+
+/// Agents with names, by a configuration file.
+mod cluster {
+    pub(crate) mod agent;
+    pub(crate) mod agent_config;
+    pub(crate) mod cluster_builder;
+    pub(crate) mod cluster_config;
+    pub(crate) mod cluster_manager;
+    pub(crate) mod cluster_status;
+    pub(crate) mod readiness;
+}
+
 #[cfg(hot_paths)]
 #[doc(hidden)]
 pub mod hot_paths;
-mod marker;
-mod transcript;
-mod vt;
 
-mod buffer;
-mod pane_io;
-mod queue;
-mod reading;
-mod send;
-mod terminal;
-
-mod message;
-mod message_log;
-
-mod agent;
-mod cluster;
-mod config;
-mod ready;
-
-pub use agent::{Agent, AskOptions};
-pub use cluster::{AgentStatus, ClusterBuilder, ClusterManager, ClusterStatus};
-pub use config::{ClusterConfig, ProcessConfig, ProcessRole};
-pub use error::{Error, Exit, PartialAnswer, Refusal, Result};
-pub use launch::Launch;
-pub use message::{Message, MessageLogEntry, MessageType};
-pub use message_log::{LogFilter, LogFollower, MessageLog, MessageLogger, SkippedLine};
-pub use pane::PaneId;
-pub use pane_io::{AnswerEnd, PaneIo, ResponseOptions, Sent};
-pub use send::SendOptions;
-pub use server::{Server, ServerBuilder};
+pub use cluster::agent::{Agent, AskOptions};
+pub use cluster::agent_config::{AgentConfig, AgentRole};
+pub use cluster::cluster_builder::ClusterBuilder;
+pub use cluster::cluster_config::ClusterConfig;
+pub use cluster::cluster_manager::ClusterManager;
+pub use cluster::cluster_status::{AgentStatus, ClusterStatus};
+pub use error::{Error, Exit, PartialAnswer, Refusal};
+pub use log::log_follower::LogFollower;
+pub use log::message::{Message, MessageLogEntry, MessageType};
+pub use log::message_log::{LogFilter, MessageLog, SkippedLine};
+pub use log::message_logger::MessageLogger;
+pub use pane::pane_id::PaneId;
+pub use pane::pane_io::{AnswerEnd, PaneIo, ResponseOptions, Sent};
+pub use pane::sender::SendOptions;
+pub use tmux::launch::Launch;
+pub use tmux::server::Server;
+pub use tmux::server_builder::ServerBuilder;

@@ -1,34 +1,50 @@
 use std::fmt;
 
-/// What the suite found, clause by clause. Displays as a table.
+/// The result of the suite. Displays as a table.
+///
+/// ```
+/// use std::sync::Arc;
+/// use agent_snapshot::MemoryStorage;
+/// use agent_snapshot::conformance::{self, Verdict};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let report = conformance::run(async || Arc::new(MemoryStorage::new())).await;
+/// assert_eq!(report.failures().count(), 0);
+/// // The suite cannot damage the data of `MemoryStorage`.
+/// let skipped = report.outcomes.iter().filter(|o| o.verdict == Verdict::NotApplicable);
+/// assert!(skipped.count() > 0);
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Report {
-    /// One entry for each clause, in order.
+    /// One for each clause, in order.
     pub outcomes: Vec<Outcome>,
 }
 
-/// What became of one clause.
+/// The result of one clause. See [`Report`] for an example.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// The rule of the contract that the clause belongs to.
+    /// The number of the rule in the contract of
+    /// [`SnapshotStorage`](crate::SnapshotStorage).
     pub rule: u8,
     /// The clause as a sentence.
     pub clause: String,
-    /// Whether it holds.
+    /// Whether the storage fulfils it.
     pub verdict: Verdict,
 }
 
-/// Whether a clause holds.
+/// Whether a storage fulfils a clause. See [`Report`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
     /// It does.
     Passed,
-    /// It does not, and why.
+    /// It does not, for this reason.
     Failed(String),
-    /// The fixture cannot bring the case about.
+    /// The fixture cannot create the case.
     NotApplicable,
 }
 

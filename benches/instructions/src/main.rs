@@ -1,17 +1,17 @@
-//! `instructions restore|framing|marker`: one hot path, many times over, on the same data each
-//! time. `scripts/bench --instructions` runs it under callgrind and counts what happens inside
-//! [`measured`], so that two commits can be compared without noise.
+//! Usage: `instructions restore|framing|marker`. Runs one hot path many times on the same data.
+//! `scripts/bench --instructions` runs it under callgrind and counts the instructions inside
+//! [`measured`], which compares two commits without noise.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "a program for measuring: what fails should stop it"
+    reason = "a measuring program stops at the first failure"
 )]
 
 use std::hint::black_box;
 
 #[cfg(not(hot_paths))]
 fn main() {
-    eprintln!("instructions: run this through scripts/bench --instructions");
+    eprintln!("instructions: run it with scripts/bench --instructions");
     std::process::exit(2);
 }
 
@@ -28,7 +28,7 @@ fn main() {
     }
 }
 
-/// The only function whose instructions count.
+/// The only function whose instructions are counted.
 #[inline(never)]
 #[cfg_attr(not(hot_paths), expect(dead_code, reason = "see main"))]
 fn measured(times: usize, mut work: impl FnMut()) {
@@ -38,7 +38,7 @@ fn measured(times: usize, mut work: impl FnMut()) {
     black_box(());
 }
 
-/// One session's own entry among a hundred.
+/// Restores the own entry of one session among a hundred.
 #[cfg(hot_paths)]
 fn restore() {
     use timed_store::{SessionId, blocking::TimedStorage};
@@ -47,43 +47,51 @@ fn restore() {
     let path = folder.path().join("store.json");
     let open = |session: usize| -> TimedStorage<String> {
         TimedStorage::builder_at(&path)
-            .session(SessionId::new(format!("session-{session:03}")).unwrap())
+            .session(SessionId::new(format!("w0t{session}p0:6BC70640-E45D")).unwrap())
             .open()
             .unwrap()
     };
+    let value = |session| format!("operator-{session}: 「設定」の \"timeout\" を直す");
     for session in 0..100 {
-        open(session).store(&format!("value of {session}")).unwrap();
+        open(session).store(&value(session)).unwrap();
     }
-    let store = open(50);
+    let (store, own) = (open(50), value(50));
     measured(1_000, || {
         let value = black_box(&store).restore().unwrap();
-        assert_eq!(value.as_deref(), Some("value of 50"));
+        assert_eq!(value.as_deref(), Some(&*own));
     });
 }
 
-/// A megabyte of lines as an agent prints them, in reads of 64 KB.
+/// Splits two megabytes of transcripts, in chunks of 64 KB, into lines.
 #[cfg(hot_paths)]
 fn framing() {
-    let lines: Vec<u8> = (0..10_000)
-        .flat_map(|i| {
-            format!("{{\"type\":\"assistant\",\"text\":\"行 {i} of it: こんにちは\"}}\n")
-                .into_bytes()
-        })
-        .collect();
-    let chunks: Vec<&[u8]> = lines.chunks(64 * 1024).collect();
+    let transcripts = [
+        include_str!("../../data/transcripts/claude-tool.jsonl"),
+        include_str!("../../data/transcripts/claude-japanese.jsonl"),
+        include_str!("../../data/transcripts/codex-tool.jsonl"),
+    ]
+    .concat()
+    .repeat(120);
+    let count = transcripts.lines().count();
+    let chunks: Vec<&[u8]> = transcripts.as_bytes().chunks(64 * 1024).collect();
     measured(20, || {
-        assert_eq!(
-            exec_core::hot_paths::frame_lines(black_box(&chunks)),
-            10_000
-        );
+        let framed = exec_core::hot_paths::frame_lines(black_box(&chunks));
+        assert_eq!(framed, count);
     });
 }
 
-/// A long answer with colours and Japanese text, and the marker at its end.
+/// Finds the marker at the end of a long answer: Japanese text and source with colours.
 #[cfg(hot_paths)]
 fn marker() {
-    let mut output: Vec<u8> = (0..2_000)
-        .flat_map(|i| format!("\x1b[32m{i}\x1b[0m: CODING is 進行中, not yet OK\r\n").into_bytes())
+    let text = [
+        include_str!("../../data/prose/japanese.txt"),
+        include_str!("../../data/source/event_log.rs.txt"),
+    ]
+    .concat()
+    .repeat(6);
+    let lines = text.lines().enumerate();
+    let mut output: Vec<u8> = lines
+        .flat_map(|(i, line)| format!("\x1b[32m{i}\x1b[0m: {line} CODING\r\n").into_bytes())
         .collect();
     output.extend_from_slice(b"\x1b[1mCODING\x1b[0m OK\r\n");
     let chunks: Vec<&[u8]> = output.chunks(4 * 1024).collect();

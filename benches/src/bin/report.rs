@@ -1,6 +1,6 @@
-//! Turns the figures of a run into `REPORT.md` and one chart an area.
+//! Writes `REPORT.md` and one chart for each area from the figures of a run.
 //!
-//! `report FIGURES.jsonl FOLDER`; `scripts/bench` calls it.
+//! Usage: `report FIGURES.jsonl FOLDER`; `scripts/bench` calls it.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,14 +16,14 @@ fn main() {
         eprintln!("usage: report FIGURES.jsonl FOLDER");
         std::process::exit(2);
     };
-    let text = std::fs::read_to_string(&figures).expect("the figures are readable");
+    let text = std::fs::read_to_string(&figures).expect("cannot read the figures");
     let lines: Vec<Line> = text
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in: {line}")))
         .collect();
     let folder = Path::new(&folder);
     let charts = folder.join("charts");
-    std::fs::create_dir_all(&charts).expect("the report's folder can be made");
+    std::fs::create_dir_all(&charts).expect("cannot create the folder of the report");
 
     let mut areas: Vec<&str> = Vec::new();
     for line in &lines {
@@ -36,22 +36,24 @@ fn main() {
     for area in areas {
         let of_area: Vec<&Line> = lines.iter().filter(|line| line.area() == area).collect();
         let file = charts.join(format!("{area}.svg"));
-        std::fs::write(&file, chart::draw(area, &of_area)).expect("a chart can be written");
+        std::fs::write(&file, chart::draw(area, &of_area)).expect("cannot write a chart");
         section(&mut report, area, &of_area);
     }
-    std::fs::write(folder.join("REPORT.md"), report).expect("the report can be written");
+    std::fs::write(folder.join("REPORT.md"), report).expect("cannot write the report");
 }
 
-/// What the figures were measured on.
+/// How to read the report, and the machine and versions of the run.
 fn head() -> String {
     let mode = std::env::var("BENCH_MODE").unwrap_or_else(|_| "short".to_owned());
     let mut head = format!(
-        "# Benchmarks\n\nWritten by `scripts/bench`; a {mode} run. Contenders take turns sample by \
-         sample in one run, so ratios hold better than times. In each group the floor is the \
-         work done by hand, by raw calls without a library; what it leaves out is noted. Ours is \
-         bold; peers are compared with the first of ours. p50 is the median, and so is every time \
-         in the tables over sizes; a p99 with ° is the slowest of fewer than 100 samples. ✓ is a goal met, ✗ one missed, and what is missed is explained at the end of \
-         its section.\n\n"
+        "# Benchmarks\n\nWritten by `scripts/bench` ({mode} run). The contenders of a group take \
+         turns, sample by sample, in one run: ratios are more reliable than times. The floor is the \
+         same work by raw calls without a library. Our rows are bold; a peer is compared with our \
+         first row. A number in parentheses refers to a note on how the work of a contender differs \
+         from ours. p50 is the median; the tables over sizes show medians. A p99 marked ° is the \
+         maximum of fewer than 100 samples. ✓ marks a goal that is met, ✗ a goal that is missed; \
+         the end of each section gives the reasons.\n\nThe texts are transcripts of agents, source \
+         files and prose: [`data`](data/README.md).\n\n"
     );
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu
@@ -69,22 +71,22 @@ fn head() -> String {
     ] {
         let printed = Command::new(program).args(args).output();
         let printed = printed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-        // df begins with a heading.
-        let version = printed.as_deref().map_or("not here", |text| {
-            text.lines().next_back().unwrap_or("not here").trim()
+        // The last line, because df prints a heading first.
+        let version = printed.as_deref().map_or("missing", |text| {
+            text.lines().next_back().unwrap_or("missing").trim()
         });
-        // Redis goes on with how it was built.
+        // Without the build information that redis-server adds.
         let version = version.split(" sha=").next().unwrap_or(version);
         let _ = writeln!(head, "- {what}: {version}");
     }
-    // Put together by scripts/bench, which knows where the peers come from.
+    // Set by scripts/bench, which installs the peers.
     if let Ok(peers) = std::env::var("BENCH_PEERS") {
         let _ = writeln!(head, "- peers: {peers}");
     }
     head
 }
 
-/// How many goals are met.
+/// The number of goals that are met.
 fn summary(lines: &[Line]) -> String {
     let verdicts: Vec<_> = lines.iter().flat_map(Line::verdicts).collect();
     let met = verdicts.iter().filter(|(_, verdict)| verdict.met).count();
@@ -109,7 +111,7 @@ fn section(report: &mut String, area: &str, lines: &[&Line]) {
     if others > 0 {
         let _ = writeln!(
             report,
-            "\n<details><summary>Also compared, not in the chart: {others}</summary>"
+            "\n<details><summary>{others} more comparisons</summary>"
         );
         comparisons(report, lines.iter().filter(is_other), &mut notes);
         report.push_str("\n</details>\n");
@@ -144,12 +146,12 @@ fn section(report: &mut String, area: &str, lines: &[&Line]) {
     missed(report, lines);
 }
 
-/// What contenders do less or more than we do, each said once.
+/// Numbered notes on how contenders differ from ours. Equal notes share a number.
 #[derive(Default)]
 struct Notes(Vec<(String, Vec<String>)>);
 
 impl Notes {
-    /// A contender's name for a table: ours bold, and with the number of its note.
+    /// The name of a contender for a table, with the number of its note; ours is bold.
     fn name(&mut self, part: Part, name: &str, differs: Option<&String>) -> String {
         let mut shown = match part {
             Part::Ours => format!("**{name}**"),
@@ -172,7 +174,7 @@ impl Notes {
 
     fn list(&self, report: &mut String) {
         if !self.0.is_empty() {
-            report.push_str("\nWhere a contender does less or more than the first of ours:\n\n");
+            report.push_str("\nHow the work of a contender differs from our first row:\n\n");
         }
         for (i, (note, names)) in self.0.iter().enumerate() {
             let _ = writeln!(report, "{}. {}: {note}", i + 1, names.join("; "));
@@ -224,7 +226,7 @@ fn comparison(
             Part::Peer => (String::new(), ratio(ours)),
         };
         let name = notes.name(row.part, &row.name, row.differs.as_ref());
-        // A goal about a peer stands in that peer's row, the others in the first of ours.
+        // A goal for a peer is shown in the row of that peer, other goals in our first row.
         let is_first = ours.is_some_and(|ours| std::ptr::eq(ours, row));
         let goals = marks(verdicts.iter().filter(|verdict| match verdict.goal.peer() {
             Some(peer) => peer == row.name,
@@ -317,19 +319,19 @@ fn growth(report: &mut String, title: &str, unit: &str, series: &[Series], notes
     }
 }
 
-/// Who could not take part.
+/// The peers that were skipped.
 fn left_out(report: &mut String, lines: &[&Line]) {
     for line in lines {
         if let Line::LeftOut { name, why, .. } = line {
             let _ = writeln!(
                 report,
-                "\n{name} is left out: {why}. `scripts/bench --peers` gets it."
+                "\n{name} is skipped: {why}. `scripts/bench --peers` installs it."
             );
         }
     }
 }
 
-/// Every goal that is missed; those that are held back by the same thing stand together.
+/// The missed goals, grouped by reason.
 fn missed(report: &mut String, lines: &[&Line]) {
     let missed: Vec<(String, &Verdict)> = lines
         .iter()
@@ -343,19 +345,19 @@ fn missed(report: &mut String, lines: &[&Line]) {
         }
     }
     if !missed.is_empty() {
-        report.push_str("\nShort of the goal, and why:\n\n");
+        report.push_str("\nMissed goals and reasons:\n\n");
     }
     for limit in limits {
         let held = missed.iter().filter(|(_, v)| v.goal.limit() == limit);
         let names: Vec<String> = held
             .map(|(name, verdict)| format!("{name}: {}", sentence(verdict)))
             .collect();
-        let reason = limit.unwrap_or("no reason found yet");
-        let _ = writeln!(report, "- {}. Why: {reason}.", names.join("; "));
+        let reason = limit.unwrap_or("not known yet");
+        let _ = writeln!(report, "- {}. Reason: {reason}.", names.join("; "));
     }
 }
 
-/// Goals in a few characters, each with whether it is met.
+/// Goals in a few characters, each with a mark.
 fn marks<'a>(verdicts: impl IntoIterator<Item = &'a Verdict>) -> String {
     let marks: Vec<String> = verdicts
         .into_iter()

@@ -1,29 +1,20 @@
-use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
+use crate::sandbox::{Sandbox, names};
 
-use crate::program::{example, stderr, stdout};
-
-fn chat(dir: &Path) -> Command {
-    let mut command = example("chat_session");
-    command.arg("--dir").arg(dir);
-    command.args(["--session", "demo", "--limit", "600"]);
+fn chat(sandbox: &Sandbox, arguments: &[&str]) -> Command {
+    let mut command = sandbox.example("chat_session");
+    command.args(["--dir", "chat", "--session", "demo", "--limit", "600"]);
+    command.args(arguments);
     command
 }
 
-fn json(command: &mut Command) -> Value {
-    let output = command.arg("--json").output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    serde_json::from_str(&stdout(&output)).unwrap()
-}
-
 #[test]
-fn a_session_goes_on_in_other_processes_and_ends_in_long_term_memory() {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("chat");
+fn other_processes_continue_a_session_and_a_reset_moves_it_to_long_term_memory() {
+    let sandbox = Sandbox::new();
+    let json = |arguments: &[&str]| sandbox.json(chat(&sandbox, arguments).arg("--json"));
     // The prompt and four messages for each of twelve turns.
-    let first = json(&mut chat(&dir));
+    let first = json(&[]);
     assert_eq!(first["full_history"], 1 + 12 * 4);
     let tokens = first["tokens"].as_u64().unwrap();
     assert!(tokens <= 600, "{tokens}");
@@ -31,51 +22,37 @@ fn a_session_goes_on_in_other_processes_and_ends_in_long_term_memory() {
     let summary = first["summary"].as_str().unwrap();
     assert!(summary.starts_with("前文の要約："), "{summary}");
 
-    let second = json(&mut chat(&dir));
+    let second = json(&[]);
     assert_eq!(second["full_history"], 1 + 24 * 4);
 
-    let reset = json(chat(&dir).arg("--reset"));
+    let reset = json(&["--reset"]);
     assert_eq!(reset["offloaded_messages"], 1 + 24 * 4);
-    let memory = std::fs::read_to_string(dir.join("memory.jsonl")).unwrap();
+    let folder = sandbox.home().join("chat");
+    let memory = std::fs::read_to_string(folder.join("memory.jsonl")).unwrap();
     assert!(memory.contains("Question 1:") && memory.contains("Question 24:"));
 
-    assert_eq!(json(&mut chat(&dir))["full_history"], 1 + 12 * 4);
-    let mut names: Vec<_> = dir
-        .read_dir()
-        .unwrap()
-        .flatten()
-        .map(|e| e.file_name())
-        .collect();
-    names.sort();
-    assert_eq!(names, ["memory.jsonl", "snapshots"]);
-    assert_eq!(folder.path().read_dir().unwrap().count(), 1);
+    assert_eq!(json(&[])["full_history"], 1 + 12 * 4);
+    assert_eq!(names(&folder), ["memory.jsonl", "snapshots"]);
+    sandbox.holds(&["chat"]);
 }
 
 #[test]
-fn the_window_is_shown_turn_by_turn() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = chat(folder.path()).output().unwrap();
-    let text = stdout(&output);
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(text.contains("left the window, summarised"), "{text}");
-    assert!(text.contains("taken by another process"), "{text}");
-}
-
-#[test]
-fn a_reset_of_nothing_and_a_bad_name_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = chat(folder.path()).arg("--reset").output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+fn the_view_is_shown_turn_by_turn() {
+    let sandbox = Sandbox::new();
+    let text = sandbox.ok(&mut chat(&sandbox, &[]));
+    assert!(text.contains("messages trimmed, summarised"), "{text}");
     assert!(
-        stderr(&output).contains("no session demo"),
-        "{}",
-        stderr(&output)
+        text.contains("a second process takes the next turns"),
+        "{text}"
     );
-    let output = example("chat_session")
-        .arg("--dir")
-        .arg(folder.path())
-        .args(["--session", "../evil"])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn an_unknown_session_and_an_invalid_name_are_refused() {
+    let sandbox = Sandbox::new();
+    let mut unknown = chat(&sandbox, &["--reset"]);
+    sandbox.refuses(&mut unknown, 1, &["error: ", "no session demo"]);
+    let mut invalid = sandbox.example("chat_session");
+    invalid.args(["--dir", "chat", "--session", "../evil"]);
+    sandbox.refuses(&mut invalid, 2, &["../evil"]);
 }

@@ -1,12 +1,11 @@
-//! The orchestrator: each command is a process of its own, as from another terminal.
+//! The orchestrator: each command is a separate process, as from another terminal.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::outpost::{Outpost, eventually};
-use crate::program::{stderr, stdout};
+use crate::sandbox::{Sandbox, eventually, stderr};
 
 const AGENTS: [&str; 5] = [
     "grand_boss",
@@ -16,61 +15,48 @@ const AGENTS: [&str; 5] = [
     "testing_specialist",
 ];
 
-/// The bundled configuration in a folder of its own; stopped at the end.
+/// The bundled configuration in a sandbox. Dropping it stops the cluster.
 struct Cluster {
-    outpost: Outpost,
+    sandbox: Sandbox,
 }
 
 impl Cluster {
     fn new() -> Self {
-        let outpost = Outpost::new();
+        let sandbox = Sandbox::with_tmux();
         let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
-        let config = outpost.home().join("config");
+        let config = sandbox.home().join("config");
         std::fs::create_dir_all(config.join("personalities")).unwrap();
         for file in ["cc-cluster.yaml".to_owned()].into_iter().chain(prompts()) {
             std::fs::copy(bundled.join(&file), config.join(&file)).unwrap();
         }
-        Self { outpost }
+        Self { sandbox }
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = self.outpost.example("cluster");
-        let config = self.outpost.home().join("config/cc-cluster.yaml");
-        command.arg("--config").arg(config).args(arguments);
+        let mut command = self.sandbox.example("cluster");
+        command.args(["--config", "config/cc-cluster.yaml"]);
+        command.args(arguments);
         command
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        self.outpost.run(self.command(arguments))
+        self.sandbox.run(&mut self.command(arguments))
     }
 
     #[track_caller]
     fn ok(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert!(
-            output.status.success(),
-            "{arguments:?}: {}{}",
-            stdout(&output),
-            stderr(&output)
-        );
-        stdout(&output)
+        self.sandbox.ok(&mut self.command(arguments))
     }
 
     #[track_caller]
     fn json(&self, arguments: &[&str]) -> Value {
-        let text = self.ok(&[&["--json"], arguments].concat());
-        assert_eq!(text.lines().count(), 1, "{text}");
-        serde_json::from_str(&text).unwrap()
+        self.sandbox.json(self.command(arguments).arg("--json"))
     }
 
     #[track_caller]
     fn refuses(&self, arguments: &[&str], expected: &[&str]) {
-        let output = self.run(arguments);
-        assert_eq!((output.status.code(), &*stdout(&output)), (Some(1), ""));
-        for text in expected {
-            let stderr = stderr(&output);
-            assert!(stderr.contains(text), "`{text}` is missing: {stderr}");
-        }
+        let mut command = self.command(arguments);
+        self.sandbox.refuses(&mut command, 1, expected);
     }
 }
 
@@ -87,11 +73,11 @@ fn prompts() -> impl Iterator<Item = String> {
 }
 
 #[test]
-fn a_cluster_is_used_from_any_terminal_and_leaves_nothing() {
+fn a_cluster_works_from_any_terminal_and_leaves_nothing() {
     let cluster = Cluster::new();
     let started = cluster.run(&["start"]);
     assert!(started.status.success(), "{}", stderr(&started));
-    let notice = "claude is not on PATH, so the agents are the bundled scripted one";
+    let notice = "claude is not on PATH: using the bundled scripted agent";
     assert!(stderr(&started).contains(notice), "{}", stderr(&started));
     cluster.refuses(&["start"], &["runs already"]);
 
@@ -105,14 +91,14 @@ fn a_cluster_is_used_from_any_terminal_and_leaves_nothing() {
     let question = "Who are you?\nSay it in two lines.";
     let answer = cluster.ok(&["ask", "grand_boss", question]);
     // The folders `config` and `logs`.
-    let expected = "Done: Who are you?\nThe tool said: 2\nGRAND BOSS OK\n";
+    let expected = "Done: Who are you?\nThe tool printed: 2\nGRAND BOSS OK\n";
     assert_eq!(answer, expected);
 
     let said = "[[tool touch heard]] Break this down";
     let sent = cluster.ok(&["send", "grand_boss", "middle_manager", said]);
     assert_eq!(sent, "sent to middle_manager\n");
-    eventually("the message is acted on", || {
-        cluster.outpost.home().join("heard").exists()
+    eventually("the agent has acted on the message", || {
+        cluster.sandbox.home().join("heard").exists()
     });
 
     let logs = cluster.ok(&["logs"]);
@@ -126,17 +112,17 @@ fn a_cluster_is_used_from_any_terminal_and_leaves_nothing() {
     );
     let passed_on = format!("grand_boss → middle_manager (info): {said}");
     assert!(logs.contains(&passed_on), "{logs}");
-    assert!(cluster.outpost.home().join("logs/messages.jsonl").exists());
+    assert!(cluster.sandbox.home().join("logs/messages.jsonl").exists());
 
     cluster.refuses(&["ask", "nobody", "hi"], &["nobody", "testing_specialist"]);
     cluster.refuses(&["send", "nobody", "grand_boss", "hi"], &["nobody"]);
     assert_eq!(cluster.ok(&["stop"]), "stopped\n");
-    cluster.outpost.nothing_runs();
-    cluster.outpost.holds(&["config", "heard", "logs"]);
+    cluster.sandbox.nothing_runs();
+    cluster.sandbox.holds(&["config", "heard", "logs"]);
 
     assert_eq!(cluster.ok(&["stop"]), "not running\n");
-    cluster.refuses(&["ask", "grand_boss", "hi"], &["does not run", "start"]);
-    cluster.refuses(&["status"], &["does not run"]);
+    cluster.refuses(&["ask", "grand_boss", "hi"], &["is not running", "start"]);
+    cluster.refuses(&["status"], &["is not running"]);
 }
 
 #[test]
@@ -160,11 +146,11 @@ fn each_result_is_one_json_object() {
     assert_eq!(entries[0]["content"], question);
     assert_eq!(entries[1]["reply_to"], entries[0]["id"]);
 
-    // An agent that dies while it is asked is an error, for the asker and in the log.
+    // The death of an agent during a request is an error for the caller, and is in the log.
     let died = cluster.run(&["ask", AGENTS[2], "[[crash]]"]);
     assert_eq!(died.status.code(), Some(1));
     assert!(stderr(&died).contains("signal 6"), "{}", stderr(&died));
-    eventually("its end is in the status", || {
+    eventually("the status shows the end", || {
         let status = cluster.json(&["status"]);
         assert_eq!(status["agents"][3]["alive"], true);
         status["agents"][2]["alive"] == false
@@ -173,16 +159,16 @@ fn each_result_is_one_json_object() {
     assert_eq!(logs["entries"][3]["type"], "error");
 
     assert_eq!(cluster.json(&["stop"])["stopped"], true);
-    cluster.outpost.nothing_runs();
+    cluster.sandbox.nothing_runs();
 }
 
 #[test]
-fn claude_on_the_path_is_what_runs() {
+fn claude_is_used_if_it_is_on_path() {
     let cluster = Cluster::new();
-    // A stand-in that finds its marker in the personality, as the real one would.
-    let program = cluster.outpost.example("cluster");
+    // The stand-in gets its marker from the personality, as Claude Code does.
+    let program = cluster.sandbox.example("cluster");
     let program = program.get_program().to_str().unwrap();
-    cluster.outpost.install(
+    cluster.sandbox.install(
         "claude",
         &format!(
             "test \"$1\" = --append-system-prompt || exit 9\n\
@@ -200,26 +186,26 @@ fn claude_on_the_path_is_what_runs() {
     let answer = cluster.ok(&["ask", "coding_writing_specialist", "[[say Hello.]]"]);
     assert_eq!(answer, "Hello.\nCODING OK\n");
     cluster.ok(&["stop"]);
-    cluster.outpost.nothing_runs();
+    cluster.sandbox.nothing_runs();
 }
 
 #[test]
 fn wrong_input_changes_nothing() {
     let cluster = Cluster::new();
     cluster.refuses(&["--agents", "nobody", "start"], &["nobody", "claude-code"]);
-    let config = cluster.outpost.home().join("config/cc-cluster.yaml");
+    let config = cluster.sandbox.home().join("config/cc-cluster.yaml");
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, text.replace("CODING OK", "TESTING OK")).unwrap();
     cluster.refuses(
         &["start"],
         &["cc-cluster.yaml", "line", "TESTING OK", "twice"],
     );
-    cluster.outpost.nothing_runs();
-    cluster.outpost.holds(&["config"]);
+    cluster.sandbox.nothing_runs();
+    cluster.sandbox.holds(&["config"]);
 }
 
 #[test]
-fn the_bundled_configuration_is_the_specifications() {
+fn the_bundled_configuration_is_that_of_the_specification() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/cc-cluster.yaml");
     let config = tmux_bus::ClusterConfig::load(path).unwrap();
     let agents = config.agents.iter().map(|a| (&*a.name, &*a.marker));
@@ -231,6 +217,7 @@ fn the_bundled_configuration_is_the_specifications() {
         (AGENTS[4], "TESTING OK"),
     ];
     assert!(agents.eq(expected));
-    // The specification's own slip of the pen, and no prompt file without its marker.
+    // The specification has this typing error in `work_dir`. No other warning means: each prompt
+    // file contains its marker.
     assert_eq!(config.warnings, ["work_dir: `.>` is read as `.`"]);
 }

@@ -1,22 +1,18 @@
-use serde_json::{Value, json};
+use std::os::unix::fs::MetadataExt;
 
-use crate::program::{example, stderr, stdout};
+use serde_json::json;
+
+use crate::sandbox::Sandbox;
 
 #[track_caller]
 fn check(storage: &str) {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("agent");
-    let run = |json: bool| {
-        let mut command = example("crash_recovery");
-        command.args(["--storage", storage, "--dir"]).arg(&dir);
-        if json {
-            command.arg("--json");
-        }
-        command.output().unwrap()
+    let sandbox = Sandbox::new();
+    let command = || {
+        let mut command = sandbox.example("crash_recovery");
+        command.args(["--storage", storage, "--dir", "agent"]);
+        command
     };
-    let output = run(true);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let result: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let result = sandbox.json(command().arg("--json"));
     let tasks = ["fetch the report", "check the numbers", "write the summary"];
     let once = tasks.map(|task| json!({"task": task, "tool_runs": 1}));
     assert_eq!(result["tasks"], json!(once));
@@ -25,16 +21,13 @@ fn check(storage: &str) {
         json!(tasks.map(|task| format!("done: {task}")))
     );
     assert_eq!(result["crashes"], 2);
-    assert_eq!(folder.path().read_dir().unwrap().count(), 1);
+    sandbox.nothing_runs();
+    sandbox.holds(&["agent"]);
+    let log = sandbox.home().join("agent/work.log");
+    assert_eq!(log.metadata().unwrap().mode() & 0o777, 0o600);
 
-    // The folder of an earlier run is not mistaken for a fresh one.
-    let again = run(false);
-    assert_eq!(again.status.code(), Some(1));
-    assert!(
-        stderr(&again).contains("holds an earlier run"),
-        "{}",
-        stderr(&again)
-    );
+    // A second run does not continue the first one by mistake.
+    sandbox.refuses(&mut command(), 1, &["files of an earlier run"]);
 }
 
 #[test]

@@ -1,14 +1,13 @@
-//! The crew, as a user runs it: what it prints, and what it leaves behind.
+//! The crew as a user runs it: its output, and the files and processes that are left.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use timed_store::{Process, SessionId, TimedStorage};
+use timed_store::{OwnerProcess, SessionId, TimedStorage};
 
-use crate::outpost::Outpost;
-use crate::program::{stderr, stdout};
+use crate::sandbox::{Sandbox, stderr, stdout};
 
 const BOSS: &str = "grand_boss";
 const MANAGER: &str = "middle_manager";
@@ -16,47 +15,33 @@ const CODING: &str = "coding_writing_specialist";
 const RESEARCH: &str = "research_analysis_specialist";
 const TESTING: &str = "testing_specialist";
 
-struct Office {
-    outpost: Outpost,
+/// Crews that share one folder.
+struct Crews {
+    sandbox: Sandbox,
 }
 
-impl Office {
+impl Crews {
     fn new() -> Self {
-        Self {
-            outpost: Outpost::new(),
-        }
+        let sandbox = Sandbox::with_tmux();
+        Self { sandbox }
     }
 
-    fn dir(&self) -> PathBuf {
-        self.outpost.home().join("office")
-    }
-
-    fn crew(&self, arguments: &[&str]) -> Command {
-        let mut command = self.outpost.example("crew");
-        command.arg("--dir").arg(self.dir()).args(arguments);
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.sandbox.example("crew");
+        command.args(["--dir", "crews"]).args(arguments);
         command
     }
 
     /// The events of a crew that succeeds.
     #[track_caller]
     fn events(&self, arguments: &[&str]) -> Vec<Value> {
-        let output = self
-            .outpost
-            .run(self.crew(&[&["--json"], arguments].concat()));
-        assert!(
-            output.status.success(),
-            "{}{}",
-            stdout(&output),
-            stderr(&output)
-        );
-        let text = stdout(&output);
-        let events = text.lines().map(|line| serde_json::from_str(line).unwrap());
-        events.collect()
+        let mut command = self.command(arguments);
+        self.sandbox.json_lines(command.arg("--json"))
     }
 
     /// Starts a crew and reads its lines until one has `text`.
     fn start_until(&self, text: &str) -> (Child, BufReader<impl Read + use<>>) {
-        let mut command = self.crew(&[]);
+        let mut command = self.command(&[]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
@@ -65,7 +50,7 @@ impl Office {
             line.clear();
             assert!(
                 lines.read_line(&mut line).unwrap() > 0,
-                "it never said `{text}`"
+                "the output ended without `{text}`"
             );
         }
         (child, lines)
@@ -96,8 +81,8 @@ fn names(event: &Value) -> Vec<&str> {
 
 #[test]
 fn a_killed_specialist_comes_back_and_does_nothing_twice() {
-    let office = Office::new();
-    let events = office.events(&["Greet everybody"]);
+    let crews = Crews::new();
+    let events = crews.events(&["Greet everybody"]);
     assert_eq!(events[0]["event"], "started");
     assert_eq!(
         names(&events[0]),
@@ -138,7 +123,8 @@ fn a_killed_specialist_comes_back_and_does_nothing_twice() {
         "{tested}"
     );
 
-    // Killed after its tool had run, and before it could answer: once all the same.
+    // The specialist was killed after its tool had run and before it answered: the tool did not
+    // run again.
     let mut work: Vec<&str> = finished["work"]
         .as_array()
         .unwrap()
@@ -154,18 +140,15 @@ fn a_killed_specialist_comes_back_and_does_nothing_twice() {
         (&CODING.into(), &2.into())
     );
 
-    office.outpost.nothing_runs();
-    office.outpost.holds(&["office"]);
+    crews.sandbox.nothing_runs();
+    crews.sandbox.holds(&["crews"]);
 }
 
 #[test]
-fn people_get_plain_lines_and_a_report() {
-    let office = Office::new();
-    let mut command = office.outpost.example("crew");
-    command.args(["--storage", "sqlite"]);
-    let output = office.outpost.run(command);
-    let text = stdout(&output);
-    assert!(output.status.success(), "{text}{}", stderr(&output));
+fn the_default_output_is_text_with_a_report() {
+    let crews = Crews::new();
+    let mut command = crews.sandbox.example("crew");
+    let text = crews.sandbox.ok(command.args(["--storage", "sqlite"]));
     assert!(!text.contains('\x1b'), "{text}");
     for expected in [
         "watch: tmux -S ",
@@ -173,15 +156,13 @@ fn people_get_plain_lines_and_a_report() {
         "coding_writing_specialist is killed at work",
         "coding_writing_specialist is back after ",
         "3 pieces of work, 0 done twice",
-        "everything that was written is in ",
+        "all files are in ",
     ] {
         assert!(text.contains(expected), "`{expected}` is missing: {text}");
     }
-    office.outpost.nothing_runs();
-    // Without a folder it makes a private one, and says where.
-    let (_, folder) = text
-        .split_once("everything that was written is in ")
-        .unwrap();
+    crews.sandbox.nothing_runs();
+    // The default folder is private.
+    let (_, folder) = text.split_once("all files are in ").unwrap();
     let folder = PathBuf::from(folder.trim());
     assert!(folder.join("snapshots.db").exists(), "{}", folder.display());
     let shared = std::fs::metadata(folder.parent().unwrap()).unwrap();
@@ -189,31 +170,31 @@ fn people_get_plain_lines_and_a_report() {
         std::os::unix::fs::PermissionsExt::mode(&shared.permissions()) & 0o777,
         0o700
     );
-    assert!(folder.starts_with(std::fs::canonicalize(office.outpost.tmp()).unwrap()));
+    assert!(folder.starts_with(std::fs::canonicalize(crews.sandbox.tmp()).unwrap()));
 }
 
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
     for signal in ["INT", "TERM"] {
-        let office = Office::new();
-        // In the worst moment: one agent is dead, its coding agent is not.
-        let (mut child, mut lines) = office.start_until("is killed at work");
+        let crews = Crews::new();
+        // The worst moment: a member is dead, and its coding agent is still running.
+        let (mut child, mut lines) = crews.start_until("is killed at work");
         let kill = Command::new("kill")
             .args([&format!("-{signal}"), &child.id().to_string()])
             .status();
         assert!(kill.unwrap().success());
         lines.read_to_string(&mut String::new()).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(130));
-        office.outpost.nothing_runs();
-        office.outpost.holds(&["office"]);
+        crews.sandbox.nothing_runs();
+        crews.sandbox.holds(&["crews"]);
     }
 }
 
 #[test]
 fn a_panic_leaves_nothing_behind() {
-    let office = Office::new();
-    let (mut child, lines) = office.start_until("agents: ");
-    // Nobody reads on, as in `crew | head -3`: the next line that it prints is a panic.
+    let crews = Crews::new();
+    let (mut child, lines) = crews.start_until("agents: ");
+    // The reader closes the pipe, as in `crew | head -3`: the next printed line is a panic.
     drop(lines);
     let mut said = String::new();
     child
@@ -224,32 +205,33 @@ fn a_panic_leaves_nothing_behind() {
         .unwrap();
     assert!(!child.wait().unwrap().success());
     assert!(said.contains("panicked"), "{said}");
-    office.outpost.nothing_runs();
+    crews.sandbox.nothing_runs();
 }
 
 #[test]
-fn a_name_that_is_taken_is_not_given_twice() {
-    let office = Office::new();
-    std::fs::create_dir(office.dir()).unwrap();
+fn a_name_in_use_is_not_given_twice() {
+    let crews = Crews::new();
+    let folder = crews.sandbox.home().join("crews");
+    std::fs::create_dir(&folder).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
     let take = |session: &str, name: &str| {
-        let names = TimedStorage::<String>::builder_at(office.dir().join("names.json"))
+        let names = TimedStorage::<String>::builder_at(folder.join("names.json"))
             .session(SessionId::new(session).unwrap())
-            .owner(Process::current())
+            .owner(OwnerProcess::current())
             .open()
             .unwrap();
         let claim = runtime.block_on(names.claim(name.to_owned())).unwrap();
         assert!(claim.granted().is_some());
     };
     take("desk-1", "middle_manager");
-    let events = office.events(&[]);
+    let events = crews.events(&[]);
     assert_eq!(names(&events[0])[1], "middle_manager-2");
 
     take("desk-2", "middle_manager-2");
     take("desk-3", "middle_manager-3");
-    let output = office.outpost.run(office.crew(&["--json"]));
+    let output = crews.sandbox.run(&mut crews.command(&["--json"]));
     assert_eq!(output.status.code(), Some(1));
     let last: Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(
@@ -258,47 +240,45 @@ fn a_name_that_is_taken_is_not_given_twice() {
     );
     let told = "middle_manager did not start: all names for middle_manager are taken, one by desk-";
     assert!(stderr(&output).contains(told), "{}", stderr(&output));
-    office.outpost.nothing_runs();
+    crews.sandbox.nothing_runs();
 }
 
 #[test]
-fn a_kept_crew_stays_up_and_the_next_one_has_other_names() {
-    let office = Office::new();
-    let events = office.events(&["--keep"]);
+fn a_kept_crew_keeps_running_and_the_next_one_gets_other_names() {
+    let crews = Crews::new();
+    let events = crews.events(&["--keep"]);
     let finished = only(&events, "finished");
     assert_eq!(finished["kept"], true);
     let config = PathBuf::from(finished["dir"].as_str().unwrap()).join("config/cluster.yaml");
 
-    let second = office.events(&[]);
+    let second = crews.events(&[]);
     for name in names(&second[0]) {
         assert!(name.ends_with("-2"), "{name}");
     }
-    // The first one is a cluster like any other.
+    // The example `cluster` works with the crew that was kept.
     let cluster = |arguments: &[&str]| {
-        let mut command = office.outpost.example("cluster");
+        let mut command = crews.sandbox.example("cluster");
         command.arg("--config").arg(&config).args(arguments);
-        let output = office.outpost.run(command);
-        assert!(output.status.success(), "{}", stderr(&output));
-        stdout(&output)
+        crews.sandbox.ok(&mut command)
     };
     let answer = cluster(&["ask", TESTING, "Once more"]);
-    assert!(answer.contains("I remember 1 earlier"), "{answer}");
+    assert!(answer.contains("Earlier messages: 1"), "{answer}");
     assert_eq!(cluster(&["stop"]), "stopped\n");
-    office.outpost.nothing_runs();
+    crews.sandbox.nothing_runs();
 }
 
 #[test]
-fn the_agents_of_a_profile_take_the_place_of_the_scripted_one() {
-    let office = Office::new();
-    let crew = office.outpost.example("crew");
+fn the_profile_of_the_coding_agents_is_selectable() {
+    let crews = Crews::new();
+    let crew = crews.sandbox.example("crew");
     let crew = crew.get_program().to_str().unwrap();
-    let log = office.outpost.home().join("calls");
+    let log = crews.sandbox.home().join("calls");
     let script = format!(
         "echo \"$@\" >> '{}'\nexec '{crew}' scripted-agent \"$@\"",
         log.display()
     );
-    office.outpost.install("claude", &script);
-    let events = office.events(&["--agents", "claude-code"]);
+    crews.sandbox.install("claude", &script);
+    let events = crews.events(&["--agents", "claude-code"]);
     let finished = only(&events, "finished");
     assert!(
         finished["session_id"]
@@ -307,28 +287,29 @@ fn the_agents_of_a_profile_take_the_place_of_the_scripted_one() {
             .starts_with("CLAUDE_CODE:")
     );
     let calls = std::fs::read_to_string(log).unwrap();
-    // The Middle Manager's second turn goes on in the session of its first.
+    // The second turn of the Middle Manager continues the session of its first.
     assert!(calls.contains("--resume="), "{calls}");
-    office.outpost.nothing_runs();
+    crews.sandbox.nothing_runs();
 }
 
 #[test]
-fn a_failure_is_told_and_wrong_input_changes_nothing() {
-    let office = Office::new();
+fn a_failure_is_reported_and_wrong_input_changes_nothing() {
+    let crews = Crews::new();
     for (arguments, code, expected) in [
         (
             ["--agents", "nobody"],
             1,
-            "there is no profile `nobody`; known: ",
+            "unknown profile `nobody`; known: ",
         ),
-        (["--storage", "memory:"], 2, "neither `file` nor `sqlite`"),
+        (["--storage", "memory:"], 2, "expected `file`, `sqlite`"),
     ] {
-        let output = office.outpost.run(office.crew(&arguments));
-        assert_eq!((output.status.code(), &*stdout(&output)), (Some(code), ""));
-        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
-        office.outpost.holds(&[]);
+        let mut command = crews.command(&arguments);
+        crews.sandbox.refuses(&mut command, code, &[expected]);
+        crews.sandbox.holds(&[]);
     }
-    let output = office.outpost.run(office.crew(&["--json", "[[crash]]"]));
+    let output = crews
+        .sandbox
+        .run(&mut crews.command(&["--json", "[[crash]]"]));
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
     let last: Value = serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
     assert_eq!(
@@ -342,5 +323,5 @@ fn a_failure_is_told_and_wrong_input_changes_nothing() {
             .contains("middle_manager: the coding agent"),
         "{last}"
     );
-    office.outpost.nothing_runs();
+    crews.sandbox.nothing_runs();
 }

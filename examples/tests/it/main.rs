@@ -1,4 +1,4 @@
-//! The examples, run as a user would run them.
+//! The examples, run as a user runs them.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod chat_session;
@@ -6,6 +6,5 @@ mod cluster;
 mod crash_recovery;
 mod crew;
 mod operator_manager;
-mod outpost;
-mod program;
 mod run_agent;
+mod sandbox;

@@ -1,27 +1,15 @@
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::program::{example, stderr, stdout};
+use crate::sandbox::{Sandbox, eventually, names};
 
-fn run_agent(workspace: &Path) -> Command {
-    let mut command = example("run_agent");
-    command.arg("--workspace").arg(workspace);
-    // No agent that happens to be installed here may run.
-    command.env("PATH", "/usr/bin:/bin");
+/// The command with an empty workspace.
+fn run_agent(sandbox: &Sandbox, arguments: &[&str]) -> Command {
+    let _ = std::fs::create_dir(sandbox.home().join("workspace"));
+    let mut command = sandbox.example("run_agent");
+    command.args(["--workspace", "workspace"]).args(arguments);
     command
-}
-
-fn json_lines(command: &mut Command) -> Vec<Value> {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    let lines = stdout(&output);
-    lines
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
-        .collect()
 }
 
 fn text_of(events: &[Value]) -> String {
@@ -32,39 +20,14 @@ fn text_of(events: &[Value]) -> String {
         .join("\n")
 }
 
-/// Whether any process has `tag` in its command line.
-fn is_running(tag: &str) -> bool {
-    let processes = std::fs::read_dir("/proc").unwrap();
-    processes.flatten().any(|process| {
-        std::fs::read(process.path().join("cmdline")).is_ok_and(|line| {
-            line.windows(tag.len())
-                .any(|window| window == tag.as_bytes())
-        })
-    })
-}
-
-#[track_caller]
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
-fn a_follow_up_remembers_what_was_said() {
-    let workspace = tempfile::tempdir().unwrap();
-    let first = json_lines(run_agent(workspace.path()).args(["--json", "Remember the blue door"]));
+fn a_follow_up_knows_the_earlier_prompt() {
+    let sandbox = Sandbox::new();
+    let run = |arguments: &[&str]| {
+        let mut command = run_agent(&sandbox, &["--json"]);
+        sandbox.json_lines(command.args(arguments))
+    };
+    let first = run(&["Remember the blue door"]);
     let last = first.last().unwrap();
     assert_eq!(last["event"], "finished");
     assert_eq!(last["exit"]["code"], 0);
@@ -74,94 +37,69 @@ fn a_follow_up_remembers_what_was_said() {
         assert!(names.contains(&Some(expected)), "{expected} in {names:?}");
     }
 
-    let second = json_lines(run_agent(workspace.path()).args([
-        "--json",
-        "--follow-up",
-        session,
-        "What did I say?",
-    ]));
+    let second = run(&["--follow-up", session, "What did I say?"]);
     assert!(text_of(&second).contains("the first was: Remember the blue door"));
     assert_eq!(second.last().unwrap()["session_id"], session);
 }
 
 #[test]
-fn what_is_written_stays_in_the_state_folder() {
-    let (workspace, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let output = run_agent(workspace.path())
-        .arg("--state")
-        .arg(state.path())
-        .arg("Look around")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(workspace.path().read_dir().unwrap().count(), 0);
-    assert!(state.path().read_dir().unwrap().count() > 0);
+fn all_files_are_in_the_state_folder() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&mut run_agent(
+        &sandbox,
+        &["--state", "state", "Look around"],
+    ));
+    assert_eq!(
+        names(&sandbox.home().join("workspace")),
+        Vec::<String>::new()
+    );
+    assert!(!names(&sandbox.home().join("state")).is_empty());
 }
 
 #[test]
-fn bad_input_is_refused_and_starts_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let missing = folder.path().join("missing");
-    for (mut command, expected) in [
-        (run_agent(&missing), "Workspace path does not exist: "),
+fn wrong_input_is_refused_and_starts_nothing() {
+    let sandbox = Sandbox::new();
+    let mut missing = sandbox.example("run_agent");
+    missing.args(["--workspace", "missing", "hello"]);
+    sandbox.refuses(&mut missing, 1, &["Workspace path does not exist: "]);
+    sandbox.holds(&[]);
+    for (arguments, expected) in [
         (
-            {
-                let mut command = run_agent(folder.path());
-                command.args(["--profile", "nobody"]);
-                command
-            },
+            &["--profile", "nobody"][..],
             "Profile config not found for nobody",
         ),
-        (
-            {
-                let mut command = run_agent(folder.path());
-                command.args(["--profile", "claude-code", "--variant", "plam"]);
-                command
-            },
-            "plan",
-        ),
+        (&["--profile", "claude-code", "--variant", "plam"], "plan"),
     ] {
-        let output = command.arg("hello").output().unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
-        assert_eq!(stdout(&output), "");
+        let mut command = run_agent(&sandbox, arguments);
+        sandbox.refuses(command.arg("hello"), 1, &[expected]);
     }
-    assert!(!missing.exists());
 }
 
 #[test]
 fn ctrl_c_stops_the_agent_and_its_tool() {
-    let workspace = tempfile::tempdir().unwrap();
-    // Unlike anything else that runs here, and in the tool's own session.
-    let tag = format!("tail -f /dev/null {}", workspace.path().display());
-    let child = run_agent(workspace.path())
-        .arg(format!("Wait. [[tool exec {tag}]]"))
+    let sandbox = Sandbox::new();
+    let mut child = run_agent(&sandbox, &["Wait. [[tool exec tail -f /dev/null]]"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let mut child = Killed(child);
-    let tail = format!("/dev/null\0{}", workspace.path().display());
-    eventually("the tool runs", || is_running(&tail));
-    let pid = rustix::process::Pid::from_child(&child.0);
+    eventually("the tool runs", || {
+        let mut processes = sandbox.processes().into_iter();
+        processes.any(|process| process.contains(": tail -f /dev/null"))
+    });
+    let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let status = child.0.wait().unwrap();
-    assert_eq!(status.code(), Some(130));
-    assert!(!is_running(&tail), "the tool is left behind");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    // At once: the program ends after the last process of the agent.
+    assert_eq!(sandbox.processes(), Vec::<String>::new());
 }
 
 #[test]
-fn the_list_says_what_can_run_here() {
-    let (workspace, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    std::os::unix::fs::symlink("/bin/true", programs.path().join("claude")).unwrap();
-    let output = example("run_agent")
-        .arg("--list")
-        .arg("--workspace")
-        .arg(workspace.path())
-        .env("PATH", programs.path())
-        .output()
-        .unwrap();
-    let list = stdout(&output);
+fn the_list_shows_which_agents_can_run() {
+    let sandbox = Sandbox::new();
+    sandbox.install("claude", "exit 0");
+    let mut command = run_agent(&sandbox, &["--list"]);
+    let list = sandbox.ok(command.env("PATH", sandbox.bin()));
     let line = |label: &str| {
         let mut lines = list.lines().filter(|line| line.starts_with(label));
         lines
@@ -172,24 +110,20 @@ fn the_list_says_what_can_run_here() {
     assert!(line("claude-code").contains("can run: claude"), "{list}");
     assert!(line("codex").contains("cannot run"), "{list}");
     assert!(line("scripted").contains("can run"), "{list}");
-    assert_eq!(workspace.path().read_dir().unwrap().count(), 0);
+    assert_eq!(
+        names(&sandbox.home().join("workspace")),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
-fn a_stand_in_on_path_is_what_runs() {
-    let (workspace, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let claude = programs.path().join("claude");
-    let script = "#!/bin/sh\ncat >/dev/null\nprintf '%s\\n' '{\"type\":\"result\",\
-                  \"subtype\":\"success\",\"is_error\":false,\"result\":\"stand-in\"}'\n";
-    std::fs::write(&claude, script).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&claude, mode).unwrap();
-    let path = format!("{}:/usr/bin:/bin", programs.path().display());
-    let events = json_lines(
-        run_agent(workspace.path())
-            .args(["--profile", "claude-code", "--json", "Hello"])
-            .env("PATH", path),
-    );
+fn an_agent_on_path_is_used() {
+    let sandbox = Sandbox::new();
+    let result = r#"{"type":"result","subtype":"success","is_error":false,"result":"stand-in"}"#;
+    let script = format!("cat >/dev/null\nprintf '%s\\n' '{result}'");
+    sandbox.install("claude", &script);
+    let arguments = ["--profile", "claude-code", "--json", "Hello"];
+    let events = sandbox.json_lines(&mut run_agent(&sandbox, &arguments));
     let outcome = events.iter().find(|event| event["event"] == "outcome");
     assert_eq!(outcome.unwrap()["text"], "stand-in");
 }

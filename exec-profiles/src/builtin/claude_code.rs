@@ -1,22 +1,24 @@
 use std::time::Duration;
 
-use exec_core::{CommandConfig, EnvPolicy, ExecutionKind, StopAction, StopLadder};
+use exec_core::{CommandConfig, EnvPolicy, StopAction, StopLadder};
 
-use super::{parameters, uuid};
+use super::{parameters, session_option};
 use crate::{EventFormat, ProfileDefinition};
 
-/// Claude Code, label `claude-code`, variant `plan`.
+/// Claude Code: label `claude-code`, variant `plan`.
 ///
-/// Facts: full turns of versions 2.1.197 and 2.1.325 against a model server on loopback.
+/// Source of the facts: complete turns of versions 2.1.197 and 2.1.325 against a model server on
+/// loopback.
 ///
-/// - The arguments are the specification's. Added at the launch: `--session-id=<uuid>` for a new
-///   chat, so that the id is known at once, and `--resume=<uuid>` for a follow-up.
-/// - A session can be resumed only from the folder it was started in.
-/// - `CLAUDECODE` is not passed on: with it set, claude refuses to run inside of itself.
-/// - As root it refuses `--dangerously-skip-permissions` unless `IS_SANDBOX=1` is set. That is for
-///   whoever really runs in a sandbox to set, so the profile does not.
-/// - `INT` comes first when it is stopped: then it ends its own tools and saves the session. On
-///   `TERM` it leaves them behind.
+/// - The arguments are the specification's. A new chat adds `--session-id=<uuid>`, so that the id is
+///   known at once; a follow-up adds `--resume=<uuid>`.
+/// - A session can be resumed only in the workspace where it was started.
+/// - `CLAUDECODE` is not inherited: if it is set, claude refuses to run inside itself.
+/// - As root, claude refuses `--dangerously-skip-permissions` unless `IS_SANDBOX=1` is set. The
+///   profile does not set it, because it cannot know whether there is a sandbox.
+/// - A stop begins with `INT`: claude then ends its tools and saves the session. On `TERM` it leaves
+///   its tools running.
+#[must_use]
 pub fn claude_code() -> ProfileDefinition {
     let command = |permissions: &str| {
         CommandConfig::new(
@@ -35,11 +37,7 @@ pub fn claude_code() -> ProfileDefinition {
         ProfileDefinition::new("claude-code", command("--dangerously-skip-permissions"))
             .with_variant("plan", command("--permission-mode=plan"))
             .with_builder(|command, request| {
-                let id = uuid(request)?;
-                let session = match request.kind {
-                    ExecutionKind::New => format!("--session-id={id}"),
-                    ExecutionKind::FollowUp => format!("--resume={id}"),
-                };
+                let session = session_option(request)?;
                 let mut parameters = parameters(command, request, [session], EventFormat::Claude);
                 parameters.env_policy = EnvPolicy::AllExcept(vec!["CLAUDECODE".to_owned()]);
                 Ok(parameters)

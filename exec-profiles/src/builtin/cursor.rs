@@ -3,17 +3,18 @@ use exec_core::{CommandConfig, ExecutionKind};
 use super::parameters;
 use crate::{EventFormat, ProfileDefinition};
 
-/// Cursor, label `cursor`.
+/// Cursor: label `cursor`.
 ///
-/// Facts: Cursor's documentation of its command line and output format, and how others call it. It
-/// is on no package registry, so it could not be run here.
+/// Source of the facts: Cursor's documentation of its command line and output, and programs that
+/// call it. It is in no package registry, so this profile has not been run against it.
 ///
 /// - The arguments are the specification's. A follow-up adds `--resume=<chat id>`.
-/// - The id stands on every event. On failure there is no final event, only the exit code and text
-///   on standard error; it may linger after its `result`, which a watchdog of the service ends.
-/// - Newer builds are also called `agent`; pin one by
-///   [`Launcher::NativeAt`](crate::Launcher::NativeAt). `npx cursor-agent` would run an unrelated
-///   package: [`Launcher::Npx`](crate::Launcher::Npx) is refused.
+/// - Every event carries the id. A failed run prints no final event, only text on standard error. The
+///   process may stay alive after its `result`; `stop_after_finish` of the service ends it.
+/// - Newer builds are also installed as `agent`: select one with
+///   [`Launcher::NativeAt`](crate::Launcher::NativeAt). [`Launcher::Npx`](crate::Launcher::Npx) is
+///   refused, because `npx cursor-agent` would run an unrelated package.
+#[must_use]
 pub fn cursor() -> ProfileDefinition {
     let command = CommandConfig::new(
         "cursor-agent",

@@ -1,53 +1,48 @@
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use exec_core::{
-    CommandConfig, ExecutionContext, ExecutionKind, LaunchRequest, StopAction, StopLadder,
-};
+use exec_core::{CommandConfig, ExecutionContext, ExecutionKind, StopAction, StopLadder};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{parameters, uuid};
-use crate::session_files::{Folders, SessionFiles};
+use super::{parameters, session_option};
+use crate::launch::{SessionFiles, SessionFolders};
 use crate::{EventFormat, ProfileDefinition};
 
-/// Gemini CLI, label `gemini`, variant `flash`.
+/// Gemini CLI: label `gemini`, variant `flash`.
 ///
-/// Facts: full turns of version 0.61.0 against a model server on loopback.
+/// Source of the facts: complete turns of version 0.61.0 against a model server on loopback.
 ///
-/// - Added to the specification's arguments: `--output-format=stream-json`, without which there are
-///   no events, and `--skip-trust`, without which `--yolo` exits in a folder that was never trusted.
-/// - It takes the id of a new chat (`--session-id=<uuid>`), so nothing has to be watched; a follow-up
-///   is `--resume=<uuid>`. A number would be an index into its list of sessions, so an id that is no
-///   UUID is refused. For versions without that option there is
-///   [`gemini_without_session_id_option`].
-/// - `GEMINI_CLI_NO_RELAUNCH=true` saves a second process and 1.3 s, and makes it end on `TERM`.
-/// - It deletes sessions of its own accord unless `general.sessionRetention.enabled` is false in the
-///   user's settings; a follow-up then exits with 42.
+/// - Two arguments are added to the specification's: `--output-format=stream-json` for events, and
+///   `--skip-trust`, because `--yolo` alone exits in a folder that the user has not trusted.
+/// - Gemini accepts the id of a new chat (`--session-id=<uuid>`), so no file has to be watched. A
+///   follow-up is `--resume=<uuid>`. Gemini would read a number as an index into its list of sessions,
+///   so the profile refuses an id that is not a UUID. [`gemini_without_session_id_option`] supports
+///   versions without that option.
+/// - `GEMINI_CLI_NO_RELAUNCH=true` saves a second process and 1.3 s, and lets `TERM` end the agent.
+/// - Gemini deletes old sessions unless `general.sessionRetention.enabled` is false in the user's
+///   settings. A follow-up to a deleted session exits with code 42.
+#[must_use]
 pub fn gemini() -> ProfileDefinition {
-    profile(|command, request| {
-        let id = uuid(request)?;
-        let session = match request.kind {
-            ExecutionKind::New => format!("--session-id={id}"),
-            ExecutionKind::FollowUp => format!("--resume={id}"),
-        };
+    profile().with_builder(|command, request| {
+        let session = session_option(request)?;
         Ok(parameters(command, request, [session], EventFormat::Gemini))
     })
 }
 
-/// [`gemini`] for versions that do not know `--session-id`: the id is taken from the first event or
-/// from the session file, whichever comes first.
+/// [`gemini`] for versions without `--session-id`: the id comes from the first event or from the
+/// session file, whichever appears first.
 ///
-/// The file is looked for where each of Gemini's versions put it: the folder that
-/// `~/.gemini/projects.json` names, the one named by the SHA-256 of the workspace path, and the
-/// specification's `{projectId}`. Only a file that was not there before the launch counts.
+/// The file is searched in the folders of all known versions: the folder that
+/// `~/.gemini/projects.json` names, the SHA-256 of the workspace path, and the specification's
+/// `{projectId}`. Only a file that did not exist before the launch counts.
+#[must_use]
 pub fn gemini_without_session_id_option() -> ProfileDefinition {
-    profile(|command, request| {
+    profile().with_builder(|command, request| {
         let resume = match request.kind {
             ExecutionKind::New => None,
-            ExecutionKind::FollowUp => Some(format!("--resume={}", uuid(request)?)),
+            ExecutionKind::FollowUp => Some(session_option(request)?),
         };
         let mut parameters = parameters(command, request, resume, EventFormat::Gemini);
         parameters.session_id_resolver = Some(EventFormat::Gemini.resolver());
@@ -64,17 +59,7 @@ pub fn gemini_without_session_id_option() -> ProfileDefinition {
     })
 }
 
-fn profile<F>(build: F) -> ProfileDefinition
-where
-    F: Fn(
-            &CommandConfig,
-            &LaunchRequest,
-        )
-            -> Result<exec_core::ProcessParameters, Box<dyn std::error::Error + Send + Sync>>
-        + Send
-        + Sync
-        + 'static,
-{
+fn profile() -> ProfileDefinition {
     let command = |model: &[&str]| {
         let fixed = [
             "-y",
@@ -90,24 +75,23 @@ where
         command
     };
     let mut profile = ProfileDefinition::new("gemini", command(&[]))
-        .with_variant("flash", command(&["--model", "gemini-2.5-flash"]))
-        .with_builder(build);
+        .with_variant("flash", command(&["--model", "gemini-2.5-flash"]));
     profile.native_binary = Some("gemini".to_owned());
-    // It takes about a second to end.
+    // Gemini needs about a second to end.
     profile.stop_ladder =
         Some(StopLadder::kill_at_once().then(StopAction::Terminate, Duration::from_secs(5)));
     profile
 }
 
 /// The folders that may hold the session files of a workspace.
-fn chat_folders(context: &ExecutionContext) -> Folders {
+fn chat_folders(context: &ExecutionContext) -> SessionFolders {
     let given = context.workspace_path.clone();
     let project_id = context.actual_project_id.clone();
     Box::new(move |home: Option<&Path>| {
         let Some(gemini) = home.map(|home| home.join(".gemini")) else {
             return Vec::new();
         };
-        // Gemini names a project by the path it sees, which has no symbolic links in it.
+        // Gemini derives the name from its working directory, where links are resolved.
         let real = fs::canonicalize(&given).unwrap_or_else(|_| given.clone());
         let mut names = vec![project_id.clone()];
         for workspace in [&given, &real] {
@@ -127,15 +111,11 @@ fn slug(gemini: &Path, workspace: &Path) -> Option<String> {
     let text = fs::read_to_string(gemini.join("projects.json")).ok()?;
     let index: Value = serde_json::from_str(&text).ok()?;
     let name = index["projects"][workspace.to_str()?].as_str()?;
-    // One plain folder name: the index must not lead out of the folder.
+    // Path traversal: the index must not lead out of the folder.
     (!name.contains('/') && name != "..").then(|| name.to_owned())
 }
 
 fn sha256(workspace: &Path) -> String {
     let digest = Sha256::digest(workspace.as_os_str().as_encoded_bytes());
-    digest.iter().fold(String::new(), |mut hex, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

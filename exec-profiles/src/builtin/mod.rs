@@ -1,7 +1,11 @@
-//! The profiles that come with the crate, one file an agent.
+//! The built-in profiles, one file per agent.
 //!
-//! Each is an ordinary [`ProfileDefinition`]: change it and register it again to pin a version, add
-//! variables or put a wrapper in front.
+//! Each function returns an ordinary [`ProfileDefinition`]. To pin a version, add variables or set a
+//! wrapper, change the definition and register it again.
+//!
+//! All of them run without asking for approval: the agent gets full access to the workspace. They
+//! pass the prompt on standard input. As an argument it would be visible in `ps`, limited to 128 KiB,
+//! and read as an option if it starts with `-`.
 //!
 //! ```
 //! use exec_profiles::{Launcher, ProfileRegistry, builtin};
@@ -11,7 +15,7 @@
 //! # Ok::<(), exec_profiles::Error>(())
 //! ```
 
-// To add one: CONTRIBUTING.md of the workspace, 'Add an agent'.
+// CONTRIBUTING.md, 'Add an agent', lists the steps for another one.
 mod claude_code;
 mod codex;
 mod cursor;
@@ -26,24 +30,28 @@ pub use opencode::opencode;
 
 use exec_core::{CommandConfig, ExecutionKind, LaunchRequest, ProcessParameters};
 
-use crate::error::Result;
 use crate::{Error, EventFormat, ProfileDefinition};
 
 /// All built-in profiles.
+///
+/// ```
+/// let labels: Vec<_> = exec_profiles::profile_definitions().into_iter().map(|d| d.label).collect();
+/// assert_eq!(labels, ["claude-code", "cursor", "gemini", "codex", "opencode"]);
+/// ```
+#[must_use]
 pub fn profile_definitions() -> Vec<ProfileDefinition> {
     vec![claude_code(), cursor(), gemini(), codex(), opencode()]
 }
 
-/// What all built-in profiles have in common: the prompt on standard input (as an argument it
-/// would show in `ps`, meet the limit of one argument, and become an option when it starts with
-/// `-`), events in the agent's format, and a look at the id that a follow-up comes back with.
+/// The parameters that all built-in profiles share. A follow-up gets a resolver even where the id is
+/// minted, so that the service notices an answer from another session.
 fn parameters(
     command: &CommandConfig,
     request: &LaunchRequest,
-    extra: impl IntoIterator<Item = String>,
+    extra_args: impl IntoIterator<Item = String>,
     events: EventFormat,
 ) -> ProcessParameters {
-    let mut parameters = ProcessParameters::new(command.args.iter().cloned().chain(extra));
+    let mut parameters = ProcessParameters::new(command.args.iter().cloned().chain(extra_args));
     parameters.stdin_payload = Some(request.text.clone());
     parameters.event_parser = Some(events.parser());
     if request.kind == ExecutionKind::FollowUp {
@@ -52,12 +60,21 @@ fn parameters(
     parameters
 }
 
-/// Refuses an id that the agent would read as something else (an index, a name).
-fn uuid(request: &LaunchRequest) -> Result<&str> {
+/// The argument that passes the session id to an agent that accepts a minted UUID.
+fn session_option(request: &LaunchRequest) -> Result<String, Error> {
+    let id = uuid(request)?;
+    Ok(match request.kind {
+        ExecutionKind::New => format!("--session-id={id}"),
+        ExecutionKind::FollowUp => format!("--resume={id}"),
+    })
+}
+
+/// Refuses an id that the agent would interpret as something else: an index or a name.
+fn uuid(request: &LaunchRequest) -> Result<&str, Error> {
     let agent_id = request.session_id.agent_id();
     match uuid::Uuid::try_parse(agent_id) {
         Ok(_) => Ok(agent_id),
-        Err(_) => Err(Error::NotAnAgentId {
+        Err(_) => Err(Error::InvalidAgentId {
             agent_id: agent_id.to_owned(),
             expected: "the session ids of this agent are UUIDs",
         }),

@@ -3,19 +3,19 @@ use exec_core::{CommandConfig, ExecutionKind};
 use super::parameters;
 use crate::{Error, EventFormat, ProfileDefinition};
 
-/// Opencode, label `opencode`.
+/// Opencode: label `opencode`.
 ///
-/// Facts: full turns of version 1.18.33 against a model server on loopback.
+/// Source of the facts: complete turns of version 1.18.33 against a model server on loopback.
 ///
-/// - The specification's `opencode` does not exist on npm: the package is `opencode-ai`. Without
-///   `run --format json` it would start its terminal interface; without `--auto` it waits for
-///   approvals that nobody gives.
-/// - It takes no id; every line tells it (`ses_…`), the first one only once the model answers, after
-///   4 to 9 s (23 s were seen on a busy machine; where that is usual, give the service more than its
-///   30 s to learn the id). A follow-up is `--session=<id>`.
-/// - It follows `PWD` rather than its working directory; the service sets both.
-/// - Another agent's API key in the environment changes its choice of provider: give it an
-///   [`env_policy`](ProfileDefinition::env_policy) where that matters.
+/// - The specification's package `opencode` does not exist on npm; the package is `opencode-ai`.
+///   `run --format json` avoids the terminal interface. Without `--auto` it waits for approvals.
+/// - Opencode mints the session id (`ses_…`) and prints it on every line. The first line appears with
+///   the model's first answer, after 4 to 9 s, and after 23 s on a busy machine. If that is common,
+///   give the service more than its default 30 s for the id. A follow-up is `--session=<id>`.
+/// - Opencode uses `PWD` instead of its working directory; the service sets both.
+/// - API keys of other agents in the environment change its choice of provider: set an
+///   [`env_policy`](ProfileDefinition::env_policy) to hide them.
+#[must_use]
 pub fn opencode() -> ProfileDefinition {
     let command = CommandConfig::new(
         "npx",
@@ -37,7 +37,7 @@ pub fn opencode() -> ProfileDefinition {
                     Some(format!("--session={agent_id}"))
                 }
                 ExecutionKind::FollowUp => {
-                    return Err(Error::NotAnAgentId {
+                    return Err(Error::InvalidAgentId {
                         agent_id: agent_id.to_owned(),
                         expected: "opencode's session ids start with `ses_`",
                     }

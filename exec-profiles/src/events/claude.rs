@@ -1,42 +1,33 @@
-use exec_core::{AgentEvent, EventParser, Outcome, Usage};
+use exec_core::{AgentEvent, Outcome, Usage};
 use serde_json::Value;
 
-use super::{Object, flatten, owned, sum, text};
+use super::event_object::{EventObject, flatten, owned, sum};
 
-/// `stream_event` lines (only with `--include-partial-messages`) stay raw: the whole message
-/// follows, and its text would come twice.
-pub(super) struct ClaudeParser;
-
-impl EventParser for ClaudeParser {
-    fn parse_line(&mut self, line: &str) -> Vec<AgentEvent> {
-        let Some(event) = Object::parse(line) else {
-            return Vec::new();
-        };
-        match event.text("type") {
-            Some("system") if event.text("subtype") == Some("init") => session(&event),
-            Some("assistant") => assistant(&event),
-            Some("user") => tool_results(&event),
-            Some("result") => result(&event),
-            _ => Vec::new(),
-        }
+/// `stream_event` lines (printed with `--include-partial-messages`) give no events: the complete
+/// message follows, and parsing both would report its text twice.
+pub(super) fn parse(event: &EventObject) -> Vec<AgentEvent> {
+    match event.text("type") {
+        Some("system") if event.text("subtype") == Some("init") => session(event),
+        Some("assistant") => assistant(event),
+        Some("user") => tool_results(event),
+        Some("result") => result(event),
+        _ => Vec::new(),
     }
 }
 
-pub(super) fn session(event: &Object) -> Vec<AgentEvent> {
-    let started = event
-        .text("session_id")
-        .map(|id| AgentEvent::SessionStarted {
-            session_id: id.to_owned(),
-            model: owned(event.at("model")),
-        });
-    started.into_iter().collect()
+pub(super) fn session(event: &EventObject) -> Vec<AgentEvent> {
+    let started = owned(event.at("session_id")).map(|session_id| AgentEvent::SessionStarted {
+        session_id,
+        model: owned(event.at("model")),
+    });
+    Vec::from_iter(started)
 }
 
-pub(super) fn assistant(event: &Object) -> Vec<AgentEvent> {
-    // Claude reports a refused request as an assistant message of its own making.
+pub(super) fn assistant(event: &EventObject) -> Vec<AgentEvent> {
+    // Claude reports an API error as an assistant message that it writes itself.
     let is_error = event.at("is_api_error_message").as_bool() == Some(true);
     blocks(event)
-        .filter_map(|block| match text(block.get("type"))? {
+        .filter_map(|block| match block["type"].as_str()? {
             "text" if is_error => Some(AgentEvent::Error {
                 message: owned(&block["text"])?,
             }),
@@ -58,9 +49,9 @@ pub(super) fn assistant(event: &Object) -> Vec<AgentEvent> {
         .collect()
 }
 
-fn tool_results(event: &Object) -> Vec<AgentEvent> {
+fn tool_results(event: &EventObject) -> Vec<AgentEvent> {
     blocks(event)
-        .filter(|block| text(block.get("type")) == Some("tool_result"))
+        .filter(|block| block["type"] == "tool_result")
         .map(|block| AgentEvent::ToolResult {
             id: owned(&block["tool_use_id"]),
             output: flatten(&block["content"]),
@@ -69,8 +60,8 @@ fn tool_results(event: &Object) -> Vec<AgentEvent> {
         .collect()
 }
 
-/// `subtype` says `success` for some failures too, so `is_error` decides.
-fn result(event: &Object) -> Vec<AgentEvent> {
+/// `is_error` decides before `subtype`, which is `success` for some failures too.
+fn result(event: &EventObject) -> Vec<AgentEvent> {
     let failed = event.at("is_error").as_bool() == Some(true)
         || event
             .text("subtype")
@@ -80,39 +71,40 @@ fn result(event: &Object) -> Vec<AgentEvent> {
         errors => Some(flatten(errors)),
     });
     let finished = AgentEvent::Finished {
-        outcome: if failed {
-            Outcome::Failure
-        } else {
-            Outcome::Success
+        outcome: match failed {
+            true => Outcome::Failure,
+            false => Outcome::Success,
         },
         text,
     };
     usage(event).into_iter().chain([finished]).collect()
 }
 
-fn usage(event: &Object) -> Option<AgentEvent> {
-    let counters = event.at("usage").as_object()?;
-    let counter = |key: &str| counters.get(key).unwrap_or(&Value::Null);
+fn usage(event: &EventObject) -> Option<AgentEvent> {
+    let counters = event.at("usage");
+    let has_cache_writes = counters
+        .as_object()?
+        .contains_key("cache_creation_input_tokens");
     let mut usage = Usage::default();
-    // Anthropic counts cached tokens apart from `input_tokens`.
-    usage.input_tokens = sum(&[
-        counter("input_tokens"),
-        counter("cache_creation_input_tokens"),
-        match counters.contains_key("cache_creation_input_tokens") {
-            true => counter("cache_read_input_tokens"),
-            // Qwen's counter already holds them.
-            false => &Value::Null,
-        },
-    ]);
-    usage.cache_read_tokens = counter("cache_read_input_tokens").as_u64();
-    usage.cache_write_tokens = counter("cache_creation_input_tokens").as_u64();
-    usage.output_tokens = counter("output_tokens").as_u64();
-    usage.reasoning_tokens = counter("output_tokens_details")["thinking_tokens"].as_u64();
+    usage.input_tokens = match has_cache_writes {
+        // Anthropic's `input_tokens` excludes cached tokens.
+        true => sum(&[
+            &counters["input_tokens"],
+            &counters["cache_creation_input_tokens"],
+            &counters["cache_read_input_tokens"],
+        ]),
+        // Qwen's includes them.
+        false => counters["input_tokens"].as_u64(),
+    };
+    usage.cache_read_tokens = counters["cache_read_input_tokens"].as_u64();
+    usage.cache_write_tokens = counters["cache_creation_input_tokens"].as_u64();
+    usage.output_tokens = counters["output_tokens"].as_u64();
+    usage.reasoning_tokens = counters["output_tokens_details"]["thinking_tokens"].as_u64();
     usage.cost_usd = event.at("total_cost_usd").as_f64();
     Some(AgentEvent::Usage(usage))
 }
 
-fn blocks(event: &Object) -> impl Iterator<Item = &Value> {
-    let content = event.at("message").get("content").and_then(Value::as_array);
+fn blocks(event: &EventObject) -> impl Iterator<Item = &Value> {
+    let content = event.at("message")["content"].as_array();
     content.into_iter().flatten()
 }

@@ -1,32 +1,28 @@
 use std::collections::HashSet;
 
-use exec_core::{AgentEvent, EventParser, Outcome, Usage};
+use exec_core::{AgentEvent, Outcome, Usage};
 use serde_json::{Value, json};
 
-use super::{Object, flatten, owned, text};
+use super::event_object::{EventObject, flatten, owned};
 
-/// Codex announces some tools before they run and others only when they are done; every tool
-/// becomes one call and one result.
+/// Codex reports the start of some tools, but only the completion of others. Either way one tool
+/// gives one call and one result.
 #[derive(Default)]
-pub(super) struct CodexParser {
-    /// Items whose call was reported and whose result was not.
-    open: HashSet<String>,
+pub(super) struct CodexRun {
+    /// Ids of items with a reported call and no reported result.
+    open_tools: HashSet<String>,
 }
 
-impl EventParser for CodexParser {
-    fn parse_line(&mut self, line: &str) -> Vec<AgentEvent> {
-        let Some(event) = Object::parse(line) else {
-            return Vec::new();
-        };
+impl CodexRun {
+    pub(super) fn parse(&mut self, event: &EventObject) -> Vec<AgentEvent> {
         match event.text("type") {
-            Some("thread.started") => event
-                .text("thread_id")
-                .map(|id| AgentEvent::SessionStarted {
-                    session_id: id.to_owned(),
+            Some("thread.started") => {
+                let started = owned(event.at("thread_id"));
+                Vec::from_iter(started.map(|session_id| AgentEvent::SessionStarted {
+                    session_id,
                     model: None,
-                })
-                .into_iter()
-                .collect(),
+                }))
+            }
             Some("item.started") => self.item(event.at("item"), false),
             Some("item.completed") => self.item(event.at("item"), true),
             Some("turn.completed") => vec![
@@ -40,25 +36,21 @@ impl EventParser for CodexParser {
                 outcome: Outcome::Failure,
                 text: owned(&event.at("error")["message"]),
             }],
-            // Not fatal: 'Reconnecting... 1/5' is one of these.
+            // Not fatal: `Reconnecting... 1/5` is such an error.
             Some("error") => error(event.at("message")),
             _ => Vec::new(),
         }
     }
-}
 
-impl CodexParser {
     fn item(&mut self, item: &Value, completed: bool) -> Vec<AgentEvent> {
-        let words = |key: &str| owned(&item[key]).filter(|_| completed);
-        match text(item.get("type")) {
-            Some("agent_message") => words("text")
-                .map(|text| AgentEvent::Text { text, delta: false })
-                .into_iter()
-                .collect(),
-            Some("reasoning") => words("text")
-                .map(|text| AgentEvent::Thinking { text, delta: false })
-                .into_iter()
-                .collect(),
+        let text = owned(&item["text"]).filter(|_| completed);
+        match item["type"].as_str() {
+            Some("agent_message") => {
+                Vec::from_iter(text.map(|text| AgentEvent::Text { text, delta: false }))
+            }
+            Some("reasoning") => {
+                Vec::from_iter(text.map(|text| AgentEvent::Thinking { text, delta: false }))
+            }
             Some("error") if completed => error(&item["message"]),
             Some(kind @ ("command_execution" | "file_change" | "mcp_tool_call" | "web_search")) => {
                 self.tool(kind, item, completed)
@@ -71,8 +63,7 @@ impl CodexParser {
         let id = owned(&item["id"]);
         let key = id.clone().unwrap_or_default();
         let mut events = Vec::new();
-        let announced = self.open.contains(&key);
-        if !announced {
+        if !self.open_tools.contains(&key) {
             let (name, input) = match kind {
                 "command_execution" => (kind.to_owned(), json!({ "command": item["command"] })),
                 "file_change" => (kind.to_owned(), json!({ "changes": item["changes"] })),
@@ -89,29 +80,27 @@ impl CodexParser {
             });
         }
         if completed {
-            self.open.remove(&key);
-            let failed = text(item.get("status")).is_some_and(|status| status != "completed")
-                || item["exit_code"].as_i64().is_some_and(|code| code != 0);
-            let output = match (&item["aggregated_output"], &item["error"]) {
-                (Value::String(output), _) => output.clone(),
-                (_, Value::Null) => flatten(match &item["result"] {
-                    Value::Object(result) => result.get("content").unwrap_or(&item["result"]),
-                    result => result,
-                }),
-                (_, error) => flatten(match error.get("message") {
-                    Some(message) => message,
-                    None => error,
-                }),
-            };
+            self.open_tools.remove(&key);
             events.push(AgentEvent::ToolResult {
                 id,
-                output,
-                is_error: failed,
+                output: output(item),
+                is_error: item["status"].as_str().is_some_and(|s| s != "completed")
+                    || item["exit_code"].as_i64().is_some_and(|code| code != 0),
             });
         } else {
-            self.open.insert(key);
+            self.open_tools.insert(key);
         }
         events
+    }
+}
+
+/// Commands have `aggregated_output`; MCP tools have `error`, or else `result.content`.
+fn output(item: &Value) -> String {
+    let first_of = |value: &Value, key: &str| flatten(value.get(key).unwrap_or(value));
+    match (&item["aggregated_output"], &item["error"]) {
+        (Value::String(output), _) => output.clone(),
+        (_, Value::Null) => first_of(&item["result"], "content"),
+        (_, error) => first_of(error, "message"),
     }
 }
 

@@ -1,60 +1,53 @@
-use exec_core::{AgentEvent, EventParser, Outcome, Usage};
+use exec_core::{AgentEvent, Outcome, Usage};
 use serde_json::Value;
 
-use super::{Object, claude, flatten, owned};
+use super::claude;
+use super::event_object::{EventObject, flatten, owned};
 
-/// Messages are shaped like Claude's; tools have an event of their own. On failure there is no
-/// final event: the exit code tells.
-pub(super) struct CursorParser;
-
-impl EventParser for CursorParser {
-    fn parse_line(&mut self, line: &str) -> Vec<AgentEvent> {
-        let Some(event) = Object::parse(line) else {
-            return Vec::new();
-        };
-        match (event.text("type"), event.text("subtype")) {
-            (Some("system"), Some("init")) => claude::session(&event),
-            (Some("assistant"), _) => claude::assistant(&event),
-            (Some("thinking"), Some("delta")) => owned(event.at("text"))
-                .map(|text| AgentEvent::Thinking { text, delta: true })
-                .into_iter()
-                .collect(),
-            (Some("tool_call"), Some(phase @ ("started" | "completed"))) => {
-                tool(&event, phase == "completed").into_iter().collect()
-            }
-            (Some("result"), _) => result(&event),
-            _ => Vec::new(),
+/// Messages have Claude's shape, tools have events of their own. A failed run prints no final event:
+/// only its exit code shows the failure.
+pub(super) fn parse(event: &EventObject) -> Vec<AgentEvent> {
+    match (event.text("type"), event.text("subtype")) {
+        (Some("system"), Some("init")) => claude::session(event),
+        (Some("assistant"), _) => claude::assistant(event),
+        (Some("thinking"), Some("delta")) => {
+            let text = owned(event.at("text"));
+            Vec::from_iter(text.map(|text| AgentEvent::Thinking { text, delta: true }))
         }
+        (Some("tool_call"), Some("started")) => Vec::from_iter(tool_call(event)),
+        (Some("tool_call"), Some("completed")) => Vec::from_iter(tool_result(event)),
+        (Some("result"), _) => result(event),
+        _ => Vec::new(),
     }
 }
 
-/// `tool_call` holds one key that names the tool: `{"shellToolCall": {"args": …, "result": …}}`,
-/// or `{"function": {"name": …, "arguments": …}}`.
-fn tool(event: &Object, completed: bool) -> Option<AgentEvent> {
-    let (key, call) = event.at("tool_call").as_object()?.iter().next()?;
-    let id = owned(event.at("call_id"));
-    if completed {
-        let result = &call["result"];
-        return Some(AgentEvent::ToolResult {
-            id,
-            output: output(result),
-            is_error: result.is_object() && result.get("success").is_none(),
-        });
-    }
+fn tool_call(event: &EventObject) -> Option<AgentEvent> {
+    let (key, call) = tool(event)?;
     Some(AgentEvent::ToolCall {
-        id,
-        name: match owned(&call["name"]) {
-            Some(name) => name,
-            None => key.strip_suffix("ToolCall").unwrap_or(key).to_owned(),
-        },
-        input: match call.get("args") {
-            Some(args) => args.clone(),
-            None => call["arguments"].clone(),
-        },
+        id: owned(event.at("call_id")),
+        name: owned(&call["name"])
+            .unwrap_or_else(|| key.strip_suffix("ToolCall").unwrap_or(key).to_owned()),
+        input: call.get("args").unwrap_or(&call["arguments"]).clone(),
     })
 }
 
-/// `{"success": {…}}`, or another key that names the failure.
+fn tool_result(event: &EventObject) -> Option<AgentEvent> {
+    let (_, call) = tool(event)?;
+    let result = &call["result"];
+    Some(AgentEvent::ToolResult {
+        id: owned(event.at("call_id")),
+        output: output(result),
+        is_error: result.is_object() && result.get("success").is_none(),
+    })
+}
+
+/// The only key of `tool_call` names the tool: `{"shellToolCall": {"args": …, "result": …}}` or
+/// `{"function": {"name": …, "arguments": …}}`.
+fn tool(event: &EventObject) -> Option<(&String, &Value)> {
+    event.at("tool_call").as_object()?.iter().next()
+}
+
+/// The only key of a result is `success`, or a name for the failure.
 fn output(result: &Value) -> String {
     let Some(inner) = result.as_object().and_then(|fields| fields.values().next()) else {
         return flatten(result);
@@ -65,7 +58,7 @@ fn output(result: &Value) -> String {
         .unwrap_or_else(|| flatten(inner))
 }
 
-fn result(event: &Object) -> Vec<AgentEvent> {
+fn result(event: &EventObject) -> Vec<AgentEvent> {
     let mut events = Vec::new();
     if let counters @ Value::Object(_) = event.at("usage") {
         let mut usage = Usage::default();

@@ -1,25 +1,22 @@
-use exec_core::{AgentEvent, EventParser, Outcome, Usage};
+use exec_core::{AgentEvent, Outcome, Usage};
 use serde_json::Value;
 
-use super::{Object, flatten, owned, sum, text};
+use super::event_object::{EventObject, flatten, owned, sum};
 
-/// Opencode has no event for the start and none for the end: the session's id stands on every
-/// line, and the last step's reason tells the end.
+/// Opencode prints no event for the start or the end of a run. Every line carries the session id,
+/// and the reason of a finished step shows whether another step follows.
 #[derive(Default)]
-pub(super) struct OpencodeParser {
-    session_known: bool,
+pub(super) struct OpencodeRun {
+    session_reported: bool,
 }
 
-impl EventParser for OpencodeParser {
-    fn parse_line(&mut self, line: &str) -> Vec<AgentEvent> {
-        let Some(event) = Object::parse(line) else {
-            return Vec::new();
-        };
+impl OpencodeRun {
+    pub(super) fn parse(&mut self, event: &EventObject) -> Vec<AgentEvent> {
         let mut events = Vec::new();
-        if let Some(id) = event.text("sessionID").filter(|_| !self.session_known) {
-            self.session_known = true;
+        if let Some(session_id) = owned(event.at("sessionID")).filter(|_| !self.session_reported) {
+            self.session_reported = true;
             events.push(AgentEvent::SessionStarted {
-                session_id: id.to_owned(),
+                session_id,
                 model: None,
             });
         }
@@ -34,13 +31,16 @@ impl EventParser for OpencodeParser {
                 delta: false,
             }),
             Some("tool_use") => events.extend(tool(part).into_iter().flatten()),
-            Some("step_finish") => step_finish(part, &mut events),
+            Some("step_finish") => {
+                events.push(AgentEvent::Usage(usage(part)));
+                events.extend(finished(part));
+            }
             Some("error") => {
                 let message = error_text(event.at("error"));
                 events.push(AgentEvent::Error {
                     message: message.clone(),
                 });
-                // Retries are not reported; an error that is ends the turn.
+                // Opencode does not report retries, so a reported error ends the run.
                 events.push(AgentEvent::Finished {
                     outcome: Outcome::Failure,
                     text: Some(message),
@@ -52,14 +52,11 @@ impl EventParser for OpencodeParser {
     }
 }
 
-/// Opencode reports a tool only once it is done: the call and its result in one line.
+/// Opencode reports a tool on completion only: one line holds the call and the result.
 fn tool(part: &Value) -> Option<[AgentEvent; 2]> {
     let state = &part["state"];
     let id = owned(&part["callID"]);
-    let is_error = text(state.get("status")) != Some("completed")
-        || state["metadata"]["exit"]
-            .as_i64()
-            .is_some_and(|code| code != 0);
+    let exit_code = state["metadata"]["exit"].as_i64();
     Some([
         AgentEvent::ToolCall {
             id: id.clone(),
@@ -72,31 +69,34 @@ fn tool(part: &Value) -> Option<[AgentEvent; 2]> {
                 Value::Null => flatten(&state["error"]),
                 output => flatten(output),
             },
-            is_error,
+            is_error: state["status"] != "completed" || exit_code.is_some_and(|code| code != 0),
         },
     ])
 }
 
-fn step_finish(part: &Value, events: &mut Vec<AgentEvent>) {
+fn usage(part: &Value) -> Usage {
     let tokens = &part["tokens"];
     let cache = &tokens["cache"];
     let mut usage = Usage::default();
-    // Opencode counts cached tokens apart from `input`.
+    // Opencode's `input` excludes cached tokens.
     usage.input_tokens = sum(&[&tokens["input"], &cache["read"], &cache["write"]]);
     usage.cache_read_tokens = cache["read"].as_u64();
     usage.cache_write_tokens = cache["write"].as_u64();
     usage.output_tokens = tokens["output"].as_u64();
     usage.reasoning_tokens = tokens["reasoning"].as_u64();
     usage.cost_usd = part["cost"].as_f64();
-    events.push(AgentEvent::Usage(usage));
-    match text(part.get("reason")) {
-        // Another step follows these.
-        Some("tool-calls" | "unknown") | None => {}
-        Some("stop") => events.push(AgentEvent::Finished {
+    usage
+}
+
+fn finished(part: &Value) -> Option<AgentEvent> {
+    match part["reason"].as_str()? {
+        // Another step follows.
+        "tool-calls" | "unknown" => None,
+        "stop" => Some(AgentEvent::Finished {
             outcome: Outcome::Success,
             text: None,
         }),
-        Some(reason) => events.push(AgentEvent::Finished {
+        reason => Some(AgentEvent::Finished {
             outcome: Outcome::Failure,
             text: Some(format!("the model stopped: {reason}")),
         }),

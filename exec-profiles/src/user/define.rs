@@ -1,34 +1,33 @@
-//! From an entry of the user's file to a profile.
+//! From an entry of the user file to a registered profile. Errors are texts of the form
+//! `field: mistake`; the caller adds the file and the label.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use exec_core::{CommandConfig, EnvPolicy, StopAction, StopLadder, Wrapper};
+use exec_core::{CommandConfig, EnvPolicy, Wrapper};
 
-use super::agent::{Argv, UserAgent, UserPart};
-use super::profile::{SessionIdSource, UserProfile, UserStopAction, UserStopStep, UserVariant};
-use super::template::{Placeholder, Template};
-use crate::profile_definition::check_label;
+use super::user_agent::{LaunchArgs, UserAgent};
+use super::user_profile::{SessionIdSource, UserProfile, UserVariant};
+use crate::definition::check_label;
+use crate::launch::{Placeholder, ProfileOrigin, RegisteredProfile, Template};
 use crate::{ProfileDefinition, ProfileVariantConfig};
 
 impl UserProfile {
-    /// Turns the entry into a profile, or says what is wrong with it.
     pub(crate) fn define(
         &self,
         label: &str,
         known: &BTreeMap<String, ProfileDefinition>,
-    ) -> Result<(ProfileDefinition, UserPart), String> {
+    ) -> Result<RegisteredProfile, String> {
         check_label(label).map_err(|error| error.to_string())?;
         for variant in self.variants.keys() {
             check_label(variant).map_err(|error| format!("variants: {error}"))?;
         }
         self.check_templates()?;
-        let (mut definition, agent) = match &self.binary {
+        let (mut definition, origin) = match &self.binary {
             Some(binary) => self.define_agent(label, binary)?,
-            None => (self.define_change(label, known)?, None),
+            None => (self.define_change(label, known)?, ProfileOrigin::UserChange),
         };
-        if let Some(native_binary) = &self.native_binary {
-            definition.native_binary = Some(native_binary.clone());
+        if self.native_binary.is_some() {
+            definition.native_binary.clone_from(&self.native_binary);
         }
         if let Some(launcher) = &self.launcher {
             definition.launcher = launcher.clone();
@@ -39,8 +38,8 @@ impl UserProfile {
             (None, names) => definition.env_policy = Some(EnvPolicy::AllExcept(names.to_vec())),
             (Some(_), _) => return Err("`pass_env` and `drop_env` exclude each other".into()),
         }
-        if let Some(steps) = &self.stop {
-            definition.stop_ladder = Some(ladder(steps));
+        if self.stop.is_some() {
+            definition.stop_ladder.clone_from(&self.stop);
         }
         if let Some(wrapper) = &self.wrapper {
             definition.wrapper = wrapper.split_first().map(|(binary, args)| Wrapper {
@@ -51,51 +50,51 @@ impl UserProfile {
             escape_all([&mut wrapper.binary].into_iter().chain(&mut wrapper.args));
         }
         definition.accepts_empty_prompt |= self.accepts_empty_prompt;
-        Ok((definition, UserPart { agent }))
+        Ok(RegisteredProfile::new(definition, origin))
     }
 
-    /// An agent of its own.
+    /// A profile with a binary of its own.
     fn define_agent(
         &self,
         label: &str,
         binary: &str,
-    ) -> Result<(ProfileDefinition, Option<UserAgent>), String> {
+    ) -> Result<(ProfileDefinition, ProfileOrigin), String> {
         if self.base.is_some() {
             return Err("`base` and `binary` exclude each other".into());
         }
-        let command = |variant: Option<&UserVariant>| {
-            let args = variant.and_then(|v| v.args.as_ref()).or(self.args.as_ref());
-            CommandConfig {
-                binary: binary.to_owned(),
-                args: self.with_appended(args.cloned().unwrap_or_default(), variant),
-                env: self.env_of(variant),
+        let args_of = |variant: Option<&UserVariant>| {
+            let new = variant.and_then(|v| v.args.as_ref()).or(self.args.as_ref());
+            let follow_up = variant.and_then(|v| v.follow_up_args.as_ref());
+            let follow_up = follow_up.or(self.follow_up_args.as_ref());
+            LaunchArgs {
+                new: self.with_appended(new.cloned().unwrap_or_default(), variant),
+                follow_up: follow_up.map(|args| self.with_appended(args.clone(), variant)),
             }
         };
-        let follow_up = |variant: Option<&UserVariant>| {
-            let args = variant.and_then(|v| v.follow_up_args.as_ref());
-            let args = args.or(self.follow_up_args.as_ref())?;
-            Some(self.with_appended(args.clone(), variant))
+        let command = |args: &LaunchArgs, variant: Option<&UserVariant>| CommandConfig {
+            binary: binary.to_owned(),
+            args: args.new.clone(),
+            env: self.env_of(variant),
         };
-        let mut definition = ProfileDefinition::new(label, command(None));
-        let mut argvs = BTreeMap::from([(None, Argv::new(&command(None), follow_up(None)))]);
+        let args = args_of(None);
+        let mut definition = ProfileDefinition::new(label, command(&args, None));
+        let mut variants = BTreeMap::new();
         for (variant_label, variant) in &self.variants {
-            let command = command(Some(variant));
-            argvs.insert(
-                Some(variant_label.clone()),
-                Argv::new(&command, follow_up(Some(variant))),
-            );
-            definition = definition.with_variant(variant_label, command);
+            let args = args_of(Some(variant));
+            definition = definition.with_variant(variant_label, command(&args, Some(variant)));
+            variants.insert(variant_label.clone(), args);
         }
         let agent = UserAgent::new(
-            argvs,
+            args,
+            variants,
             self.session_id.clone(),
             self.events.unwrap_or_default(),
             self.keep_stdin_open,
         )?;
-        Ok((definition, Some(agent)))
+        Ok((definition, ProfileOrigin::UserAgent(agent)))
     }
 
-    /// A change of a profile that is there already.
+    /// A change of a profile that is registered in code.
     fn define_change(
         &self,
         label: &str,
@@ -105,7 +104,7 @@ impl UserProfile {
         let mut definition = known.get(base).cloned().ok_or_else(|| {
             let known: Vec<_> = known.keys().map(String::as_str).collect();
             format!(
-                "it has no `binary`, and there is no profile {base:?} to take one from; there are {}",
+                "it has no `binary`, and there is no profile {base:?} to change; known are {}",
                 known.join(", ")
             )
         })?;
@@ -117,32 +116,17 @@ impl UserProfile {
         ] {
             if given {
                 return Err(format!(
-                    "`{field}` needs `binary`: a profile with a base does that as its base does"
+                    "`{field}` needs `binary`: a profile without one inherits it from its base"
                 ));
             }
         }
-        let uses_prompt = |args: &[String]| {
-            args.iter()
-                .any(|arg| Template::parse(arg).is_ok_and(|t| t.uses(Placeholder::Prompt)))
-        };
-        let own_args = [self.args.as_ref(), Some(&self.append_args)];
-        let variant_args = self.variants.values();
-        let variant_args = variant_args.flat_map(|v| [v.args.as_ref(), Some(&v.append_args)]);
-        if own_args
-            .into_iter()
-            .chain(variant_args)
-            .flatten()
-            .any(|args| uses_prompt(args))
-        {
-            return Err("`{prompt}` needs `binary`: the base passes the prompt on its own".into());
-        }
         definition.label = label.to_owned();
-        // From here on the texts of the commands are templates, those of the base included.
-        escape_command(&mut definition.command);
-        for variant in &mut definition.variants {
-            if let Some(command) = &mut variant.command {
-                escape_command(command);
-            }
+        // The launch expands all texts as templates, so the literal texts of the base are escaped.
+        let commands = definition.variants.iter_mut();
+        let commands = commands.filter_map(|variant| variant.command.as_mut());
+        for command in commands.chain([&mut definition.command]) {
+            let texts = [&mut command.binary].into_iter().chain(&mut command.args);
+            escape_all(texts.chain(command.env.values_mut()));
         }
         for (variant_label, variant) in &self.variants {
             if variant.follow_up_args.is_some() {
@@ -150,14 +134,11 @@ impl UserProfile {
                     "variants.{variant_label}: `follow_up_args` needs `binary`"
                 ));
             }
-            if !definition
-                .variants
-                .iter()
-                .any(|v| v.label == *variant_label)
-            {
+            let mut existing = definition.variants.iter();
+            if !existing.any(|variant| variant.label == *variant_label) {
                 let mut command = definition.command.clone();
                 if let Some(args) = &self.args {
-                    command.args = args.clone();
+                    command.args.clone_from(args);
                 }
                 definition.variants.push(ProfileVariantConfig {
                     label: variant_label.clone(),
@@ -167,9 +148,9 @@ impl UserProfile {
         }
         self.change_command(&mut definition.command, self.args.as_ref(), None);
         for variant in &mut definition.variants {
-            let user = self.variants.get(&variant.label);
+            let change = self.variants.get(&variant.label);
             if let Some(command) = &mut variant.command {
-                self.change_command(command, user.and_then(|v| v.args.as_ref()), user);
+                self.change_command(command, change.and_then(|v| v.args.as_ref()), change);
             }
         }
         Ok(definition)
@@ -181,7 +162,7 @@ impl UserProfile {
         args: Option<&Vec<String>>,
         variant: Option<&UserVariant>,
     ) {
-        let args = args.cloned().unwrap_or_else(|| command.args.clone());
+        let args = args.unwrap_or(&command.args).clone();
         command.args = self.with_appended(args, variant);
         command.env.extend(self.env_of(variant));
     }
@@ -198,71 +179,60 @@ impl UserProfile {
         env
     }
 
-    /// Finds mistakes when the file is loaded rather than when the agent is needed.
+    /// Reports a mistake in a template at load time instead of at launch.
     fn check_templates(&self) -> Result<(), String> {
-        let check = |field: String, text: &str, without_prompt: bool| {
-            let template = Template::parse(text).map_err(|reason| format!("{field}: {reason}"))?;
-            if without_prompt && template.uses(Placeholder::Prompt) {
-                return Err(format!("{field}: `{{prompt}}` belongs into the arguments"));
-            }
-            Ok(())
-        };
-        let list = |field: String, texts: &[String], without_prompt: bool| {
-            texts.iter().enumerate().try_for_each(|(index, text)| {
-                check(format!("{field}[{index}]"), text, without_prompt)
-            })
+        let outside_args = Some("`{prompt}` is allowed in arguments only");
+        let in_args = match self.binary {
+            Some(_) => None,
+            None => Some("`{prompt}` needs `binary`: the base passes the prompt itself"),
         };
         let env = |prefix: &str, env: &BTreeMap<String, String>| {
             env.iter().try_for_each(|(name, value)| {
                 if name.is_empty() || name.contains(['=', '\0']) {
-                    return Err(format!("{prefix}env: {name:?} cannot be a variable's name"));
+                    return Err(format!("{prefix}env: {name:?} is not a variable name"));
                 }
-                check(format!("{prefix}env.{name}"), value, true)
+                check_template(&format!("{prefix}env.{name}"), value, outside_args)
             })
         };
-        let optional = Option::unwrap_or_default;
-        check("binary".into(), self.binary.as_deref().unwrap_or(""), true)?;
-        list("args".into(), optional(self.args.as_deref()), false)?;
-        list("append_args".into(), &self.append_args, false)?;
-        let follow_up = optional(self.follow_up_args.as_deref());
-        list("follow_up_args".into(), follow_up, false)?;
-        list("wrapper".into(), optional(self.wrapper.as_deref()), true)?;
-        env("", &self.env)?;
+        let binary = self.binary.as_deref().unwrap_or_default();
+        check_template("binary", binary, outside_args)?;
+        check_list("wrapper", self.wrapper.as_deref(), outside_args)?;
         if let Some(SessionIdSource::Files { dir, .. }) = &self.session_id {
-            check("session_id.dir".into(), dir, true)?;
+            check_template("session_id.dir", dir, outside_args)?;
         }
+        check_list("args", self.args.as_deref(), in_args)?;
+        check_list("append_args", Some(&self.append_args), in_args)?;
+        check_list("follow_up_args", self.follow_up_args.as_deref(), in_args)?;
+        env("", &self.env)?;
         for (label, variant) in &self.variants {
             let field = |name: &str| format!("variants.{label}.{name}");
-            list(field("args"), optional(variant.args.as_deref()), false)?;
-            list(field("append_args"), &variant.append_args, false)?;
-            let follow_up = optional(variant.follow_up_args.as_deref());
-            list(field("follow_up_args"), follow_up, false)?;
-            env(&format!("variants.{label}."), &variant.env)?;
+            check_list(&field("args"), variant.args.as_deref(), in_args)?;
+            check_list(&field("append_args"), Some(&variant.append_args), in_args)?;
+            let follow_up_args = variant.follow_up_args.as_deref();
+            check_list(&field("follow_up_args"), follow_up_args, in_args)?;
+            env(&field(""), &variant.env)?;
         }
         Ok(())
     }
 }
 
-fn ladder(steps: &[UserStopStep]) -> StopLadder {
-    steps
-        .iter()
-        .fold(StopLadder::kill_at_once(), |ladder, step| {
-            let action = match step.action {
-                UserStopAction::CloseStdin => StopAction::CloseStdin,
-                UserStopAction::Interrupt => StopAction::Interrupt,
-                UserStopAction::Terminate => StopAction::Terminate,
-            };
-            ladder.then(action, Duration::from_millis(step.grace_ms))
-        })
+/// `no_prompt` is the reason why `{prompt}` is not allowed in this field, if it is not.
+fn check_template(field: &str, text: &str, no_prompt: Option<&str>) -> Result<(), String> {
+    let template = Template::parse(text).map_err(|reason| format!("{field}: {reason}"))?;
+    match no_prompt {
+        Some(reason) if template.uses(Placeholder::Prompt) => Err(format!("{field}: {reason}")),
+        _ => Ok(()),
+    }
 }
 
-fn escape_command(command: &mut CommandConfig) {
-    escape_all(
-        [&mut command.binary]
-            .into_iter()
-            .chain(&mut command.args)
-            .chain(command.env.values_mut()),
-    );
+fn check_list(
+    field: &str,
+    texts: Option<&[String]>,
+    no_prompt: Option<&str>,
+) -> Result<(), String> {
+    let mut texts = texts.unwrap_or_default().iter().enumerate();
+    texts
+        .try_for_each(|(index, text)| check_template(&format!("{field}[{index}]"), text, no_prompt))
 }
 
 fn escape_all<'a>(texts: impl Iterator<Item = &'a mut String>) {

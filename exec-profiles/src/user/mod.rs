@@ -1,11 +1,14 @@
-//! Profiles from the user's file.
+//! Profiles from the user file.
 
-mod agent;
 mod define;
-mod file;
-mod profile;
-mod template;
+mod file_format;
+mod load_report;
+mod stop_steps;
+mod user_agent;
+mod user_file;
+mod user_profile;
 
-pub(crate) use agent::UserPart;
-pub(crate) use file::{Loaded, UserFile};
-pub use profile::{SessionIdSource, UserProfile, UserStopAction, UserStopStep, UserVariant};
+pub use load_report::LoadReport;
+pub(crate) use user_agent::UserAgent;
+pub(crate) use user_file::{FileContents, UserFile};
+pub use user_profile::{SessionIdSource, UserProfile, UserVariant};

@@ -1,12 +1,12 @@
 #!/bin/sh
-# A small agent for the tests: it takes the options of all agents, prints events in the format of
-# the one whose name it is called by, and remembers its sessions in $AGENT_HOME/<id>.
+# A scripted agent for the tests. It accepts the options of all agents, prints events in the format
+# of the agent that $0 names, and stores its sessions in $AGENT_HOME/<id>.
 #
-# Words in the prompt steer it:
-#   [[TOOL]]   starts a tool in a session of its own, as agents do, and waits for it
-#   [[NOISE]]  prints lines that are no events
+# Words in the prompt control it:
+#   [[TOOL]]   starts tools in sessions of their own (setsid), as agents do, and waits for them
+#   [[NOISE]]  prints lines that are not events
 #   [[FORGET]] answers a follow-up in a new session
-# AGENT_SILENT=1: prints no events at all; the session file alone tells the id.
+# AGENT_SILENT=1: prints no events; only the session file contains the id.
 set -eu
 name=$(basename "$0")
 printf '%s\n' "$@" > "$AGENT_HOME/argv"
@@ -24,7 +24,7 @@ for arg in "$@"; do
         --prompt=*) prompt=${arg#*=} ;;
     esac
 done
-# Empty when the prompt came as an argument.
+# Empty if the prompt is an argument.
 stdin=$(cat)
 prompt=$prompt$stdin
 
@@ -61,7 +61,7 @@ case $name in
 esac
 case $prompt in
     *TOOL*)
-        # One without our environment, so that only the walk over parents finds it.
+        # Without the environment tag: a stop finds this tool only by its parent.
         setsid env -i sleep 1000 &
         pids="$$ $!"
         setsid sleep 1000 &

@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
 use exec_core::{CommandConfig, EnvPolicy, ProcessParameters, StopAction};
 use exec_profiles::{Launcher, ProfileDefinition, ProfileRegistry, builtin, profile_definitions};
 
-use crate::request::{UUID, context, follow_up, launch, message, new_chat};
+use crate::request::{UUID, chat, launch, message, resume};
 
-/// Registered with a `PATH` of our own, so that what is installed here does not matter.
+/// The built-in profiles with this `PATH`, so that the agents installed on this machine do not
+/// matter.
 fn registry_with(path: &str, launcher: Launcher) -> ProfileRegistry {
     let registry = ProfileRegistry::new();
     for mut definition in profile_definitions() {
@@ -28,7 +28,7 @@ fn registry_with(path: &str, launcher: Launcher) -> ProfileRegistry {
 #[track_caller]
 fn check(label: &str, variant: Option<&str>, new: &[&str], resumed: &str, follow_up_argv: &[&str]) {
     let registry = registry_with("/nowhere", Launcher::Auto);
-    let request = new_chat(context(label, variant, Path::new("/w")), "do it");
+    let request = chat(label, variant, "do it");
     let started = launch(&registry, &request).unwrap();
     let fill = |words: &[&str], id: &str| -> Vec<String> {
         words.iter().map(|word| word.replace("<id>", id)).collect()
@@ -37,11 +37,7 @@ fn check(label: &str, variant: Option<&str>, new: &[&str], resumed: &str, follow
     assert_eq!(started.parameters.stdin_payload.as_deref(), Some("do it"));
     assert!(started.parameters.event_parser.is_some());
 
-    let request = follow_up(
-        context(label, variant, Path::new("/w")),
-        resumed,
-        "and that",
-    );
+    let request = resume(label, variant, resumed, "and that");
     let resumed_launch = launch(&registry, &request).unwrap();
     assert_eq!(resumed_launch.argv, fill(follow_up_argv, resumed));
     assert_eq!(
@@ -50,12 +46,12 @@ fn check(label: &str, variant: Option<&str>, new: &[&str], resumed: &str, follow
     );
     assert!(
         resumed_launch.parameters.session_id_resolver.is_some(),
-        "the id that comes back is compared"
+        "the service compares the id in the answer"
     );
 }
 
 #[test]
-fn claude_code_takes_the_minted_id_and_resumes_by_it() {
+fn claude_code_accepts_the_minted_id_and_resumes_by_it() {
     let fixed = ["npx", "-y", "@anthropic-ai/claude-code@latest", "-p"];
     for (variant, permissions) in [
         (None, "--dangerously-skip-permissions"),
@@ -74,7 +70,7 @@ fn claude_code_takes_the_minted_id_and_resumes_by_it() {
 }
 
 #[test]
-fn codex_reads_its_id_and_resumes_after_the_options() {
+fn codex_prints_its_id_and_resumes_after_the_options() {
     let fixed = [
         "npx",
         "-y",
@@ -94,7 +90,7 @@ fn codex_reads_its_id_and_resumes_after_the_options() {
 }
 
 #[test]
-fn gemini_takes_the_minted_id_and_resumes_by_it() {
+fn gemini_accepts_the_minted_id_and_resumes_by_it() {
     let fixed = [
         "npx",
         "-y",
@@ -119,7 +115,7 @@ fn gemini_takes_the_minted_id_and_resumes_by_it() {
 }
 
 #[test]
-fn opencode_reads_its_id_and_resumes_by_it() {
+fn opencode_prints_its_id_and_resumes_by_it() {
     let fixed = [
         "npx",
         "-y",
@@ -139,7 +135,7 @@ fn opencode_reads_its_id_and_resumes_by_it() {
 }
 
 #[test]
-fn cursor_reads_its_id_and_resumes_by_it() {
+fn cursor_prints_its_id_and_resumes_by_it() {
     let fixed = [
         "cursor-agent",
         "-p",
@@ -156,7 +152,7 @@ fn cursor_reads_its_id_and_resumes_by_it() {
 }
 
 #[test]
-fn ids_are_minted_where_the_agent_takes_one_and_read_where_it_does_not() {
+fn ids_are_minted_only_for_agents_that_accept_one() {
     let registry = registry_with("/nowhere", Launcher::Auto);
     for (label, minted) in [
         ("claude-code", true),
@@ -165,7 +161,7 @@ fn ids_are_minted_where_the_agent_takes_one_and_read_where_it_does_not() {
         ("opencode", false),
         ("cursor", false),
     ] {
-        let request = new_chat(context(label, None, Path::new("/w")), "x");
+        let request = chat(label, None, "x");
         let parameters = launch(&registry, &request).unwrap().parameters;
         assert_eq!(parameters.session_id_resolver.is_none(), minted, "{label}");
         assert!(parameters.session_id_lookup.is_none(), "{label}");
@@ -173,7 +169,7 @@ fn ids_are_minted_where_the_agent_takes_one_and_read_where_it_does_not() {
 }
 
 #[test]
-fn stdout_tells_the_id_of_codex_and_opencode() {
+fn the_id_of_codex_and_opencode_is_read_from_stdout() {
     let registry = registry_with("/nowhere", Launcher::Auto);
     for (label, file, id) in [
         (
@@ -187,7 +183,7 @@ fn stdout_tells_the_id_of_codex_and_opencode() {
             "ses_e1e494dcdffeBHuSVvDMkaEw9e",
         ),
     ] {
-        let request = new_chat(context(label, None, Path::new("/w")), "x");
+        let request = chat(label, None, "x");
         let mut parameters = launch(&registry, &request).unwrap().parameters;
         let resolver = parameters.session_id_resolver.as_mut().unwrap();
         assert_eq!(resolver.handle_line("a notice"), None);
@@ -197,9 +193,9 @@ fn stdout_tells_the_id_of_codex_and_opencode() {
 }
 
 #[test]
-fn an_id_the_agent_would_misread_is_refused() {
+fn an_id_that_the_agent_would_misread_is_refused() {
     let registry = registry_with("/nowhere", Launcher::Auto);
-    // Gemini takes a number for an index, codex a name for a new thread.
+    // Gemini reads a number as an index; codex starts a new thread for a name.
     for (label, id) in [
         ("gemini", "5"),
         ("gemini", "latest"),
@@ -207,7 +203,7 @@ fn an_id_the_agent_would_misread_is_refused() {
         ("claude-code", "ses_4f"),
         ("opencode", UUID),
     ] {
-        let request = follow_up(context(label, None, Path::new("/w")), id, "x");
+        let request = resume(label, None, id, "x");
         let Err(error) = launch(&registry, &request) else {
             panic!("{label} resumed {id}");
         };
@@ -217,7 +213,7 @@ fn an_id_the_agent_would_misread_is_refused() {
 }
 
 #[test]
-fn a_native_binary_on_path_takes_the_place_of_npx() {
+fn a_native_binary_on_path_replaces_npx() {
     let bin = tempfile::tempdir().unwrap();
     for name in ["claude", "codex"] {
         let path = bin.path().join(name);
@@ -227,23 +223,23 @@ fn a_native_binary_on_path_takes_the_place_of_npx() {
     }
     let registry = registry_with(bin.path().to_str().unwrap(), Launcher::Auto);
     let argv = |label| {
-        let request = new_chat(context(label, None, Path::new("/w")), "x");
+        let request = chat(label, None, "x");
         launch(&registry, &request).unwrap().argv
     };
     assert_eq!(argv("claude-code")[..2], ["claude", "-p"]);
-    // Not executable, so not the agent.
+    // The file is not executable.
     assert_eq!(argv("codex")[..2], ["npx", "-y"]);
-    // The definition is served as it is.
+    // `get_command` returns the definition.
     let command = registry.get_command("claude-code", None).unwrap();
     assert_eq!(command.binary, "npx");
     assert_eq!(command.args[1], "@anthropic-ai/claude-code@latest");
 }
 
 #[test]
-fn the_embedder_pins_the_native_binary_or_a_version() {
+fn a_launcher_pins_the_native_binary_or_a_version() {
     let argv = |launcher| {
         let registry = registry_with("/nowhere", launcher);
-        let request = new_chat(context("codex", None, Path::new("/w")), "x");
+        let request = chat("codex", None, "x");
         launch(&registry, &request).unwrap().argv
     };
     assert_eq!(argv(Launcher::Native)[..2], ["codex", "exec"]);
@@ -260,7 +256,7 @@ fn the_embedder_pins_the_native_binary_or_a_version() {
     registry
         .register(builtin::cursor().with_launcher(Launcher::Npx))
         .unwrap();
-    let request = new_chat(context("cursor", None, Path::new("/w")), "x");
+    let request = chat("cursor", None, "x");
     let Err(error) = launch(&registry, &request) else {
         panic!("npx would run an unrelated package");
     };
@@ -268,9 +264,9 @@ fn the_embedder_pins_the_native_binary_or_a_version() {
 }
 
 #[test]
-fn claude_does_not_see_that_it_runs_inside_of_itself() {
+fn claude_does_not_inherit_claudecode() {
     let registry = registry_with("/nowhere", Launcher::Auto);
-    let request = new_chat(context("claude-code", None, Path::new("/w")), "x");
+    let request = chat("claude-code", None, "x");
     let parameters = launch(&registry, &request).unwrap().parameters;
     assert!(!parameters.env_policy.passes("CLAUDECODE"));
     assert!(parameters.env_policy.passes("ANTHROPIC_API_KEY"));
@@ -279,21 +275,21 @@ fn claude_does_not_see_that_it_runs_inside_of_itself() {
 }
 
 #[test]
-fn gemini_does_not_start_itself_again() {
+fn gemini_does_not_relaunch_itself() {
     let registry = registry_with("/nowhere", Launcher::Auto);
-    let request = new_chat(context("gemini", Some("flash"), Path::new("/w")), "x");
+    let request = chat("gemini", Some("flash"), "x");
     let launched = launch(&registry, &request).unwrap();
     assert_eq!(launched.env["GEMINI_CLI_NO_RELAUNCH"], "true");
 }
 
 #[test]
-fn the_embedders_policy_adds_to_the_agents_own() {
+fn the_policy_of_a_definition_adds_to_the_agents_own() {
     let with = |policy| {
         let registry = ProfileRegistry::new();
         let mut definition: ProfileDefinition = builtin::claude_code();
         definition.env_policy = Some(policy);
         registry.register(definition).unwrap();
-        let request = new_chat(context("claude-code", None, Path::new("/w")), "x");
+        let request = chat("claude-code", None, "x");
         launch(&registry, &request).unwrap().parameters.env_policy
     };
     let without_keys = with(EnvPolicy::AllExcept(vec!["OPENAI_*".into()]));
@@ -306,7 +302,7 @@ fn the_embedders_policy_adds_to_the_agents_own() {
 }
 
 #[test]
-fn leaving_variables_out_does_not_widen_a_list_of_the_agents_own() {
+fn an_exclusion_does_not_widen_the_agents_own_list() {
     let registry = ProfileRegistry::empty();
     let mut definition = ProfileDefinition::new("a", CommandConfig::new("agent", ["x"]))
         .with_builder(|command, _| {
@@ -316,7 +312,7 @@ fn leaving_variables_out_does_not_widen_a_list_of_the_agents_own() {
         });
     definition.env_policy = Some(EnvPolicy::AllExcept(vec!["KEY".into()]));
     registry.register(definition).unwrap();
-    let request = new_chat(context("a", None, Path::new("/w")), "x");
+    let request = chat("a", None, "x");
     let policy = launch(&registry, &request).unwrap().parameters.env_policy;
     assert!(policy.passes("HOME") && !policy.passes("KEY") && !policy.passes("PATH"));
 }

@@ -1,4 +1,4 @@
-//! The parsers against output of real agents.
+//! The parsers, on recorded output of real agents.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -40,7 +40,7 @@ fn events_of(file: &str) -> Vec<Vec<AgentEvent>> {
     text.lines().map(|line| parser.parse_line(line)).collect()
 }
 
-/// One line of golden data a line of output. `UPDATE_GOLDEN=1` writes it anew, for review.
+/// Golden data: one line of events per line of output. `UPDATE_GOLDEN=1` rewrites it, for review.
 #[test]
 fn every_transcript_gives_the_golden_events() {
     let names = transcripts();
@@ -60,7 +60,7 @@ fn every_transcript_gives_the_golden_events() {
     }
 }
 
-/// The last digit of a float depends on how serde_json was built.
+/// The last digit of a float depends on the features of serde_json.
 fn round_cost(event: &mut AgentEvent) {
     if let AgentEvent::Usage(usage) = event {
         usage.cost_usd = usage.cost_usd.map(|cost| (cost * 1e6).round() / 1e6);
@@ -75,7 +75,7 @@ fn every_run_starts_once_and_finishes_once() {
             .iter()
             .filter(|event| matches!(event, AgentEvent::SessionStarted { .. }))
             .count();
-        // Claude refuses an unknown session without an init event.
+        // Claude prints no init event for an unknown session.
         assert_eq!(
             started,
             usize::from(name != "claude-err-resume.jsonl"),
@@ -122,7 +122,7 @@ fn every_tool_call_has_its_result() {
 }
 
 #[test]
-fn what_is_no_event_of_the_agent_stays_raw() {
+fn unknown_lines_give_no_events() {
     for format in [
         EventFormat::Claude,
         EventFormat::Codex,
@@ -154,9 +154,9 @@ fn what_is_no_event_of_the_agent_stays_raw() {
     }
 }
 
-/// Tomorrow's agent may print anything where a text stands today.
+/// A later version of an agent may change the type of any field.
 #[test]
-fn no_field_of_another_type_upsets_a_parser() {
+fn a_field_of_another_type_does_not_panic_a_parser() {
     let mut tried = 0;
     for name in transcripts() {
         let text = fs::read_to_string(data("transcripts").join(&name)).unwrap();
@@ -193,7 +193,7 @@ fn collect_paths(value: &Value, path: String, paths: &mut Vec<String>) {
             }
         }
         Value::Array(values) => {
-            // The others are of the same kind.
+            // The other elements have the same shape.
             if let Some(first) = values.first() {
                 collect_paths(first, format!("{path}/0"), paths);
             }
@@ -214,7 +214,7 @@ fn check(format: EventFormat, lines: &[&str], expected: Value) {
 }
 
 #[test]
-fn claude_thoughts_and_failed_tools() {
+fn claude_reports_thoughts_and_failed_tools() {
     check(
         EventFormat::Claude,
         &[
@@ -232,7 +232,7 @@ fn claude_thoughts_and_failed_tools() {
 }
 
 #[test]
-fn claude_counts_cached_tokens_apart_and_qwen_does_not() {
+fn claude_input_tokens_exclude_cached_ones_and_qwens_include_them() {
     check(
         EventFormat::Claude,
         &[
@@ -249,7 +249,7 @@ fn claude_counts_cached_tokens_apart_and_qwen_does_not() {
 }
 
 #[test]
-fn codex_tools_are_one_call_and_one_result() {
+fn a_codex_tool_gives_one_call_and_one_result() {
     check(
         EventFormat::Codex,
         &[
@@ -277,7 +277,7 @@ fn codex_tools_are_one_call_and_one_result() {
 }
 
 #[test]
-fn gemini_failed_tools_and_warnings() {
+fn gemini_reports_failed_tools_and_warnings() {
     check(
         EventFormat::Gemini,
         &[
@@ -294,7 +294,7 @@ fn gemini_failed_tools_and_warnings() {
 }
 
 #[test]
-fn opencode_ends_with_the_step_that_calls_no_tool() {
+fn opencode_finishes_with_the_step_that_calls_no_tool() {
     let step = |reason: &str| {
         format!(
             r#"{{"type":"step_finish","part":{{"reason":"{reason}","tokens":{{"input":1,"output":2,"reasoning":3,"cache":{{"read":40,"write":500}}}},"cost":0.5}}}}"#
@@ -324,9 +324,9 @@ fn opencode_ends_with_the_step_that_calls_no_tool() {
     );
 }
 
-/// The shapes are those of Cursor's documentation.
+/// The lines follow Cursor's documentation.
 #[test]
-fn cursor_names_a_tool_by_the_key_of_its_call() {
+fn a_cursor_tool_is_named_by_the_key_of_its_call() {
     check(
         EventFormat::Cursor,
         &[

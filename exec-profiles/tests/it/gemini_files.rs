@@ -1,4 +1,4 @@
-//! The session files of Gemini, in the places where its versions put them.
+//! Gemini's session files, in the folders of its different versions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use exec_core::{SessionIdLookup, SessionResolutionContext};
 use exec_profiles::{ProfileRegistry, builtin};
 
-use crate::request::{UUID, context, follow_up, launch, new_chat};
+use crate::request::{UUID, context, launch, new_chat, resume};
 
 const OTHER: &str = "11111111-2222-4333-8444-555555555555";
 
@@ -28,7 +28,7 @@ impl Fixture {
         fs::canonicalize(self.workspace.path()).unwrap()
     }
 
-    /// The folder of today: a slug that an index names.
+    /// The current layout: an index names the folder.
     fn slug_folder(&self) -> PathBuf {
         let index =
             serde_json::json!({ "projects": { self.workspace().to_str().unwrap(): "my-project" } });
@@ -41,7 +41,7 @@ impl Fixture {
         self.folder("my-project")
     }
 
-    /// Older: the SHA-256 of the path, worked out by another program than ours.
+    /// The older layout: the SHA-256 of the path, here computed by coreutils.
     fn sha_folder(&self) -> PathBuf {
         let output = std::process::Command::new("sh")
             .args(["-c", "printf %s \"$1\" | sha256sum | cut -d' ' -f1", "sh"])
@@ -53,7 +53,7 @@ impl Fixture {
         self.folder(name.trim())
     }
 
-    /// Oldest: the specification's project id.
+    /// The specified layout: the project id.
     fn project_id_folder(&self) -> PathBuf {
         self.folder(&context("gemini", None, &self.workspace()).actual_project_id)
     }
@@ -69,7 +69,7 @@ impl Fixture {
         folder
     }
 
-    /// What is there now is old.
+    /// Builds the lookup; all existing files are from before the launch.
     fn start(&self) -> (Box<dyn SessionIdLookup>, SessionResolutionContext) {
         self.start_with("HOME")
     }
@@ -79,7 +79,7 @@ impl Fixture {
         let mut definition = builtin::gemini_without_session_id_option();
         let home = self.home.path().to_str().unwrap().to_owned();
         let env = &mut definition.command.env;
-        // As if it were not set, whatever the host has.
+        // An empty value counts as not set and hides a value of the host.
         env.insert("GEMINI_CLI_HOME".into(), String::new());
         env.insert(variable.into(), home.clone());
         registry.register(definition).unwrap();
@@ -130,7 +130,7 @@ fn all_three_layouts_are_found() {
         let fixture = Fixture::new();
         let (mut lookup, resolution) = fixture.start();
         assert_eq!(lookup.last_look(&resolution), None);
-        // The folder, and the index that names it, may come only after the start.
+        // The agent may create the folder and the index after its start.
         write(&folder(&fixture), name, UUID);
         assert_eq!(
             lookup.last_look(&resolution).as_deref(),
@@ -141,7 +141,7 @@ fn all_three_layouts_are_found() {
 }
 
 #[test]
-fn geminis_own_variable_for_its_home_comes_first() {
+fn gemini_cli_home_takes_precedence_over_home() {
     let fixture = Fixture::new();
     let (mut lookup, resolution) = fixture.start_with("GEMINI_CLI_HOME");
     write_lines(&fixture.slug_folder(), "session-a.jsonl", UUID);
@@ -149,7 +149,7 @@ fn geminis_own_variable_for_its_home_comes_first() {
 }
 
 #[test]
-fn a_file_that_was_there_before_is_not_ours_even_if_it_is_written_now() {
+fn a_file_from_before_the_launch_is_ignored_even_if_it_is_written_again() {
     let fixture = Fixture::new();
     let folder = fixture.slug_folder();
     write_lines(&folder, "session-a.jsonl", OTHER);
@@ -162,7 +162,7 @@ fn a_file_that_was_there_before_is_not_ours_even_if_it_is_written_now() {
 }
 
 #[test]
-fn other_projects_and_other_files_do_not_count() {
+fn files_of_other_projects_and_other_names_are_ignored() {
     let fixture = Fixture::new();
     let folder = fixture.slug_folder();
     let (mut lookup, resolution) = fixture.start();
@@ -174,7 +174,7 @@ fn other_projects_and_other_files_do_not_count() {
 }
 
 #[test]
-fn an_agent_with_another_home_is_not_guessed_at() {
+fn no_id_is_guessed_for_an_agent_with_another_home() {
     let fixture = Fixture::new();
     let elsewhere = Fixture::new();
     let (mut lookup, mut resolution) = fixture.start();
@@ -185,7 +185,7 @@ fn an_agent_with_another_home_is_not_guessed_at() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_folder_is_looked_at_until_the_file_comes() {
+async fn the_folder_is_scanned_until_the_file_appears() {
     let fixture = Fixture::new();
     let folder = fixture.slug_folder();
     let (mut lookup, resolution) = fixture.start();
@@ -194,17 +194,17 @@ async fn the_folder_is_looked_at_until_the_file_comes() {
     assert!(!found.is_finished());
     write_lines(&folder, "session-a.jsonl", UUID);
     let found = tokio::time::timeout(Duration::from_secs(30), found).await;
-    let found = found.expect("it is found").unwrap();
+    let found = found.expect("the file is found").unwrap();
     assert_eq!(found.as_deref(), Some(UUID));
 }
 
 #[test]
-fn a_follow_up_watches_nothing() {
+fn a_follow_up_scans_no_folder() {
     let registry = ProfileRegistry::new();
     registry
         .register(builtin::gemini_without_session_id_option())
         .unwrap();
-    let request = follow_up(context("gemini", None, Path::new("/w")), UUID, "x");
+    let request = resume("gemini", None, UUID, "x");
     let parameters = launch(&registry, &request).unwrap().parameters;
     assert!(parameters.session_id_lookup.is_none());
     assert!(parameters.args.contains(&format!("--resume={UUID}")));

@@ -1,4 +1,4 @@
-//! Public behaviour, one file each.
+//! Tests of the public behaviour, one file per topic.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests may panic")]
 
 mod builtin;
@@ -9,3 +9,4 @@ mod request;
 mod service;
 mod user_file;
 mod user_profiles;
+mod worker;

@@ -1,16 +1,15 @@
-//! The registry as the specification has it, and while it changes.
+//! The specified behaviour of the registry, and concurrent changes.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use exec_core::{CommandConfig, ProcessParameters, ProfileSource};
 use exec_profiles::{Error, ProfileDefinition, ProfileRegistry, profile_definitions};
 
-use crate::request::{context, find, launch, new_chat};
+use crate::request::{chat, find, launch};
 
 #[test]
-fn built_in_profiles_and_their_variants_are_there() {
+fn built_in_profiles_and_variants_are_registered() {
     let registry = ProfileRegistry::new();
     assert_eq!(
         registry.labels(),
@@ -28,13 +27,13 @@ fn built_in_profiles_and_their_variants_are_there() {
 }
 
 #[test]
-fn get_variant_answers_only_for_a_variant_that_is_there() {
+fn get_variant_returns_only_existing_variants() {
     let registry = ProfileRegistry::new();
     let plan = registry.get_variant("claude-code", Some("plan")).unwrap();
     assert_eq!(plan.label, "plan");
     assert!(registry.get_variant("claude-code", None).is_none());
     assert!(registry.get_variant("claude-code", Some("Plan")).is_none());
-    assert!(registry.get_variant("nobody", Some("plan")).is_none());
+    assert!(registry.get_variant("unknown", Some("plan")).is_none());
 }
 
 #[test]
@@ -47,8 +46,8 @@ fn get_command_falls_back_to_the_profiles_command_as_specified() {
         registry.get_command("claude-code", Some("plam")),
         Some(default)
     );
-    assert!(registry.get_command("nobody", None).is_none());
-    // The service asks for the variants first, and so refuses `plam`.
+    assert!(registry.get_command("unknown", None).is_none());
+    // The service checks the variants first, so it refuses `plam`.
     assert!(
         !find(&registry, "claude-code")
             .variant_labels()
@@ -69,7 +68,7 @@ fn a_blank_binary_is_no_command() {
             .unwrap();
         assert!(registry.get_profile("none").unwrap().command.is_none());
         assert!(registry.get_command("none", None).is_none());
-        // A variant without a command does not get the more permissive one of the profile.
+        // The profile's own command may have more permissions than the variant.
         registry
             .register(
                 ProfileDefinition::new("half", permissive.clone())
@@ -90,7 +89,7 @@ fn a_profile_without_a_builder_gets_its_arguments_and_the_prompt_on_stdin() {
     registry
         .register(ProfileDefinition::new("my-agent", command))
         .unwrap();
-    let request = new_chat(context("my-agent", None, Path::new("/w")), "hello");
+    let request = chat("my-agent", None, "hello");
     let launched = launch(&registry, &request).unwrap();
     assert_eq!(launched.argv, ["my-agent-cli", "--mode", "code"]);
     assert_eq!(launched.env["MY_MODEL"], "v1");
@@ -104,7 +103,7 @@ fn a_builder_in_code_gets_the_command_and_the_request() {
     let definition = ProfileDefinition::new("a", CommandConfig::new("agent", ["-x"])).with_builder(
         |command, request| {
             if request.text.contains("no") {
-                return Err("not today".into());
+                return Err("refused".into());
             }
             Ok(ProcessParameters::new(
                 command.args.iter().cloned().chain([request.text.clone()]),
@@ -112,18 +111,13 @@ fn a_builder_in_code_gets_the_command_and_the_request() {
         },
     );
     registry.register(definition).unwrap();
-    let launched = |text| {
-        launch(
-            &registry,
-            &new_chat(context("a", None, Path::new("/w")), text),
-        )
-    };
+    let launched = |text| launch(&registry, &chat("a", None, text));
     assert_eq!(launched("yes").unwrap().argv, ["agent", "-x", "yes"]);
-    assert_eq!(launched("no").err().unwrap().to_string(), "not today");
+    assert_eq!(launched("no").err().unwrap().to_string(), "refused");
 }
 
 #[test]
-fn labels_that_cannot_be_used_are_refused_and_change_nothing() {
+fn invalid_labels_are_refused_and_change_nothing() {
     let registry = ProfileRegistry::new();
     let command = CommandConfig::new("agent", ["x"]);
     for label in ["", "a b", "a\n"] {
@@ -144,7 +138,7 @@ fn labels_that_cannot_be_used_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn a_replaced_profile_serves_the_next_launch_and_leaves_the_others_alone() {
+fn a_replaced_profile_applies_to_later_launches_only() {
     let registry = ProfileRegistry::empty();
     let define = |version: &str| {
         ProfileDefinition::new("a", CommandConfig::new("agent", [version]))
@@ -152,9 +146,9 @@ fn a_replaced_profile_serves_the_next_launch_and_leaves_the_others_alone() {
     };
     registry.register(define("1")).unwrap();
     let handle = registry.clone();
-    let under_way = find(&registry, "a");
+    let in_progress = find(&registry, "a");
     handle.register(define("2")).unwrap();
-    assert_eq!(under_way.command(None).unwrap().args, ["1"]);
+    assert_eq!(in_progress.command(None).unwrap().args, ["1"]);
     assert_eq!(registry.get_command("a", None).unwrap().args, ["2"]);
     assert_eq!(
         registry.get_command("a", Some("v")).unwrap().args,
@@ -162,9 +156,9 @@ fn a_replaced_profile_serves_the_next_launch_and_leaves_the_others_alone() {
     );
 }
 
-/// Breaks if a change is visible in parts: a profile and its variant always belong together.
+/// Fails if a change becomes visible in parts: both commands always have the same version.
 #[test]
-fn readers_see_all_of_a_change_or_nothing_of_it() {
+fn a_reader_never_sees_part_of_a_change() {
     let registry = ProfileRegistry::empty();
     let define = |version: u32| {
         let version = version.to_string();

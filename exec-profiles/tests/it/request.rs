@@ -1,4 +1,4 @@
-//! Requests and what profiles make of them.
+//! Requests, and the command lines that profiles build from them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use exec_core::{
     CommandConfig, ExecutionContext, FollowUpRequest, LaunchRequest, NewChatRequest,
-    ProcessParameters, Profile, ProfileSource,
+    ProcessParameters, Profile, ProfileSource, SessionId,
 };
 use exec_profiles::ProfileRegistry;
 
@@ -18,14 +18,20 @@ pub(crate) fn context(profile: &str, variant: Option<&str>, workspace: &Path) ->
     context
 }
 
-pub(crate) fn new_chat(context: ExecutionContext, prompt: &str) -> LaunchRequest {
-    let prompt = prompt.to_owned();
-    LaunchRequest::try_from(NewChatRequest { context, prompt }).unwrap()
+/// A new chat in a workspace that does not exist: the profile does not look at it.
+pub(crate) fn chat(profile: &str, variant: Option<&str>, prompt: &str) -> LaunchRequest {
+    new_chat(context(profile, variant, Path::new("/w")), prompt)
 }
 
-pub(crate) fn follow_up(context: ExecutionContext, agent_id: &str, message: &str) -> LaunchRequest {
-    let session_id =
-        exec_core::SessionId::new(&context.executor_type, &context.actual_project_id, agent_id);
+/// A follow-up in the same workspace.
+pub(crate) fn resume(
+    profile: &str,
+    variant: Option<&str>,
+    agent_id: &str,
+    message: &str,
+) -> LaunchRequest {
+    let context = context(profile, variant, Path::new("/w"));
+    let session_id = SessionId::new(&context.executor_type, &context.actual_project_id, agent_id);
     LaunchRequest::try_from(FollowUpRequest {
         session_id: session_id.unwrap(),
         context,
@@ -34,14 +40,19 @@ pub(crate) fn follow_up(context: ExecutionContext, agent_id: &str, message: &str
     .unwrap()
 }
 
-/// What the service would start.
+pub(crate) fn new_chat(context: ExecutionContext, prompt: &str) -> LaunchRequest {
+    let prompt = prompt.to_owned();
+    LaunchRequest::try_from(NewChatRequest { context, prompt }).unwrap()
+}
+
+/// The process that the service would start.
 pub(crate) struct Launch {
     pub(crate) argv: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) parameters: ProcessParameters,
 }
 
-/// Goes the service's way from request to command line.
+/// Builds the command line as the service does.
 pub(crate) fn launch(
     registry: &ProfileRegistry,
     request: &LaunchRequest,
@@ -68,10 +79,10 @@ pub(crate) fn launch(
 }
 
 pub(crate) fn find(registry: &ProfileRegistry, label: &str) -> Arc<dyn Profile> {
-    registry.find_profile(label).expect("the profile is there")
+    registry.find_profile(label).expect("the profile exists")
 }
 
-/// The error and its causes in one line.
+/// The error with its causes, in one line.
 pub(crate) fn message(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! Profiles at work: an execution service starts a scripted agent by them.
+//! Profiles used by an execution service, which starts a scripted agent.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,18 +15,19 @@ use exec_core::{
 use exec_profiles::{ProfileRegistry, builtin};
 
 use crate::request::{context, message, new_chat};
+use crate::user_file::{private_folder, write_private};
 
-/// Generous: the machine may be busy.
+/// Long, because the machine may be busy.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A host with folders of its own and the scripted agent under every agent's name.
+/// A service with its own folders, and the scripted agent under the name of every agent.
 struct Host {
     folder: tempfile::TempDir,
     registry: ProfileRegistry,
     service: ExecutionService,
 }
 
-/// The entry of the user's file that makes a built-in profile start the scripted agent.
+/// The built-in profiles, each changed to find the scripted agent on its `PATH`.
 const AGENTS: [&str; 5] = ["claude-code", "codex", "cursor", "gemini", "opencode"];
 
 impl Host {
@@ -34,9 +35,9 @@ impl Host {
         Self::with("")
     }
 
-    /// `extra` is added to the user's file, with `{path}` for the variables that the agent needs.
+    /// Adds `extra` to the user file; `{env}` stands for the variables that the agent needs.
     fn with(extra: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = private_folder();
         let below = |name: &str| {
             let path = folder.path().join(name);
             fs::create_dir(&path).unwrap();
@@ -55,7 +56,7 @@ impl Host {
             "opencode",
             "qwen",
         ] {
-            // A copy would be busy while another test's fork still has it open for writing.
+            // Not a copy: a fork in another test could still have it open for writing (ETXTBSY).
             symlink(&script, bin.join(name)).unwrap();
         }
         let env = format!(
@@ -73,14 +74,14 @@ impl Host {
         }
         file.push_str(&extra.replace("{env}", &env));
         let path = folder.path().join("profiles.toml");
-        fs::write(&path, file).unwrap();
+        write_private(&path, &file);
         let registry = ProfileRegistry::new();
         let report = registry.load_user_file(&path).unwrap();
         let errors = report.errors.iter().filter(|error| error.entry != "bad");
         assert_eq!(errors.count(), 0, "{report:?}");
         let service = ExecutionService::builder(registry.clone())
             .state_dir(folder.path().join("state"))
-            .build()
+            .open()
             .unwrap();
         Self {
             folder,
@@ -126,7 +127,7 @@ impl Host {
     }
 }
 
-/// What an execution said, to its end.
+/// The lines, the agent events and the other events of an execution, until its end.
 async fn output(execution: &Execution) -> (Vec<String>, Vec<AgentEvent>, Vec<EventKind>) {
     let (mut lines, mut events, mut others) = (Vec::new(), Vec::new(), Vec::new());
     let mut stream = execution.events();
@@ -141,7 +142,9 @@ async fn output(execution: &Execution) -> (Vec<String>, Vec<AgentEvent>, Vec<Eve
             }
         }
     };
-    tokio::time::timeout(DEADLINE, read).await.expect("it ends");
+    tokio::time::timeout(DEADLINE, read)
+        .await
+        .expect("the execution ends");
     (lines, events, others)
 }
 
@@ -160,7 +163,7 @@ fn mismatch(events: &[EventKind]) -> bool {
     events.iter().any(is)
 }
 
-/// A new chat and a follow-up that the agent remembers.
+/// Runs a new chat and a follow-up in which the agent remembers the first prompt.
 async fn converse(host: &Host, label: &str) {
     let first = host.launch(label, "one").await;
     let (_, events, _) = output(&first).await;
@@ -197,7 +200,7 @@ async fn every_built_in_agent_remembers_a_follow_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_native_binary_was_started_and_the_specifications_variables_are_set() {
+async fn the_native_binary_is_started_with_the_specified_variables() {
     let host = Host::new();
     let execution = host.launch("claude-code", "hi").await;
     output(&execution).await;
@@ -219,7 +222,7 @@ async fn the_native_binary_was_started_and_the_specifications_variables_are_set(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_profile_of_the_users_own_runs_like_a_built_in_one() {
+async fn an_agent_of_the_user_file_runs_like_a_built_in_one() {
     let host = Host::with(
         "[profiles.qwen]\nbinary = 'qwen'\nargs = ['--session-id={session_id}']\n\
          follow_up_args = ['--resume={session_id}']\nevents = 'claude'\nenv = { {env} }\n\
@@ -243,7 +246,7 @@ async fn ids_and_events_work_under_a_wrapper() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stop_ends_the_agent_and_its_tools_also_under_a_wrapper() {
+async fn stop_kills_the_agent_and_its_tools_even_under_a_wrapper() {
     let host = Host::with("[profiles.codex]\nwrapper = ['nice', '-n', '5']\nenv = { {env} }\n");
     for label in ["claude-code", "gemini", "codex"] {
         let execution = host.launch(label, "[[TOOL]]").await;
@@ -267,7 +270,7 @@ async fn stop_ends_the_agent_and_its_tools_also_under_a_wrapper() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_session_file_tells_the_id_and_launches_side_by_side_get_their_own() {
+async fn concurrent_launches_each_find_their_own_session_file() {
     let host = Host::with("[profiles.gemini]\nenv = { AGENT_SILENT = '1', {env} }\n");
     host.registry
         .register(builtin::gemini_without_session_id_option())
@@ -282,13 +285,13 @@ async fn the_session_file_tells_the_id_and_launches_side_by_side_get_their_own()
     let (one, two, three) = tokio::join!(start("one"), start("two"), start("three"));
     for (result, prompt) in [(one, "one|"), (two, "two|"), (three, "three|")] {
         let session_id = result.unwrap().session_id;
-        let said = fs::read_to_string(host.agent_file(session_id.agent_id())).unwrap();
-        assert_eq!(said, prompt);
+        let recorded = fs::read_to_string(host.agent_file(session_id.agent_id())).unwrap();
+        assert_eq!(recorded, prompt);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_from_another_session_is_noticed() {
+async fn an_answer_from_another_session_is_reported() {
     let host = Host::new();
     let first = host.launch("codex", "one").await;
     output(&first).await;
@@ -299,7 +302,7 @@ async fn an_answer_from_another_session_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_that_are_no_events_arrive_raw() {
+async fn unknown_lines_are_delivered_unparsed() {
     let host = Host::new();
     for label in AGENTS {
         let execution = host.launch(label, "[[NOISE]]").await;
@@ -314,7 +317,7 @@ async fn lines_that_are_no_events_arrive_raw() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_agent_sees_only_the_variables_that_are_passed_on() {
+async fn the_agent_inherits_only_the_listed_variables() {
     let host = Host::with("[profiles.codex]\npass_env = ['CARGO_PKG_NAME']\nenv = { {env} }\n");
     output(&host.launch("codex", "x").await).await;
     let env = host.env();
@@ -330,7 +333,7 @@ async fn the_agent_sees_only_the_variables_that_are_passed_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn checks_come_in_the_specifications_order() {
+async fn launch_checks_follow_the_specified_order() {
     let host = Host::with("[profiles.blank]\nbinary = ' '\n");
     let missing = host.folder.path().join("nowhere");
     let workspace = host.workspace();
@@ -340,12 +343,12 @@ async fn checks_come_in_the_specifications_order() {
         message(&error)
     };
     assert_eq!(
-        refused("nobody", Some("x"), &missing, "").await,
+        refused("unknown", Some("x"), &missing, "").await,
         format!("Workspace path does not exist: {}", missing.display())
     );
     assert_eq!(
-        refused("nobody", Some("x"), &workspace, "").await,
-        "Profile config not found for nobody"
+        refused("unknown", Some("x"), &workspace, "").await,
+        "Profile config not found for unknown"
     );
     let unknown = refused("claude-code", Some("plam"), &workspace, "").await;
     assert!(
@@ -365,7 +368,7 @@ async fn checks_come_in_the_specifications_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_is_not_the_agents_own_is_refused_with_the_reason() {
+async fn a_session_id_of_another_form_is_refused_with_the_reason() {
     let host = Host::new();
     let context = context("gemini", None, &host.workspace());
     let session_id =
@@ -381,7 +384,7 @@ async fn a_session_that_is_not_the_agents_own_is_refused_with_the_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_profile_that_changes_serves_the_next_launch() {
+async fn a_saved_change_applies_to_the_next_launch() {
     let host = Host::new();
     output(&host.launch("codex", "x").await).await;
     assert!(!host.argv().contains(&"--extra".to_owned()));
@@ -393,9 +396,9 @@ async fn a_profile_that_changes_serves_the_next_launch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_reaches_the_agent_and_no_log() {
+async fn a_secret_reaches_the_agent_but_no_log() {
     tracing::subscriber::set_global_default(Logged).unwrap();
-    // Set by cargo, and said nowhere else.
+    // Cargo sets this variable, and no other text contains its value.
     let secret = env!("CARGO_PKG_DESCRIPTION");
     let host = Host::with(
         "[profiles.codex]\nenv = { KEY = '${CARGO_PKG_DESCRIPTION}', {env} }\n\
@@ -404,13 +407,13 @@ async fn a_secret_reaches_the_agent_and_no_log() {
     output(&host.launch("codex", "x").await).await;
     assert_eq!(host.env()["KEY"], secret);
     let logged = LOGGED.lock().unwrap().clone();
-    assert!(logged.contains("left out a profile"), "{logged}");
+    assert!(logged.contains("skipped an invalid profile"), "{logged}");
     assert!(!logged.contains(secret), "{logged}");
 }
 
 static LOGGED: Mutex<String> = Mutex::new(String::new());
 
-/// Keeps everything that is logged, at every level.
+/// Records all log output, at every level.
 struct Logged;
 
 impl tracing::Subscriber for Logged {
@@ -443,7 +446,7 @@ impl tracing::field::Visit for Logged {
 }
 
 fn alive(pid: u32) -> bool {
-    // A zombie holds nothing but its number.
+    // A zombie has ended; only its parent has not waited for it.
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().starts_with(" Z"))
 }
@@ -451,7 +454,7 @@ fn alive(pid: u32) -> bool {
 async fn wait_until(mut reached: impl FnMut() -> bool) {
     let began = Instant::now();
     while !reached() {
-        assert!(began.elapsed() < DEADLINE, "it never happened");
+        assert!(began.elapsed() < DEADLINE, "the condition was never met");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -1,15 +1,14 @@
-//! The user's file: what it may look like, and how it is changed.
+//! The user file: its syntax, and how it is changed.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use exec_core::CommandConfig;
 use exec_profiles::{Error, ProfileDefinition, ProfileRegistry, UserProfile};
 
 use crate::request::message;
+use crate::worker::Worker;
 
 struct Fixture {
     folder: tempfile::TempDir,
@@ -18,7 +17,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         Self {
-            folder: tempfile::tempdir().unwrap(),
+            folder: private_folder(),
         }
     }
 
@@ -28,9 +27,23 @@ impl Fixture {
 
     fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
-        fs::write(&path, text).unwrap();
+        write_private(&path, text);
         path
     }
+}
+
+// The umask may allow the group to write, so both set the mode.
+
+pub(crate) fn private_folder() -> tempfile::TempDir {
+    tempfile::Builder::new()
+        .permissions(PermissionsExt::from_mode(0o700))
+        .tempdir()
+        .unwrap()
+}
+
+pub(crate) fn write_private(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
 }
 
 fn agent(binary: &str) -> UserProfile {
@@ -43,8 +56,12 @@ fn binary(registry: &ProfileRegistry, label: &str) -> Option<String> {
     Some(registry.get_command(label, None)?.binary)
 }
 
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
 #[test]
-fn toml_and_json_say_the_same() {
+fn toml_and_json_are_equivalent() {
     let fixture = Fixture::new();
     let toml = fixture.write(
         "p.toml",
@@ -71,7 +88,7 @@ fn toml_and_json_say_the_same() {
 }
 
 #[test]
-fn the_same_label_twice_is_an_error_in_both() {
+fn a_duplicate_label_is_an_error_in_both_formats() {
     let fixture = Fixture::new();
     let json = fixture.write(
         "p.json",
@@ -79,7 +96,7 @@ fn the_same_label_twice_is_an_error_in_both() {
     );
     let report = ProfileRegistry::new().load_user_file(&json).unwrap();
     assert_eq!(report.labels, ["b"]);
-    assert_eq!(report.errors[0].reason, "it is there twice");
+    assert_eq!(report.errors[0].reason, "the label occurs twice");
 
     let toml = fixture.write(
         "p.toml",
@@ -90,7 +107,7 @@ fn the_same_label_twice_is_an_error_in_both() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_as_a_whole_changes_nothing() {
+fn a_file_that_cannot_be_parsed_changes_nothing() {
     let fixture = Fixture::new();
     let path = fixture.write("p.toml", "[profiles.a]\nbinary = 'one'\n");
     let registry = ProfileRegistry::new();
@@ -108,11 +125,11 @@ fn a_file_that_cannot_be_read_as_a_whole_changes_nothing() {
         assert_eq!(binary(&registry, "a").as_deref(), Some("one"));
     }
     fs::write(&path, b"\xff\xfe").unwrap();
-    assert!(matches!(registry.reload(), Err(Error::File { .. })));
+    assert!(matches!(registry.reload(), Err(Error::Io { .. })));
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     let error = message(&registry.reload().unwrap_err());
-    assert!(error.starts_with("cannot read "), "{error}");
+    assert!(error.starts_with("refusing "), "{error}");
     assert_eq!(binary(&registry, "a").as_deref(), Some("one"));
 
     let error = registry.load_user_file(fixture.path("p.yaml")).unwrap_err();
@@ -120,7 +137,7 @@ fn a_file_that_cannot_be_read_as_a_whole_changes_nothing() {
 }
 
 #[test]
-fn reload_takes_what_the_file_now_says() {
+fn reload_applies_the_current_content_of_the_file() {
     let fixture = Fixture::new();
     let path = fixture.write(
         "p.toml",
@@ -135,14 +152,14 @@ fn reload_takes_what_the_file_now_says() {
     assert_eq!(
         binary(&registry, "a").as_deref(),
         Some("one"),
-        "not by itself"
+        "a change needs a reload"
     );
     registry.reload().unwrap();
     assert_eq!(binary(&registry, "a").as_deref(), Some("two"));
     assert_eq!(
         binary(&registry, "codex").as_deref(),
         Some("npx"),
-        "the built-in one is back"
+        "the built-in profile is restored"
     );
 
     fs::remove_file(&path).unwrap();
@@ -152,17 +169,17 @@ fn reload_takes_what_the_file_now_says() {
 }
 
 #[test]
-fn saved_profiles_are_there_for_the_next_one_who_loads() {
+fn saved_profiles_can_be_loaded_by_another_registry() {
     for name in ["sub/folder/p.toml", "sub/folder/p.json"] {
         let fixture = Fixture::new();
         let path = fixture.path(name);
         let registry = ProfileRegistry::new();
         let error = registry.save_user_profile("a", &agent("x")).unwrap_err();
         assert!(matches!(error, Error::NoUserFile));
-        // A first start: the file does not exist yet.
+        // On first use the file does not exist.
         assert!(registry.load_user_file(&path).unwrap().missing);
         assert!(registry.remove_user_profile("a").unwrap().missing);
-        assert!(!path.exists(), "nothing to remove, nothing to write");
+        assert!(!path.exists(), "removing a missing entry writes nothing");
 
         let mut profile = agent("x");
         profile.args = Some(vec!["--id={session_id}".into(), "quote \" and 日本".into()]);
@@ -193,7 +210,7 @@ fn saved_profiles_are_there_for_the_next_one_who_loads() {
 }
 
 #[test]
-fn saving_keeps_comments_order_bad_entries_and_what_others_saved() {
+fn a_save_keeps_comments_order_invalid_entries_and_concurrent_saves() {
     let fixture = Fixture::new();
     let text = "# mine\n[profiles.zed]\nbinary = 'z' # last letter\n\n[profiles.bad]\nargs = [1]\n";
     let path = fixture.write("p.toml", text);
@@ -209,7 +226,7 @@ fn saving_keeps_comments_order_bad_entries_and_what_others_saved() {
 }
 
 #[test]
-fn what_is_added_comes_after_the_comments_that_end_the_file() {
+fn a_new_entry_follows_the_comments_at_the_end_of_the_file() {
     let fixture = Fixture::new();
     for text in ["# mine\n", "[profiles.zed]\nbinary = 'z'\n# the end\n"] {
         let path = fixture.write("p.toml", text);
@@ -223,7 +240,7 @@ fn what_is_added_comes_after_the_comments_that_end_the_file() {
 }
 
 #[test]
-fn every_way_to_write_the_table_can_be_saved_into() {
+fn every_notation_of_the_table_can_be_extended() {
     let fixture = Fixture::new();
     for text in [
         "profiles = { a = { binary = 'x' } }\n",
@@ -245,7 +262,7 @@ fn every_way_to_write_the_table_can_be_saved_into() {
 }
 
 #[test]
-fn a_profile_that_is_not_valid_is_not_saved() {
+fn an_invalid_profile_is_not_saved() {
     let fixture = Fixture::new();
     let path = fixture.write("p.toml", "[profiles.a]\nbinary = 'x'\n");
     let registry = ProfileRegistry::new();
@@ -279,31 +296,33 @@ fn a_damaged_file_is_not_overwritten() {
 }
 
 #[test]
-fn a_save_replaces_the_file_behind_a_link_and_keeps_its_mode() {
+fn a_save_keeps_the_mode_and_leaves_only_the_lock_file() {
     let fixture = Fixture::new();
-    fs::create_dir(fixture.path("dotfiles")).unwrap();
-    let target = fixture.write("dotfiles/p.toml", "");
-    fs::set_permissions(&target, fs::Permissions::from_mode(0o640)).unwrap();
-    let link = fixture.path("p.toml");
-    symlink(&target, &link).unwrap();
+    let path = fixture.write("p.toml", "");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     let registry = ProfileRegistry::new();
-    registry.load_user_file(&link).unwrap();
+    registry.load_user_file(&path).unwrap();
     registry.save_user_profile("a", &agent("x")).unwrap();
-    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-    assert!(
-        fs::read_to_string(&target)
-            .unwrap()
-            .contains("[profiles.a]")
-    );
-    let mode = fs::metadata(&target).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o640);
-    // Nothing temporary stays behind.
-    assert_eq!(fs::read_dir(fixture.path("dotfiles")).unwrap().count(), 1);
+    assert!(fs::read_to_string(&path).unwrap().contains("[profiles.a]"));
+    assert_eq!(mode(&path), 0o640);
+    assert_eq!(mode(&fixture.path("p.toml.lock")), 0o600);
+    assert_eq!(fs::read_dir(fixture.folder.path()).unwrap().count(), 2);
 }
 
-/// Breaks if a save loses what another one wrote, or if a reader meets half a file.
 #[test]
-fn many_savers_lose_nothing_and_readers_see_whole_files() {
+fn created_files_and_folders_are_private() {
+    let fixture = Fixture::new();
+    let path = fixture.path("sub/p.toml");
+    let registry = ProfileRegistry::new();
+    registry.load_user_file(&path).unwrap();
+    registry.save_user_profile("a", &agent("x")).unwrap();
+    assert_eq!(mode(&path), 0o600);
+    assert_eq!(mode(&fixture.path("sub")), 0o700);
+}
+
+/// Fails if a save loses an entry of another saver, or if a reader sees part of a file.
+#[test]
+fn concurrent_saves_lose_nothing_and_readers_see_whole_files() {
     const SAVERS: usize = 4;
     const ROUNDS: usize = 10;
     let fixture = Fixture::new();
@@ -328,7 +347,7 @@ fn many_savers_lose_nothing_and_readers_see_whole_files() {
         while !savers.iter().all(|saver| saver.is_finished()) {
             let report = reader.load_user_file(&path).unwrap();
             assert!(report.errors.is_empty() && !report.missing, "{report:?}");
-            assert!(report.labels.len() >= seen, "a profile went away");
+            assert!(report.labels.len() >= seen, "a profile was lost");
             seen = report.labels.len();
         }
     });
@@ -337,7 +356,7 @@ fn many_savers_lose_nothing_and_readers_see_whole_files() {
 }
 
 #[test]
-fn a_profile_of_the_user_follows_its_base() {
+fn a_change_follows_its_base() {
     let fixture = Fixture::new();
     let path = fixture.write("p.toml", "[profiles.mine]\nbase = 'own'\n");
     let registry = ProfileRegistry::empty();
@@ -352,15 +371,9 @@ fn a_profile_of_the_user_follows_its_base() {
     assert_eq!(registry.labels(), ["mine", "own"]);
 }
 
-const SAVE_INTO: &str = "EXEC_PROFILES_TEST_SAVE_INTO";
-
-/// Not a test of its own: the process that the next one kills. It says what it has saved, and ends
-/// by itself when nobody listens any more.
-#[test]
-fn saver_that_gets_killed() {
-    let Some(path) = std::env::var_os(SAVE_INTO) else {
-        return;
-    };
+/// The part of a [`Worker`]: saves one profile after the other and prints the number of each.
+#[expect(clippy::print_stdout, reason = "the test reads the lines")]
+pub(crate) fn save_until_killed(path: &Path) {
     let registry = ProfileRegistry::empty();
     let first = registry.load_user_file(path).unwrap().labels.len();
     for number in first.. {
@@ -376,38 +389,17 @@ fn a_saver_killed_at_any_moment_leaves_a_whole_file_and_no_lock() {
     let path = fixture.path("p.toml");
     let mut saved = 0;
     for round in 0..10 {
-        let mut saver = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "user_file::saver_that_gets_killed",
-                "--nocapture",
-            ])
-            .env(SAVE_INTO, &path)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(saver.stdout.take().unwrap()).lines();
-        let mut said = 0;
-        while said <= round {
-            let line = lines
-                .next()
-                .expect("it goes on until it is killed")
-                .unwrap();
-            if let Some((_, number)) = line.split_once("saved ") {
-                saved = number.parse::<usize>().unwrap() + 1;
-                said += 1;
-            }
+        let mut saver = Worker::start("save-until-killed", &path);
+        let number = |line: &str| line.split_once("saved ")?.1.parse::<usize>().ok();
+        let mut numbers = saver.lines().filter_map(|line| number(&line));
+        for _ in 0..=round {
+            saved = numbers.next().expect("the saver runs until it is killed") + 1;
         }
-        saver.kill().unwrap();
-        saver.wait().unwrap();
-        for number in lines.map_while(Result::ok) {
-            if let Some((_, number)) = number.split_once("saved ") {
-                saved = number.parse::<usize>().unwrap() + 1;
-            }
-        }
+        saver.kill();
+        saved = numbers.last().map_or(saved, |number| number + 1);
         let report = ProfileRegistry::empty().load_user_file(&path).unwrap();
         assert!(report.errors.is_empty() && !report.missing, "{report:?}");
-        // The last save may have been done and not yet said.
+        // The kill may fall between the last save and its line.
         let labels = report.labels.len();
         assert!(
             labels == saved || labels == saved + 1,
@@ -417,18 +409,43 @@ fn a_saver_killed_at_any_moment_leaves_a_whole_file_and_no_lock() {
     }
 }
 
+/// The file names programs to start, so another user must not be able to write it.
 #[test]
-fn a_file_that_everybody_can_write_to_is_refused() {
+fn a_file_or_folder_that_others_can_write_to_is_refused() {
     let fixture = Fixture::new();
     let path = fixture.write("p.toml", "[profiles.mine]\nbinary = 'mine'\n");
-    let mode = |mode| fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+    let set_mode = |path: &Path, mode| {
+        fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    };
     let registry = ProfileRegistry::new();
-    mode(0o666);
-    let error = registry.load_user_file(&path).unwrap_err();
-    let reason = std::error::Error::source(&error).unwrap().to_string();
-    assert!(reason.contains("everybody can write"), "{error}: {reason}");
-    assert_eq!(binary(&registry, "mine"), None);
-    mode(0o664);
+    for mode in [0o666, 0o664, 0o646] {
+        set_mode(&path, mode);
+        let error = registry.load_user_file(&path).unwrap_err();
+        assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
+        assert!(error.to_string().contains("chmod go-w"), "{error}");
+        assert_eq!(binary(&registry, "mine"), None);
+    }
+    set_mode(&path, 0o644);
     registry.load_user_file(&path).unwrap();
     assert_eq!(binary(&registry, "mine").as_deref(), Some("mine"));
+    set_mode(fixture.folder.path(), 0o777);
+    let error = registry.save_user_profile("a", &agent("x")).unwrap_err();
+    assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
+}
+
+#[test]
+fn a_link_is_refused_and_its_target_is_accepted() {
+    let fixture = Fixture::new();
+    let target = fixture.write("dotfiles.toml", "[profiles.mine]\nbinary = 'mine'\n");
+    let link = fixture.path("p.toml");
+    symlink(&target, &link).unwrap();
+    let registry = ProfileRegistry::new();
+    let error = registry.load_user_file(&link).unwrap_err();
+    assert!(error.to_string().contains("symbolic link"), "{error}");
+    registry
+        .load_user_file(fs::canonicalize(&link).unwrap())
+        .unwrap();
+    registry.save_user_profile("a", &agent("x")).unwrap();
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(registry.reload().unwrap().labels, ["a", "mine"]);
 }

@@ -1,24 +1,24 @@
-//! What profiles of the user's file make of a request.
+//! Command lines and errors of profiles from the user file.
 
 use std::fs;
-use std::path::Path;
 use std::time::SystemTime;
 
 use exec_core::{EnvPolicy, SessionResolutionContext, StopAction};
 use exec_profiles::{LoadReport, ProfileRegistry};
 
-use crate::request::{Launch, UUID, context, find, follow_up, launch, message, new_chat};
+use crate::request::{Launch, UUID, chat, context, find, launch, message, new_chat, resume};
+use crate::user_file::write_private;
 
 fn load(toml: &str) -> (ProfileRegistry, LoadReport) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("profiles.toml");
-    fs::write(&path, toml).unwrap();
+    write_private(&path, toml);
     let registry = ProfileRegistry::new();
     let report = registry.load_user_file(&path).unwrap();
     (registry, report)
 }
 
-/// A registry from a file in which everything is right.
+/// A registry with a user file that has no errors.
 #[track_caller]
 fn registry(toml: &str) -> ProfileRegistry {
     let (registry, report) = load(toml);
@@ -27,16 +27,12 @@ fn registry(toml: &str) -> ProfileRegistry {
 }
 
 fn start(registry: &ProfileRegistry, label: &str, variant: Option<&str>, text: &str) -> Launch {
-    launch(
-        registry,
-        &new_chat(context(label, variant, Path::new("/w")), text),
-    )
-    .unwrap()
+    launch(registry, &chat(label, variant, text)).unwrap()
 }
 
 #[track_caller]
 fn refused(registry: &ProfileRegistry, label: &str, text: &str) -> String {
-    let request = new_chat(context(label, None, Path::new("/w")), text);
+    let request = chat(label, None, text);
     match launch(registry, &request) {
         Ok(launched) => panic!("started {:?}", launched.argv),
         Err(error) => message(&*error),
@@ -61,9 +57,9 @@ args = ["--slow", "--session-id={session_id}"]
 "#;
 
 #[test]
-fn an_agent_of_the_users_own_starts_and_resumes() {
+fn an_agent_of_the_user_file_starts_and_resumes() {
     let registry = registry(QWEN);
-    let request = new_chat(context("qwen", None, Path::new("/w")), "hi");
+    let request = chat("qwen", None, "hi");
     let started = launch(&registry, &request).unwrap();
     let id = request.session_id.agent_id();
     assert_eq!(
@@ -76,7 +72,7 @@ fn an_agent_of_the_users_own_starts_and_resumes() {
     let home = std::env::var("HOME").unwrap();
     assert_eq!(started.env["HOME_OF"], format!("at {home}"));
 
-    let request = follow_up(context("qwen", Some("fast"), Path::new("/w")), UUID, "more");
+    let request = resume("qwen", Some("fast"), UUID, "more");
     let resumed = launch(&registry, &request).unwrap();
     assert_eq!(
         resumed.argv,
@@ -119,7 +115,7 @@ fn a_prompt_as_an_argument_leaves_stdin_empty() {
     assert_eq!(start(&registry, "b", None, "-x").argv[1], "--prompt=-x");
     assert_eq!(start(&registry, "c", None, "-x").argv[2], "-x");
     assert!(refused(&registry, "b", "a\0b").contains("zero byte"));
-    // The longest argument that Linux takes, and one byte more.
+    // The longest argument that Linux accepts, and one byte more.
     let longest = "x".repeat(128 * 1024 - 1 - "--prompt=".len());
     let launched = start(&registry, "b", None, &longest).argv;
     let started = std::process::Command::new("true")
@@ -148,13 +144,13 @@ fn a_variable_that_is_not_set_refuses_the_launch_and_names_it() {
         reason,
         "env.KEY: the environment variable EXEC_PROFILES_TEST_NOT_SET is not set"
     );
-    // As written: no value rests in the registry.
+    // The registry stores the name of the variable.
     let command = registry.get_command("a", None).unwrap();
     assert_eq!(command.env["KEY"], "${EXEC_PROFILES_TEST_NOT_SET}");
 }
 
 #[test]
-fn values_of_variables_are_in_no_debug_output() {
+fn debug_output_contains_no_values_of_variables() {
     let registry = registry(QWEN);
     let home = std::env::var("HOME").unwrap();
     let launched = start(&registry, "qwen", None, "hi");
@@ -170,7 +166,7 @@ fn values_of_variables_are_in_no_debug_output() {
 }
 
 #[test]
-fn the_id_is_found_where_the_profile_says() {
+fn the_session_id_is_read_from_the_configured_source() {
     let registry = registry(
         r#"
         [profiles.field]
@@ -192,7 +188,7 @@ fn the_id_is_found_where_the_profile_says() {
     );
     let mut parameters = start(&registry, "field", None, "x").parameters;
     let resolver = parameters.session_id_resolver.as_mut().unwrap();
-    assert_eq!(resolver.handle_line("no json"), None);
+    assert_eq!(resolver.handle_line("not JSON"), None);
     assert_eq!(resolver.handle_line(r#"{"session":{}}"#), None);
     let found = resolver.handle_line(r#"{"session":{"id":"T-1"}}"#);
     assert_eq!(found.as_deref(), Some("T-1"));
@@ -226,15 +222,15 @@ fn the_id_is_found_where_the_profile_says() {
 }
 
 #[test]
-fn a_profile_without_follow_up_args_cannot_be_continued() {
+fn a_profile_without_follow_up_args_cannot_be_resumed() {
     let registry = registry("[profiles.a]\nbinary = \"agent\"\n");
-    let request = follow_up(context("a", None, Path::new("/w")), "x", "more");
+    let request = resume("a", None, "x", "more");
     let error = launch(&registry, &request).err().unwrap();
     assert!(message(&*error).contains("follow_up_args"), "{error}");
 }
 
 #[test]
-fn a_built_in_profile_is_changed_in_what_the_entry_says() {
+fn an_entry_changes_only_the_fields_that_it_sets() {
     let registry = registry(
         r#"
         [profiles.claude-code]
@@ -291,14 +287,14 @@ fn a_built_in_profile_is_changed_in_what_the_entry_says() {
     assert!(careful.contains(&"--model=opus".to_owned()));
     assert!(!careful.contains(&"--dangerously-skip-permissions".to_owned()));
 
-    // A new profile with a base takes the built-in one, not the user's change of it.
+    // The base is the built-in profile without the change of the user file.
     let mine = start(&registry, "my-claude", None, "x");
     assert_eq!(mine.argv[..2], ["/opt/claude", "-p"]);
     assert!(!mine.argv.contains(&"--model=opus".to_owned()));
 }
 
 #[test]
-fn a_change_can_list_what_the_agent_may_see() {
+fn a_change_can_list_the_inherited_variables() {
     let registry = registry(
         r#"
         [profiles.codex]
@@ -312,17 +308,16 @@ fn a_change_can_list_what_the_agent_may_see() {
 }
 
 #[test]
-fn texts_of_the_base_are_not_read_as_templates() {
+fn texts_of_the_base_are_literal() {
     use exec_core::CommandConfig;
     use exec_profiles::ProfileDefinition;
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("profiles.toml");
-    fs::write(
+    write_private(
         &path,
         "[profiles.mine]\nbase = \"raw\"\nappend_args = [\"{workspace}\"]\n",
-    )
-    .unwrap();
+    );
     let registry = ProfileRegistry::empty();
     let mut command = CommandConfig::new("agent", ["{prompt}", "${NOT_A_VARIABLE}"]);
     command.env.insert("A".into(), "${B".into());
@@ -339,7 +334,7 @@ fn texts_of_the_base_are_not_read_as_templates() {
 }
 
 #[test]
-fn the_file_in_the_readme_is_right() {
+fn the_file_in_the_readme_is_valid() {
     let readme = include_str!("../../README.md");
     let toml = readme.split("```toml\n").nth(1).unwrap();
     let toml = toml.split("```").next().unwrap();
@@ -360,13 +355,12 @@ fn check_bad(entry: &str, reason: &str) {
         "{error}"
     );
     assert!(error.reason.contains(reason), "{entry}: {error}");
-    // The good ones work.
     assert!(registry.get_profile("qwen").is_some());
     assert!(registry.get_profile("bad").is_none());
 }
 
 #[test]
-fn a_bad_entry_is_reported_with_its_reason_and_the_good_ones_load() {
+fn an_invalid_entry_is_reported_with_its_reason_and_the_others_load() {
     check_bad(
         "binary = \"a\"\nargs = [\"x\", 3]",
         "args[1]: invalid type: integer `3`, expected a string",
@@ -374,7 +368,7 @@ fn a_bad_entry_is_reported_with_its_reason_and_the_good_ones_load() {
     check_bad("binary = 3", "binary: invalid type");
     check_bad("bnary = \"a\"", "unknown field `bnary`");
     check_bad("args = [\"x\"]", "there is no profile \"bad\"");
-    check_bad("base = \"claude\"", "there are claude-code, codex");
+    check_bad("base = \"claude\"", "known are claude-code, codex");
     check_bad("base = \"codex\"\nbinary = \"a\"", "exclude each other");
     check_bad(
         "base = \"codex\"\nfollow_up_args = [\"{session_id}\"]",
@@ -399,11 +393,11 @@ fn a_bad_entry_is_reported_with_its_reason_and_the_good_ones_load() {
     );
     check_bad(
         "binary = \"a\"\nsession_id = { from = \"minted\" }",
-        "put `{session_id}` into `args`",
+        "a minted id needs `{session_id}` in `args`",
     );
     check_bad(
         "binary = \"a\"\nsession_id = { from = \"events\" }",
-        "raw `events` tell no id",
+        "raw `events` contain no id",
     );
     check_bad(
         "binary = \"a\"\nevents = \"klaude\"",
@@ -424,13 +418,13 @@ fn a_bad_entry_is_reported_with_its_reason_and_the_good_ones_load() {
     );
     check_bad(
         "binary = \"a\"\nenv = { \"A=B\" = \"x\" }",
-        "variable's name",
+        "is not a variable name",
     );
 }
 
-/// Else a typo beside `wrapper = ["bwrap", …]` would start the agent without it.
+/// Otherwise a typo beside `wrapper = ["bwrap", …]` would start the agent without its sandbox.
 #[test]
-fn a_bad_change_of_a_profile_does_not_leave_it_as_permissive_as_before() {
+fn an_invalid_change_refuses_launches_of_the_profile() {
     let (registry, report) = load(
         "[profiles.claude-code]\nwrapper = ['bwrap']\ntypo = 1\n\
          [profiles.codex]\nwrapper = ['bwrap']\nargs = ['{typo}']\n",
@@ -447,7 +441,7 @@ fn a_bad_change_of_a_profile_does_not_leave_it_as_permissive_as_before() {
 }
 
 #[test]
-fn a_value_that_may_be_a_secret_is_not_in_the_reason() {
+fn the_reason_contains_no_value_that_may_be_a_secret() {
     for entry in [
         "env = \"s3cret\"",
         "env = { KEY = [\"s3cret\"] }",

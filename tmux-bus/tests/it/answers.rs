@@ -1,13 +1,11 @@
-//! Answers are found, whole, and only where they are.
+//! Answers are found whole, and nothing else is taken for an answer.
 
 use std::time::Duration;
 
 use tmux_bus::{Error, PaneId, ResponseOptions};
 
-use crate::{
-    programs::{MARKER, Program, launch},
-    support::{TestServer, literal},
-};
+use crate::pane_program::{MARKER, Program, launch};
+use crate::support::{TestServer, builder, literal};
 
 const ALL: [Program; 4] = [
     Program::Lines,
@@ -22,7 +20,7 @@ async fn open(server: &TestServer, program: Program) -> PaneId {
     pane
 }
 
-/// Asks what is never answered; the time is long enough for any false answer to be found.
+/// Asks without getting an answer. The timeout is long enough for a false answer to be found.
 async fn no_answer(server: &TestServer, pane: PaneId, message: &str) -> Error {
     let options = ResponseOptions::default().timeout(Duration::from_millis(700));
     let error = server
@@ -55,7 +53,7 @@ async fn an_older_answer_on_the_screen_does_not_count() {
         let pane = open(&server, program).await;
         server.ask_with(pane, "hello", &literal()).await.unwrap();
         no_answer(&server, pane, "silent").await;
-        // and the next one is found all the same
+        // The next answer is found anyway.
         let answer = server.ask_with(pane, "hello", &literal()).await.unwrap();
         assert_eq!(answer, "got 5 bytes\nTEST OK", "{program:?}");
     }
@@ -87,7 +85,7 @@ async fn the_marker_inside_another_word_does_not_count() {
     let pane = open(&server, Program::Lines).await;
     no_answer(&server, pane, "say CONTEST OK").await;
     no_answer(&server, pane, "say TEST OKAY").await;
-    // cut in the middle of the word by the program
+    // The program pauses inside the word.
     no_answer(&server, pane, "pieces a TEST OK|AY then").await;
     let pane = open(&server, Program::Screen).await;
     no_answer(&server, pane, "pieces a TE|ST OK|AY then").await;
@@ -118,7 +116,7 @@ async fn the_marker_is_found_however_it_is_drawn() {
     .into_iter()
     .enumerate()
     {
-        // A clean screen: which of two markers without any context is new cannot be known.
+        // A clean screen: of two markers without context the new one cannot be determined.
         drop(
             server
                 .pane_io()
@@ -135,7 +133,7 @@ async fn the_marker_is_found_however_it_is_drawn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_follows_the_marker_belongs_to_the_answer_unless_asked_otherwise() {
+async fn text_after_the_marker_belongs_to_the_answer_by_default() {
     let server = TestServer::start().await;
     let pane = open(&server, Program::Lines).await;
     let message = "pieces T\\e[0mEST OK first\\n|second\\n|third\\n";
@@ -150,7 +148,7 @@ async fn what_follows_the_marker_belongs_to_the_answer_unless_asked_otherwise() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_thousand_lines_come_whole() {
+async fn an_answer_of_a_hundred_thousand_lines_is_whole() {
     let server = TestServer::start().await;
     let pane = open(&server, Program::Lines).await;
     let answer = server.ask(pane, "flood 100000").await.unwrap();
@@ -196,10 +194,10 @@ async fn a_line_that_the_terminal_wraps_is_one_line() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_printed_just_before_the_end_is_seen() {
+async fn output_just_before_the_exit_is_seen() {
     let rounds: usize = std::env::var("TMUX_BUS_ROUNDS").map_or(5, |n| n.parse().unwrap());
     let server = TestServer::start().await;
-    // A session ends with its last pane.
+    // A session ends with its last pane: keep one open.
     open(&server, Program::Lines).await;
     for round in 0..rounds {
         let pane = open(&server, Program::Lines).await;
@@ -211,33 +209,30 @@ async fn what_is_printed_just_before_the_end_is_seen() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_timeout_has_the_specifications_words_and_the_partial_answer() {
+async fn a_timeout_has_the_text_of_the_specification_and_the_partial_answer() {
     let server = TestServer::start().await;
     let pane = open(&server, Program::Lines).await;
     let error = no_answer(&server, pane, "say half of it").await;
     assert_eq!(
         error.to_string(),
-        "合言葉 'TEST OK' がタイムアウトまでに検出されませんでした"
+        format!(
+            "no answer from pane {pane} within 700ms: \
+             合言葉 'TEST OK' がタイムアウトまでに検出されませんでした"
+        )
     );
     assert_eq!(error.partial(), Some("half of it"));
     assert!(
         !format!("{error:?}").contains("half"),
-        "Debug must not show what agents say"
+        "Debug must not show the text of answers"
     );
     assert!(error.is_timeout());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_over_the_limit_is_an_error_with_its_beginning() {
+async fn an_answer_over_the_limit_is_an_error_with_the_beginning() {
     let dir = tempfile::tempdir().unwrap();
-    let server = TestServer::from(
-        crate::support::builder(&dir)
-            .max_answer(200_000)
-            .start()
-            .await
-            .unwrap(),
-        dir,
-    );
+    let server = builder(&dir).max_answer(200_000).start().await.unwrap();
+    let server = TestServer::from(server, dir);
     let pane = open(&server, Program::Lines).await;
     let error = server.ask(pane, "flood 100000").await.unwrap_err();
     assert!(

@@ -1,6 +1,9 @@
-//! Clusters: start, talk, look, restart, stop, and find again.
+//! Clusters: start, messages, status, restart, stop, and attach.
 
-use std::{fs, time::Duration};
+use std::error::Error as _;
+use std::fs;
+use std::ops::Deref;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tmux_bus::{
@@ -8,12 +11,11 @@ use tmux_bus::{
     MessageType,
 };
 
-use crate::{
-    programs::{self, MARKER},
-    support::{LONG, eventually, kill_server, need_tmux, tmux},
-};
+use crate::pane_program::MARKER;
+use crate::support::{LONG, eventually, kill_server, need_tmux, tmux};
+use crate::worker;
 
-/// A cluster of this test's programs, ended with it.
+/// A cluster of test programs. It is killed when the test ends.
 struct TestCluster {
     cluster: ClusterManager,
     dir: TempDir,
@@ -25,7 +27,7 @@ impl Drop for TestCluster {
     }
 }
 
-impl std::ops::Deref for TestCluster {
+impl Deref for TestCluster {
     type Target = ClusterManager;
 
     fn deref(&self) -> &ClusterManager {
@@ -39,16 +41,17 @@ fn config(dir: &TempDir, programs: &[&str]) -> ClusterConfig {
     let mut text = "cluster: { name: team, session_name: team, work_dir: . }\nagents:\n".to_owned();
     for (i, program) in programs.iter().enumerate() {
         fs::write(dir.path().join(format!("{i}.txt")), MARKER).unwrap();
-        // The programs mark all answers alike; each marker is given once, with a word of its own.
+        // All programs use the same marker, but the markers of a configuration are unique.
         let marker = if i == 0 {
             MARKER.to_owned()
         } else {
             format!("{MARKER} {i}")
         };
+        let (variable, part, command) = worker::in_a_pane(&format!("pane {program}"));
+        let command = serde_json::to_string(&command).unwrap();
         text.push_str(&format!(
             "  - {{ name: agent{i}, role: role{i}, personality_prompt_path: {i}.txt, marker: \"{marker}\", pane_index: {i}, timeout_s: 40, \
-             command: {}, env: {{ PANE_PROGRAM: {program} }} }}\n",
-            serde_json::to_string(&programs::command_line()).unwrap(),
+             command: {command}, env: {{ {variable}: {part} }} }}\n",
         ));
     }
     let path = dir.path().join("config/team.yaml");
@@ -68,7 +71,7 @@ async fn start(programs: &[&str]) -> TestCluster {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn agents_talk_and_all_of_it_is_logged() {
+async fn messages_and_answers_are_logged() {
     let team = start(&["Lines", "Raw", "Screen"]).await;
     let agent = team.agent("agent1").unwrap();
     assert_eq!(agent.name(), "agent1");
@@ -83,11 +86,11 @@ async fn agents_talk_and_all_of_it_is_logged() {
     boss.send_to_with("agent1", "silent question", &short)
         .await
         .unwrap_err();
-    // What was refused was not said.
+    // Refused messages are not logged.
     boss.send_to("agent0", "two\nlines").await.unwrap_err();
-    boss.send_to("nobody", "hello").await.unwrap_err();
+    boss.send_to("unknown", "hello").await.unwrap_err();
 
-    let log = MessageLog::read(team.logger().path(), &LogFilter::default()).unwrap();
+    let log = MessageLog::load(team.logger().path(), &LogFilter::default()).unwrap();
     assert!(team.logger().path().ends_with("logs/messages.jsonl"));
     let kinds: Vec<_> = log
         .entries
@@ -118,24 +121,24 @@ async fn agents_talk_and_all_of_it_is_logged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unknown_agent_is_told_who_is_known() {
+async fn the_error_for_an_unknown_agent_names_the_known_ones() {
     let team = start(&["Lines", "Lines"]).await;
     for error in [
-        team.get_pane("nobody").unwrap_err(),
-        team.get_marker("nobody").unwrap_err(),
-        team.agent("nobody").unwrap_err(),
-        team.restart("nobody").await.unwrap_err(),
+        team.get_pane("unknown").unwrap_err(),
+        team.get_marker("unknown").unwrap_err(),
+        team.agent("unknown").unwrap_err(),
+        team.restart("unknown").await.unwrap_err(),
     ] {
         assert_eq!(
             error.to_string(),
-            "there is no agent `nobody`; known agents: agent0, agent1"
+            "there is no agent `unknown`; known agents: agent0, agent1"
         );
     }
     assert_eq!(team.get_marker("agent1").unwrap(), "TEST OK 1");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_process_finds_the_cluster_again() {
+async fn another_process_attaches_to_the_cluster() {
     let team = start(&["Lines", "Raw"]).await;
     let again = builder(&team.dir, config(&team.dir, &["Lines", "Raw"]))
         .attach()
@@ -146,7 +149,7 @@ async fn another_process_finds_the_cluster_again() {
         again.get_pane("agent1").unwrap(),
         team.get_pane("agent1").unwrap()
     );
-    // It has not seen the output in which the program asked for bracketed paste.
+    // This client has not seen the output that enabled bracketed paste.
     let answer = again
         .agent("agent0")
         .unwrap()
@@ -154,7 +157,7 @@ async fn another_process_finds_the_cluster_again() {
         .await
         .unwrap();
     assert!(answer.starts_with("several\nTEST OK 1"), "{answer}");
-    // An agent that the session does not have.
+    // An agent that is not in the session.
     let error = builder(&team.dir, config(&team.dir, &["Lines", "Raw", "Lines"]))
         .attach()
         .await
@@ -163,7 +166,7 @@ async fn another_process_finds_the_cluster_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn status_tells_who_lives_who_is_busy_and_where() {
+async fn status_shows_alive_busy_exit_and_socket() {
     let team = start(&["Lines", "Lines"]).await;
     let status = team.status().await.unwrap();
     assert_eq!(
@@ -179,7 +182,7 @@ async fn status_tells_who_lives_who_is_busy_and_where() {
     }
     let pane = team.get_pane("agent0").unwrap();
     let sent = team.pane_io().send_message(pane, "silent").await.unwrap();
-    // Seen by another process too.
+    // Other processes see it too.
     let again = builder(&team.dir, config(&team.dir, &["Lines", "Lines"]))
         .attach()
         .await
@@ -207,7 +210,7 @@ async fn status_tells_who_lives_who_is_busy_and_where() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_is_restarted_in_its_pane() {
+async fn a_restarted_agent_keeps_its_pane() {
     let team = start(&["Lines", "Lines"]).await;
     let again = builder(&team.dir, config(&team.dir, &["Lines", "Lines"]))
         .attach()
@@ -215,7 +218,7 @@ async fn an_agent_is_restarted_in_its_pane() {
         .unwrap();
     let pane = team.get_pane("agent0").unwrap();
     let boss = team.agent("agent1").unwrap();
-    // Who waits is told.
+    // A pending wait fails.
     let waiting = tokio::spawn({
         let boss = boss.clone();
         async move { boss.send_to("agent0", "say h\\e[0malf").await }
@@ -241,13 +244,13 @@ async fn an_agent_is_restarted_in_its_pane() {
             .unwrap();
         assert_eq!(answer, "got 5 bytes\nTEST OK");
     }
-    // Also one that has ended by itself.
+    // An agent that has ended by itself.
     drop(team.pane_io().send_message(pane, "exit 1").await.unwrap());
     team.restart("agent0").await.unwrap();
     boss.send_to("agent0", "hello").await.unwrap();
 }
 
-/// Without a prompt after the first start, as an agent that gets to work at once.
+/// The program shows no prompt after its restart, like an agent that works at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_got_a_message_counts_as_restarted() {
     for by_this_process in [true, false] {
@@ -271,7 +274,7 @@ async fn an_agent_that_got_a_message_counts_as_restarted() {
             true => (other.clone(), other.clone()),
             false => (other.clone(), team.cluster.clone()),
         };
-        // Has the turn until the program is started again, and then the next sender has it.
+        // Holds the lock until the program has been restarted; then the next sender gets it.
         let first = sender.pane_io().send_message(pane, "first").await.unwrap();
         let waiting = tokio::spawn({
             let io = sender.pane_io();
@@ -288,7 +291,7 @@ async fn an_agent_that_got_a_message_counts_as_restarted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_attaches_later_is_told_of_the_same_signal() {
+async fn a_later_client_sees_the_same_signal() {
     let team = start(&["Lines"]).await;
     let agent = team.agent("agent0").unwrap();
     let error = agent
@@ -316,7 +319,7 @@ async fn who_attaches_later_is_told_of_the_same_signal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stop_ends_everything_and_may_be_repeated() {
+async fn stop_ends_all_processes_and_is_idempotent() {
     let team = start(&["Lines", "Raw", "Screen"]).await;
     let pids: Vec<i32> = tmux(team.socket(), &["list-panes", "-s", "-F", "#{pane_pid}"])
         .lines()
@@ -334,7 +337,7 @@ async fn stop_ends_everything_and_may_be_repeated() {
         .await
         .unwrap_err();
     assert!(matches!(error, Error::NotRunning { .. }), "{error:?}");
-    // And it can be started again.
+    // It can be started again.
     let again = builder(&team.dir, config(&team.dir, &["Lines"]))
         .start()
         .await
@@ -349,7 +352,7 @@ async fn stop_ends_everything_and_may_be_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_may_have_to_answer_a_question_to_be_ready() {
+async fn an_agent_is_ready_when_it_has_answered_the_startup_question() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = builder(&dir, config(&dir, &["Lines"]))
         .startup_question("are you there?")
@@ -369,7 +372,7 @@ async fn an_agent_may_have_to_answer_a_question_to_be_ready() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_does_not_get_ready_fails_the_start_and_leaves_nothing() {
+async fn an_agent_that_is_not_ready_fails_the_start_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     for (command, timeout, expected) in [
         ("echo no such luck; exit 9", LONG, "exit status 9"),
@@ -383,7 +386,7 @@ async fn an_agent_that_does_not_get_ready_fails_the_start_and_leaves_nothing() {
             matches!(&error, Error::NotReady { agent, .. } if agent == "agent1"),
             "{error:?}"
         );
-        let cause = std::error::Error::source(&error).unwrap().to_string();
+        let cause = error.source().unwrap().to_string();
         assert!(cause.contains(expected), "{cause}");
         let error = builder(&dir, config).attach().await.unwrap_err();
         assert!(matches!(error, Error::NotRunning { .. }), "{error:?}");
@@ -391,10 +394,10 @@ async fn an_agent_that_does_not_get_ready_fails_the_start_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_marker_for_one_request_is_asked_for_and_found() {
+async fn a_marker_for_one_message_is_requested_and_found() {
     let team = start(&["Lines"]).await;
     let agent = team.agent("agent0").unwrap();
-    // The program answers with the plain marker only, which is not the one that was asked for.
+    // The program answers with its usual marker, which is not the requested one.
     let options = AskOptions::default()
         .nonce()
         .timeout(Duration::from_millis(700));

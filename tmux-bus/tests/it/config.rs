@@ -1,11 +1,13 @@
-//! The configuration: the specification's own file, and what is wrong with others.
+//! The configuration: the file of the specification, and mistakes in others.
 
-use std::{fs, path::Path, time::Duration};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
 use tempfile::TempDir;
-use tmux_bus::{ClusterConfig, Error, ProcessRole};
+use tmux_bus::{AgentRole, ClusterConfig, Error};
 
-/// The specification's file, word for word, with prompts that mention their markers.
+/// The file of the specification, byte for byte, with prompts that mention their markers.
 fn specification() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/data/config");
@@ -29,7 +31,7 @@ fn specification() -> TempDir {
 }
 
 #[test]
-fn the_specifications_file_loads_unchanged() {
+fn the_file_of_the_specification_loads_unchanged() {
     let dir = specification();
     let config = ClusterConfig::load(dir.path().join("config/cc-cluster.yaml")).unwrap();
     let root = dir.path().canonicalize().unwrap();
@@ -54,28 +56,28 @@ fn the_specifications_file_loads_unchanged() {
     assert_eq!(
         found,
         [
-            ("grand_boss", ProcessRole::GrandBoss, "GRAND BOSS OK", 0),
+            ("grand_boss", AgentRole::GrandBoss, "GRAND BOSS OK", 0),
             (
                 "middle_manager",
-                ProcessRole::MiddleManager,
+                AgentRole::MiddleManager,
                 "MIDDLE MANAGER OK",
                 1
             ),
             (
                 "coding_writing_specialist",
-                ProcessRole::SpecialistCodingWriting,
+                AgentRole::SpecialistCodingWriting,
                 "CODING OK",
                 2
             ),
             (
                 "research_analysis_specialist",
-                ProcessRole::SpecialistResearchAnalysis,
+                AgentRole::SpecialistResearchAnalysis,
                 "RESEARCH OK",
                 3
             ),
             (
                 "testing_specialist",
-                ProcessRole::SpecialistTesting,
+                AgentRole::SpecialistTesting,
                 "TESTING OK",
                 4
             ),
@@ -119,12 +121,12 @@ fn load(text: &str) -> Result<ClusterConfig, Error> {
 }
 
 #[test]
-fn additions_are_read_and_the_index_gives_the_order() {
+fn additional_keys_are_read_and_the_index_gives_the_order() {
     let config = load(GOOD).unwrap();
     let names: Vec<_> = config.agents.iter().map(|a| a.name.as_str()).collect();
     assert_eq!(names, ["first", "second"]);
     let second = &config.agents[1];
-    assert_eq!(second.role, ProcessRole::Other("librarian".into()));
+    assert_eq!(second.role, AgentRole::Other("librarian".into()));
     assert_eq!(second.command.as_deref(), Some("my-agent --flag 'x y'"));
     assert_eq!(second.timeout, Duration::from_millis(2500));
     assert_eq!(second.env["KEY"], "secret");
@@ -142,24 +144,24 @@ fn additions_are_read_and_the_index_gives_the_order() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_file_and_place() {
+fn mistakes_are_reported_with_file_and_place() {
     for (from, to, expected) in [
         ("marker: \"A OK\"", "", &["marker", "line"][..]),
         ("    role: \"librarian\"\n", "", &["role", "line"]),
         (
             "name: \"first\"",
             "name: \"second\"",
-            &["name `second` is given twice", "line 14"],
+            &["name `second` is not unique", "line 14"],
         ),
         (
             "marker: \"A OK\"",
             "marker: \"B OK\"",
-            &["marker `B OK` is given twice", "line 17"],
+            &["marker `B OK` is not unique", "line 17"],
         ),
         (
             "pane_index: 3",
             "pane_index: 7",
-            &["pane_index `7` is given twice", "line 18"],
+            &["pane_index `7` is not unique", "line 18"],
         ),
         ("a.txt", "missing.txt", &["missing.txt", "first", "line 16"]),
         ("marker: \"A OK\"", "marker: \" \"", &["marker", "line 17"]),
@@ -195,6 +197,6 @@ fn what_is_wrong_is_told_with_file_and_place() {
     }
     assert!(matches!(
         ClusterConfig::load("/nowhere/team.yaml"),
-        Err(Error::File { .. })
+        Err(Error::Io { .. })
     ));
 }

@@ -1,13 +1,14 @@
-//! What ends is noticed, and ending never hangs.
+//! Exits are noticed, and stopping never hangs.
 
+use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tmux_bus::{Error, Exit, PaneId, ResponseOptions};
+use tmux_bus::{Error, Exit, Launch, PaneId, ResponseOptions};
 
-use crate::{
-    programs::{self, MARKER, Program, launch},
-    support::{LONG, TestServer, builder, eventually},
-};
+use crate::pane_program::{MARKER, Program, launch};
+use crate::sends::start_sender;
+use crate::support::{LONG, TestServer, builder, eventually};
 
 async fn open(server: &TestServer, program: Program) -> PaneId {
     let pane = server.open_pane(&launch(program)).await.unwrap();
@@ -15,7 +16,7 @@ async fn open(server: &TestServer, program: Program) -> PaneId {
     pane
 }
 
-/// Asks what is only half answered, and returns the error that comes when `end` was done.
+/// Asks for half an answer and returns the error that follows `end`.
 async fn interrupted(
     server: &TestServer,
     pane: PaneId,
@@ -33,7 +34,7 @@ async fn interrupted(
     end();
     let error = tokio::time::timeout(LONG / 2, waiting)
         .await
-        .expect("the end is noticed")
+        .expect("the exit is noticed")
         .unwrap()
         .unwrap_err();
     assert_eq!(error.partial(), Some("half"), "{error:?}");
@@ -63,12 +64,12 @@ async fn a_program_that_ends_is_reported_with_its_status_and_the_partial_answer(
 async fn a_killed_program_a_killed_pane_and_a_killed_session_are_noticed() {
     let server = TestServer::start().await;
     let id = |pane: PaneId| pane.to_string();
-    // The whole group of the pane's process, so that nobody is left to report it.
+    // The wrapper too, so that no process is left to report the exit.
     let pane = open(&server, Program::Lines).await;
     let error = interrupted(&server, pane, "say h\\e[0malf", "half", || {
         let pid = server.tmux(&["display-message", "-p", "-t", &id(pane), "#{pane_pid}"]);
         assert!(
-            std::process::Command::new("kill")
+            Command::new("kill")
                 .args(["-KILL", "--", pid.trim()])
                 .status()
                 .unwrap()
@@ -112,7 +113,7 @@ async fn a_killed_server_is_noticed() {
     let error = interrupted(&server, pane, "say h\\e[0malf", "half", || {
         let pid = server.tmux(&["display-message", "-p", "#{pid}"]);
         assert!(
-            std::process::Command::new("kill")
+            Command::new("kill")
                 .args(["-KILL", pid.trim()])
                 .status()
                 .unwrap()
@@ -153,11 +154,11 @@ async fn stopping_while_a_pane_floods_does_not_hang_and_leaves_no_process() {
         .unwrap();
     tokio::time::timeout(LONG, server.stop(Duration::from_secs(1)))
         .await
-        .expect("it does not hang")
+        .expect("the stop does not hang")
         .unwrap();
-    assert!(!alive(pid), "the pane's process is gone");
+    assert!(!alive(pid), "the process of the pane is gone");
     assert!(
-        !std::process::Command::new("tmux")
+        !Command::new("tmux")
             .arg("-S")
             .arg(server.socket())
             .arg("has-session")
@@ -169,7 +170,7 @@ async fn stopping_while_a_pane_floods_does_not_hang_and_leaves_no_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dropping_the_client_while_a_pane_floods_leaves_the_server_well() {
+async fn dropping_the_client_while_a_pane_floods_does_not_hang_the_server() {
     let server = TestServer::start().await;
     let pane = open(&server, Program::Lines).await;
     drop(
@@ -189,7 +190,7 @@ async fn dropping_the_client_while_a_pane_floods_leaves_the_server_well() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_is_killed_while_a_pane_floods_leaves_the_server_well() {
+async fn a_killed_client_process_while_a_pane_floods_does_not_hang_the_server() {
     let server = TestServer::start().await;
     let pane = open(&server, Program::Lines).await;
     let second = open(&server, Program::Lines).await;
@@ -201,17 +202,14 @@ async fn a_host_that_is_killed_while_a_pane_floods_leaves_the_server_well() {
             .unwrap(),
     );
     for i in 0..3 {
-        let mut host =
-            programs::start_sender(server.dir(), second, &format!("silent host{i}"), 1_000_000);
+        let mut host = start_sender(&server, second, &format!("silent_host{i}"), 1_000_000);
         server.shows(second, &format!("host{i} 3"));
-        host.kill().unwrap();
-        host.wait().unwrap();
-        // The turn that it held is free again, and its half message, if any, is not ours.
+        host.kill();
         assert!(server.tmux(&["list-sessions"]).contains("test"));
     }
     let sent = tokio::time::timeout(LONG, server.pane_io().send_message(second, "hello"))
         .await
-        .expect("the turn is free")
+        .expect("the lock of the pane is free")
         .unwrap();
     server
         .pane_io()
@@ -222,7 +220,7 @@ async fn a_host_that_is_killed_while_a_pane_floods_leaves_the_server_well() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_in_sessions_of_their_own_are_ended_too() {
-    // Whether their parent still lives, has ended, or the client of this process is gone.
+    // Their parent is alive or has ended, or the client of this process is gone.
     for case in ["alive", "ended", "client"] {
         let server = TestServer::start().await;
         let pane = open(&server, Program::Lines).await;
@@ -233,13 +231,9 @@ async fn processes_in_sessions_of_their_own_are_ended_too() {
         );
         server.ask(pane, &command).await.unwrap();
         eventually("it runs", || {
-            std::fs::read_to_string(&file).is_ok_and(|pid| pid.ends_with('\n'))
+            fs::read_to_string(&file).is_ok_and(|pid| pid.ends_with('\n'))
         });
-        let pid: i32 = std::fs::read_to_string(&file)
-            .unwrap()
-            .trim()
-            .parse()
-            .unwrap();
+        let pid: i32 = fs::read_to_string(&file).unwrap().trim().parse().unwrap();
         assert!(alive(pid));
         match case {
             "ended" => {
@@ -258,14 +252,53 @@ async fn processes_in_sessions_of_their_own_are_ended_too() {
     }
 }
 
-fn alive(pid: i32) -> bool {
-    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    !state.is_empty() && !state.rsplit(')').next().unwrap().trim().starts_with('Z')
+/// In Python, because a shell has no threads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_whose_main_thread_has_ended_is_ended_too() {
+    let python = Command::new("python3").arg("--version").output();
+    let has_python = python.is_ok_and(|output| output.status.success());
+    if !cfg!(target_os = "linux") || !has_python {
+        return;
+    }
+    let server = TestServer::start().await;
+    let file = server.path("pid");
+    let script = server.path("threads.py");
+    // The main thread ends; the other one goes on and ignores SIGTERM.
+    let code = format!(
+        "import ctypes, os, signal, threading, time\n\
+         signal.signal(signal.SIGTERM, signal.SIG_IGN)\n\
+         threading.Thread(target=time.sleep, args=(1000,)).start()\n\
+         open('{0}.new', 'w').write(str(os.getpid()))\n\
+         os.rename('{0}.new', '{0}')\n\
+         ctypes.CDLL(None).pthread_exit(None)\n",
+        file.display()
+    );
+    fs::write(&script, code).unwrap();
+    let launch = Launch::new(format!("exec python3 '{}'", script.display()));
+    server.open_pane(&launch).await.unwrap();
+    eventually("it runs", || file.exists());
+    let pid: i32 = fs::read_to_string(&file).unwrap().parse().unwrap();
+    let stat = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    eventually("the main thread is a zombie", || stat().contains(") Z "));
+    assert!(alive(pid), "its other thread runs: {}", stat());
+    server.stop(Duration::from_millis(200)).await.unwrap();
+    assert!(!alive(pid), "{}", stat());
 }
 
-/// The time itself is for the benches; here only that it is an event and not the next poll.
+/// Whether any thread of the process runs.
+fn alive(pid: i32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    tasks.into_iter().flatten().any(|task| {
+        let path = task.unwrap().path().join("stat");
+        let stat = fs::read_to_string(path).unwrap_or_default();
+        let state = stat.rsplit(')').next().unwrap().trim();
+        !state.is_empty() && !state.starts_with(['Z', 'X'])
+    })
+}
+
+/// The time is measured by the benches; this test shows that the exit is noticed by an event.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_end_is_noticed_long_before_the_wrapper_leaves() {
+async fn an_exit_is_noticed_before_the_pane_is_closed() {
     let server = TestServer::start().await;
     let pane = open(&server, Program::Lines).await;
     let io = server.pane_io();

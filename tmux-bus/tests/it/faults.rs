@@ -1,14 +1,16 @@
-//! tmux itself: missing, failing, hanging, too old, or someone else's.
+//! tmux itself: missing, failing, hanging, too old, or used by others.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use tempfile::TempDir;
-use tmux_bus::{Error, Server};
+use tmux_bus::{Error, PaneId, Refusal, Server};
 
-use crate::{
-    programs::{Program, launch},
-    support::{TestServer, builder, eventually, tmux},
-};
+use crate::pane_program::{Program, launch};
+use crate::support::{TestServer, builder, eventually, tmux};
 
 fn script(dir: &TempDir, text: &str) -> PathBuf {
     let path = dir.path().join("tmux");
@@ -18,7 +20,7 @@ fn script(dir: &TempDir, text: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn missing_failing_and_hanging_are_three_errors_and_too_old_a_fourth() {
+async fn missing_failing_hanging_and_old_tmux_are_different_errors() {
     let dir = tempfile::tempdir().unwrap();
     let start = |program: PathBuf| builder(&dir).program(program).start();
 
@@ -45,10 +47,7 @@ async fn missing_failing_and_hanging_are_three_errors_and_too_old_a_fourth() {
 
     let error = start(script(&dir, "echo tmux 1.6")).await.unwrap_err();
     assert!(matches!(error, Error::TmuxTooOld { .. }), "{error:?}");
-    assert!(
-        error.to_string().contains("3.2"),
-        "the version needed: {error}"
-    );
+    assert!(error.to_string().contains("tmux 3.2 or newer"), "{error}");
 }
 
 #[tokio::test]
@@ -78,7 +77,7 @@ async fn session_names_that_tmux_would_change_or_misread_are_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_whose_name_begins_with_ours_is_never_touched() {
     let server = TestServer::start().await;
-    // Another session on the very same server, and ours ends.
+    // Another session on the same server.
     server.tmux(&["new-session", "-d", "-s", "test-longer", "exec sleep 1000"]);
     server.stop(Duration::from_millis(200)).await.unwrap();
     assert_eq!(
@@ -99,15 +98,18 @@ async fn a_session_whose_name_begins_with_ours_is_never_touched() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_start_is_refused_and_an_attach_without_a_start_too() {
+async fn a_second_start_and_an_attach_without_a_start_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let error = builder(&dir).attach().await.unwrap_err();
     assert!(matches!(error, Error::NotRunning { .. }), "{error:?}");
-    assert!(!dir.path().join("run").exists(), "looking changes nothing");
+    assert!(
+        !dir.path().join("run").exists(),
+        "an attach creates nothing"
+    );
     let server = TestServer::from(builder(&dir).start().await.unwrap(), dir);
     let error = builder(server.dir()).start().await.unwrap_err();
     assert!(matches!(error, Error::AlreadyRunning { .. }), "{error:?}");
-    // Another configuration's session of the same name is another server.
+    // The same name with another key is another server.
     let other = builder(server.dir())
         .key("/other/config.yaml")
         .start()
@@ -118,7 +120,7 @@ async fn a_second_start_is_refused_and_an_attach_without_a_start_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_socket_is_private_and_the_users_configuration_is_not_read() {
+async fn the_socket_is_private_and_the_user_configuration_is_not_read() {
     let server = TestServer::start().await;
     let folder = server.socket().parent().unwrap();
     assert_eq!(
@@ -126,7 +128,6 @@ async fn the_socket_is_private_and_the_users_configuration_is_not_read() {
         0o700
     );
     assert!(server.socket().starts_with(server.dir().path()));
-    // `-f /dev/null` is what was read.
     assert_eq!(
         tmux(
             server.socket(),
@@ -148,7 +149,7 @@ async fn a_captured_line_that_looks_like_the_end_of_a_block_does_no_harm() {
     let server = TestServer::start().await;
     let pane = server.open_pane(&launch(Program::Screen)).await.unwrap();
     server.shows(pane, "shortcuts");
-    // A full-screen program is captured for each answer.
+    // The screen of a full-screen program is captured for each answer.
     for i in 0..20 {
         let message = format!(
             "say %end 1794795115 {i} 1\\n%error 1 2 1\\n%exit\\n%output %0 x\\nT\\e[0mEST OK {i}"
@@ -161,29 +162,72 @@ async fn a_captured_line_that_looks_like_the_end_of_a_block_does_no_harm() {
     }
 }
 
-/// Some commands crash or hang tmux 3.3a: this crate must not know them.
+/// Some commands crash or hang tmux 3.3a.
 #[test]
 fn commands_that_crash_tmux_are_not_used() {
-    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    for entry in fs::read_dir(source).unwrap() {
-        let path = entry.unwrap().path();
-        let Ok(text) = fs::read_to_string(&path) else {
-            continue;
-        };
-        for command in [
-            "refresh-client",
-            "display-popup",
-            "pause-after",
-            "wait-for",
-            "send-keys",
-        ] {
-            assert!(!text.contains(command), "{command} in {}", path.display());
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            files += 1;
+            let text = fs::read_to_string(&path).unwrap();
+            for command in [
+                "refresh-client",
+                "display-popup",
+                "pause-after",
+                "wait-for",
+                "send-keys",
+            ] {
+                assert!(!text.contains(command), "{command} in {}", path.display());
+            }
         }
+    }
+    assert!(files > 40, "{files} files were searched");
+}
+
+/// At most 512 commands are under way; see the unit tests of the queue.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_beyond_the_bound_wait_for_a_busy_server() {
+    let server = TestServer::start().await;
+    let pid = server.tmux(&["display-message", "-p", "#{pid}"]);
+    let signal = |name: &str| {
+        let killed = Command::new("kill").args([name, pid.trim()]).status();
+        assert!(killed.unwrap().success());
+    };
+    signal("-STOP");
+    // A pane that does not exist makes the client list the panes.
+    let senders: Vec<_> = (0..1_500)
+        .map(|number| {
+            let io = server.pane_io();
+            let pane = PaneId::new(&format!("%{}", 1_000 + number)).unwrap();
+            tokio::spawn(async move { io.send_message(pane, "x").await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(senders.iter().all(|sender| !sender.is_finished()));
+    signal("-CONT");
+    for sender in senders {
+        let error = sender.await.unwrap().unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Refused {
+                    reason: Refusal::NoSuchPane,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn panes_keep_their_ids_when_others_go() {
+async fn panes_keep_their_ids_when_others_are_closed() {
     let server = TestServer::start().await;
     let mut panes = Vec::new();
     for _ in 0..6 {

@@ -1,16 +1,17 @@
 //! The log of messages.
 
-use std::{
-    fs,
-    io::Write,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::fmt;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::Value;
-use tmux_bus::{LogFilter, Message, MessageLog, MessageLogger, MessageType};
+use tmux_bus::{Error, LogFilter, LogFollower, Message, MessageLog, MessageLogger, MessageType};
 
 use crate::support::LONG;
+use crate::worker::Worker;
 
 fn message(from: &str, to: &str, content: &str) -> Message {
     Message::new(from, to, content)
@@ -20,7 +21,7 @@ fn message(from: &str, to: &str, content: &str) -> Message {
 fn entries_have_the_specifications_keys() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("logs/messages.jsonl");
-    let logger = MessageLogger::new(&path).unwrap();
+    let logger = MessageLogger::open(&path).unwrap();
     let id = logger
         .log(
             &message("grand_boss", "middle_manager", "タスク分解して"),
@@ -61,7 +62,7 @@ fn entries_have_the_specifications_keys() {
     assert_eq!(lines[1]["content"], "OK\nyes");
 }
 
-/// Lines that the specification shows, that other programs wrote, and that were cut off.
+/// Lines of the specification, lines of other programs, a damaged line and a torn one.
 const GOLDEN: &str = concat!(
     r#"{"timestamp":"2026-02-01T10:30:00.123456","id":"msg-001","from":"grand_boss","to":"middle_manager","type":"task","content":"タスク分解して"}"#,
     "\n",
@@ -75,11 +76,11 @@ const GOLDEN: &str = concat!(
 );
 
 #[test]
-fn the_reader_takes_what_others_wrote_and_reports_what_is_torn() {
+fn lines_of_other_programs_are_read_and_torn_lines_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     fs::write(&path, GOLDEN).unwrap();
-    let log = MessageLog::read(&path, &LogFilter::default()).unwrap();
+    let log = MessageLog::load(&path, &LogFilter::default()).unwrap();
     let ids: Vec<_> = log.entries.iter().map(|e| e.id.as_str()).collect();
     assert_eq!(ids, ["msg-001", "msg-002", "msg-003"]);
     assert_eq!(log.entries[1].from_agent, "middle_manager");
@@ -91,7 +92,7 @@ fn the_reader_takes_what_others_wrote_and_reports_what_is_torn() {
         log.skipped.iter().map(|s| s.line).collect::<Vec<_>>(),
         [4, 6]
     );
-    let count = |filter: LogFilter| MessageLog::read(&path, &filter).unwrap().entries.len();
+    let count = |filter: LogFilter| MessageLog::load(&path, &filter).unwrap().entries.len();
     assert_eq!(count(LogFilter::default().from("coding")), 1);
     assert_eq!(count(LogFilter::default().to("middle_manager")), 2);
     assert_eq!(
@@ -103,87 +104,107 @@ fn the_reader_takes_what_others_wrote_and_reports_what_is_torn() {
         1
     );
     assert_eq!(count(LogFilter::default().reply_to("msg-002")), 1);
-    assert!(MessageLog::read(dir.path().join("none"), &LogFilter::default()).is_err());
-    // The next entry is not swallowed by the torn line.
-    MessageLogger::new(&path)
+    assert!(MessageLog::load(dir.path().join("none"), &LogFilter::default()).is_err());
+    // The torn line does not swallow the next entry.
+    MessageLogger::open(&path)
         .unwrap()
         .log(&message("a", "b", "c"), MessageType::Info)
         .unwrap();
     assert_eq!(count(LogFilter::default().from("a")), 1);
 }
 
+async fn next_id(follower: &mut LogFollower) -> String {
+    let next = tokio::time::timeout(LONG, follower.next()).await;
+    next.expect("an entry").unwrap().id
+}
+
+#[track_caller]
+fn append(path: &std::path::Path, text: &str) {
+    let mut file = fs::File::options().append(true).open(path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+}
+
+async fn is_waiting(follower: &mut LogFollower) -> bool {
+    let wait = Duration::from_millis(150);
+    tokio::time::timeout(wait, follower.next()).await.is_err()
+}
+
 #[tokio::test]
-async fn a_follower_gets_what_is_there_and_what_comes() {
+async fn a_follower_gets_present_and_future_entries() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("logs/messages.jsonl");
     let mut follower = MessageLog::follow(&path, LogFilter::default().to("b"));
-    assert!(
-        tokio::time::timeout(Duration::from_millis(150), follower.next())
-            .await
-            .is_err(),
-        "no file yet"
-    );
-    let logger = MessageLogger::new(&path).unwrap();
-    let first = logger
-        .log(&message("a", "b", "1"), MessageType::Task)
-        .unwrap();
-    logger
-        .log(&message("a", "c", "2"), MessageType::Task)
-        .unwrap();
-    assert_eq!(
-        tokio::time::timeout(LONG, follower.next())
-            .await
-            .unwrap()
-            .unwrap()
-            .id,
-        first
-    );
+    assert!(is_waiting(&mut follower).await, "no file yet");
+    let logger = MessageLogger::open(&path).unwrap();
+    let log = |to: &str, text: &str| {
+        let message = message("a", to, text);
+        logger.log(&message, MessageType::Task).unwrap()
+    };
+    let first = log("b", "1");
+    log("c", "2");
+    assert_eq!(next_id(&mut follower).await, first);
     // Half a line waits for its other half.
     let line = r#"{"timestamp":"t","id":"x","from":"a","to":"b","type":"info","content":"3"}"#;
-    let mut file = fs::File::options().append(true).open(&path).unwrap();
-    file.write_all(&line.as_bytes()[..20]).unwrap();
-    assert!(
-        tokio::time::timeout(Duration::from_millis(250), follower.next())
-            .await
-            .is_err()
-    );
-    file.write_all(format!("{}\n", &line[20..]).as_bytes())
-        .unwrap();
-    assert_eq!(
-        tokio::time::timeout(LONG, follower.next())
-            .await
-            .unwrap()
-            .unwrap()
-            .id,
-        "x"
-    );
-    // A log that was started anew.
+    append(&path, &line[..20]);
+    assert!(is_waiting(&mut follower).await);
+    append(&path, &format!("{}\n", &line[20..]));
+    assert_eq!(next_id(&mut follower).await, "x");
+    // A log that was replaced by a longer one.
+    let old = fs::read_to_string(&path).unwrap();
     fs::remove_file(&path).unwrap();
-    let second = logger
-        .log(&message("a", "b", "4"), MessageType::Task)
-        .unwrap();
-    assert_eq!(
-        tokio::time::timeout(LONG, follower.next())
-            .await
-            .unwrap()
-            .unwrap()
-            .id,
-        second
-    );
+    fs::write(
+        &path,
+        old.replace("\"x\"", "\"y\"") + &line.replace('3', "4") + "\n",
+    )
+    .unwrap();
+    assert_eq!(next_id(&mut follower).await, first);
+    assert_eq!(next_id(&mut follower).await, "y");
+    assert_eq!(next_id(&mut follower).await, "x");
+}
+
+/// The next writer cuts a torn line off; the follower has read it already.
+#[tokio::test]
+async fn a_follower_survives_the_repair_of_a_torn_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let logger = MessageLogger::open(&path).unwrap();
+    let log = |text: &str| {
+        let message = message("a", "b", text);
+        logger.log(&message, MessageType::Task).unwrap()
+    };
+    let mut follower = MessageLog::follow(&path, LogFilter::default());
+    let first = log("1");
+    assert_eq!(next_id(&mut follower).await, first);
+    append(&path, r#"{"timestamp":"torn"#);
+    assert!(is_waiting(&mut follower).await);
+    let second = log("2");
+    assert_eq!(next_id(&mut follower).await, second);
 }
 
 #[test]
-#[ignore = "runs in a process of its own only"]
-fn writer() {
-    let Ok(path) = std::env::var("LOG_PATH") else {
-        return;
-    };
-    let logger = MessageLogger::new(path).unwrap();
-    let name = std::env::var("LOG_NAME").unwrap();
-    for i in 0..100 {
-        let content = format!("{i} {}", name.repeat(3_000));
+fn a_log_that_others_can_write_to_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let logger = MessageLogger::open(&path).unwrap();
+    let message = message("a", "b", "c");
+    logger.log(&message, MessageType::Info).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    for error in [
+        logger.log(&message, MessageType::Info).unwrap_err(),
+        MessageLog::load(&path, &LogFilter::default()).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::NotPrivate { .. }), "{error:?}");
+        assert!(error.to_string().starts_with("refusing /"), "{error}");
+    }
+}
+
+/// A part of [`Worker`].
+pub fn write_entries(path: &str, name: &str) {
+    let logger = MessageLogger::open(path).unwrap();
+    for number in 0..100 {
+        let content = format!("{number} {}", name.repeat(3_000));
         logger
-            .log(&message(&name, "all", &content), MessageType::Info)
+            .log(&message(name, "all", &content), MessageType::Info)
             .unwrap();
     }
 }
@@ -192,43 +213,30 @@ fn writer() {
 fn processes_that_append_at_once_never_mix_their_lines() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
-    let writers: Vec<_> = ["a", "b", "c", "d"]
-        .into_iter()
-        .map(|name| {
-            Command::new(std::env::current_exe().unwrap())
-                .args(["--quiet", "--exact", "--ignored", "log::writer"])
-                .env("LOG_PATH", &path)
-                .env("LOG_NAME", name)
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap()
-        })
-        .collect();
+    let names = ["a", "b", "c", "d"];
+    let writers = names.map(|name| Worker::start(&format!("log {} {name}", path.display())));
     for mut writer in writers {
-        assert!(writer.wait().unwrap().success());
+        assert!(writer.wait().success());
     }
-    let log = MessageLog::read(&path, &LogFilter::default()).unwrap();
+    let log = MessageLog::load(&path, &LogFilter::default()).unwrap();
     assert!(log.skipped.is_empty(), "{:?}", log.skipped);
     assert_eq!(log.entries.len(), 400);
-    for name in ["a", "b", "c", "d"] {
-        let own: Vec<_> = log
-            .entries
-            .iter()
-            .filter(|e| e.from_agent == name)
+    for name in names {
+        let own = log.entries.iter().filter(|entry| entry.from_agent == name);
+        let contents: Vec<_> = own.map(|entry| entry.content.clone()).collect();
+        let expected: Vec<_> = (0..100)
+            .map(|number| format!("{number} {}", name.repeat(3_000)))
             .collect();
-        for (i, entry) in own.iter().enumerate() {
-            assert_eq!(entry.content, format!("{i} {}", name.repeat(3_000)));
-        }
-        assert_eq!(own.len(), 100);
+        assert!(contents == expected, "in order and whole");
     }
 }
 
-/// Keeps the messages of events.
+/// Collects the messages of events.
 #[derive(Clone, Default)]
-struct Console(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+struct Console(Arc<Mutex<Vec<String>>>);
 
 impl tracing::field::Visit for Console {
-    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
             self.0.lock().unwrap().push(format!("{value:?}"));
         }
@@ -260,7 +268,7 @@ impl tracing::Subscriber for Console {
 #[test]
 fn the_console_line_of_the_specification_is_an_event() {
     let dir = tempfile::tempdir().unwrap();
-    let logger = MessageLogger::new(dir.path().join("log")).unwrap();
+    let logger = MessageLogger::open(dir.path().join("log")).unwrap();
     let console = Console::default();
     tracing::subscriber::with_default(console.clone(), || {
         logger

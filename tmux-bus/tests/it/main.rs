@@ -1,4 +1,4 @@
-//! What the crate promises, against a real tmux on private sockets with real programs in the panes.
+//! The promises of the crate, against a real tmux on private sockets with real programs in the panes.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,8 +8,9 @@
     unreachable_pub
 )]
 
-mod programs;
+mod pane_program;
 mod support;
+mod worker;
 
 mod answers;
 mod cluster;

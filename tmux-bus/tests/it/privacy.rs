@@ -1,6 +1,9 @@
-//! Nothing is taken for a command, and nothing is left where others could read it.
+//! Data is never executed, and nothing is left where other users can read it.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
 
 use tmux_bus::{
     ClusterConfig, ClusterManager, Error, Launch, Message, MessageLogger, MessageType, Refusal,
@@ -9,8 +12,8 @@ use tmux_bus::{
 
 use crate::support::{LONG, TestServer, builder, eventually, kill_server, tmux};
 
-/// A program that writes down where it runs.
-fn whereabouts(file: &Path) -> Launch {
+/// A program that writes its working folder to a file.
+fn print_work_dir(file: &Path) -> Launch {
     let file = file.display();
     Launch::new(format!(
         "pwd > '{file}.new'; mv '{file}.new' '{file}'; exec cat"
@@ -18,7 +21,7 @@ fn whereabouts(file: &Path) -> Launch {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_folder_is_entered_whatever_its_name() {
+async fn any_name_of_a_working_folder_is_used_literally() {
     let server = TestServer::start().await;
     for (i, name) in [
         "#(touch injected)",
@@ -36,7 +39,7 @@ async fn a_folder_is_entered_whatever_its_name() {
         let (dir, file) = (server.path(name), server.path(&format!("{i}.txt")));
         fs::create_dir(&dir).unwrap();
         server
-            .open_pane(&whereabouts(&file).work_dir(&dir))
+            .open_pane(&print_work_dir(&file).work_dir(&dir))
             .await
             .unwrap();
         eventually("it has started", || file.exists());
@@ -48,7 +51,7 @@ async fn a_folder_is_entered_whatever_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_missing_folder_and_variables_that_cannot_be_passed_on_are_refused() {
+async fn a_missing_folder_and_invalid_variables_are_refused() {
     let server = TestServer::start().await;
     let cat = || Launch::new("exec cat");
     let error = server
@@ -56,7 +59,7 @@ async fn a_missing_folder_and_variables_that_cannot_be_passed_on_are_refused() {
         .await
         .unwrap_err();
     assert!(
-        matches!(&error, Error::File { path, .. } if path.ends_with("nowhere")),
+        matches!(&error, Error::Io { path, .. } if path.ends_with("nowhere")),
         "{error:?}"
     );
     for launch in [
@@ -89,7 +92,7 @@ async fn values_of_variables_reach_the_program_unchanged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agents_name_is_no_command() {
+async fn the_name_of_an_agent_is_not_executed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("team.yaml");
     let name = "#(touch${IFS}injected)#{pane_id}";
@@ -121,9 +124,9 @@ async fn an_agents_name_is_no_command() {
     assert_eq!(title.trim(), name);
 }
 
-/// The terminal itself acts on an interrupt: it knows nothing of brackets.
+/// The terminal driver acts on an interrupt character; it does not know brackets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_character_on_which_the_terminal_acts_is_refused_also_within_brackets() {
+async fn special_characters_of_the_terminal_are_refused_also_inside_brackets() {
     let server = TestServer::start().await;
     let launch = Launch::new("stty -icanon -echo min 1; printf '\\033[?2004hready> '; exec cat");
     let pane = server.open_pane(&launch).await.unwrap();
@@ -133,14 +136,14 @@ async fn a_character_on_which_the_terminal_acts_is_refused_also_within_brackets(
         let message = format!("a{}b", char::from(byte));
         let error = io.send_message(pane, &message).await.unwrap_err();
         assert!(
-            matches!(error, Error::Refused { reason: Refusal::Acts { byte: found }, .. } if found == byte),
+            matches!(error, Error::Refused { reason: Refusal::SpecialCharacter { byte: found }, .. } if found == byte),
             "{error:?}"
         );
     }
-    // In this mode it does not act on the others.
+    // These are not special in this mode.
     drop(io.send_message(pane, "a\u{4}\u{15}\u{7f}b").await.unwrap());
-    let all_the_same = SendOptions::default().allow_unbracketed();
-    drop(io.send_message_with(pane, "\u{3}", &all_the_same).await);
+    let anyway = SendOptions::default().allow_unbracketed();
+    drop(io.send_message_with(pane, "\u{3}", &anyway).await);
     let id = pane.to_string();
     eventually("it is interrupted", || {
         server
@@ -155,19 +158,19 @@ fn a_log_is_created_for_this_user_only() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("logs/messages.jsonl");
     let message = Message::new("a", "b", "a secret");
-    let logger = MessageLogger::new(&path).unwrap();
+    let logger = MessageLogger::open(&path).unwrap();
     logger.log(&message, MessageType::Task).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&path), 0o600);
     assert_eq!(mode(path.parent().unwrap()), 0o700);
-    // One that is there is used as it is.
+    // The mode of an existing file is not changed.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     logger.log(&message, MessageType::Task).unwrap();
     assert_eq!(mode(&path), 0o640);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_files_of_a_session_are_this_users_and_go_with_it() {
+async fn all_files_of_a_session_are_private_and_removed_with_it() {
     let server = TestServer::start().await;
     let folder = server.socket().parent().unwrap().to_owned();
     let pane = server.open_pane(&Launch::new("exec cat")).await.unwrap();
@@ -185,7 +188,7 @@ async fn all_files_of_a_session_are_this_users_and_go_with_it() {
             );
         } else {
             found += 1;
-            // tmux gives its socket the rights of others to see who is attached; the folder is shut.
+            // tmux shows attached clients in the mode of its socket; the folder is closed.
             let shared = path == server.socket();
             assert!(
                 shared || about.permissions().mode() & 0o077 == 0,
@@ -193,10 +196,13 @@ async fn all_files_of_a_session_are_this_users_and_go_with_it() {
             );
         }
     }
-    assert!(found >= 3, "the socket, the lock and a queue");
+    assert!(
+        found >= 3,
+        "the socket, the lock of the folder and the lock of a pane"
+    );
     server.stop(Duration::from_millis(200)).await.unwrap();
     assert!(!folder.exists());
-    // Again, and by who attached before, although nothing is there.
+    // Again, although nothing is left.
     server.stop(Duration::from_millis(200)).await.unwrap();
     assert!(!folder.exists());
     let error = server.pane_io().send_message(pane, "x").await.unwrap_err();
@@ -204,7 +210,7 @@ async fn all_files_of_a_session_are_this_users_and_go_with_it() {
         matches!(error, Error::ServerGone { .. } | Error::Refused { .. }),
         "{error:?}"
     );
-    assert!(!folder.exists(), "a sender does not bring it back");
+    assert!(!folder.exists(), "a sender does not create it again");
     let again = builder(server.dir()).start().await.unwrap();
     assert_eq!(again.socket(), server.socket());
     tokio::time::timeout(LONG, again.stop(Duration::from_millis(200)))

@@ -1,13 +1,14 @@
 //! Messages arrive byte for byte, once, and never mixed.
 
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
-use tmux_bus::{Error, PaneId, Refusal, SendOptions};
+use tmux_bus::{Error, PaneId, Refusal, SendOptions, Server};
 
-use crate::{
-    programs::{self, Program, launch_recording, recorded},
-    support::{LONG, TestServer, eventually, literal},
-};
+use crate::pane_program::{MARKER, Program, launch_recording, recorded};
+use crate::support::{LONG, TestServer, builder, eventually, literal};
+use crate::worker::Worker;
 
 async fn open(server: &TestServer, program: Program, file: &Path) -> PaneId {
     let pane = server
@@ -27,7 +28,7 @@ fn refused(error: &Error, reason: Refusal) {
     assert!(error.is_not_sent());
 }
 
-/// Sends and waits until the program has it.
+/// Sends a message and waits until the program has received it.
 async fn arrives(server: &TestServer, pane: PaneId, file: &Path, message: &str) {
     let before = recorded(file).len();
     drop(server.pane_io().send_message(pane, message).await.unwrap());
@@ -45,7 +46,7 @@ async fn arrives(server: &TestServer, pane: PaneId, file: &Path, message: &str) 
     );
 }
 
-/// Text of any length with everything in it that a shell or tmux could take for its own.
+/// Text of a given length with all characters that are special to shells and tmux.
 fn mixed(length: usize) -> String {
     let piece = "日本語 🎌 \"quoted\" 'single' $HOME `x` \\n ~ #{pane_id} %1 ; {a} \t\n";
     let mut text = piece.repeat(length / piece.len() + 1);
@@ -88,7 +89,7 @@ async fn any_text_arrives_byte_for_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_terminal_could_take_is_refused() {
+async fn text_that_no_terminal_can_take_is_refused() {
     let server = TestServer::start().await;
     let file = server.path("record");
     let pane = open(&server, Program::Raw, &file).await;
@@ -216,11 +217,8 @@ async fn a_dead_pane_is_refused_and_the_server_lives() {
             Refusal::Dead,
         );
     }
-    // Without what the client knows: tmux 3.3 crashes on a paste into a dead pane.
-    let other = crate::support::builder(server.dir())
-        .attach()
-        .await
-        .unwrap();
+    // A new client does not know the pane yet; tmux 3.3 crashes on a paste into a dead pane.
+    let other = builder(server.dir()).attach().await.unwrap();
     refused(
         &other.pane_io().send_message(pane, "x").await.unwrap_err(),
         Refusal::Dead,
@@ -236,7 +234,7 @@ async fn the_submit_is_never_swallowed_by_the_paste() {
         let file = server.path(&format!("{program:?}"));
         let pane = open(&server, program, &file).await;
         for round in 0..rounds {
-            // What is drawn must fit on the screen of that program.
+            // The message must fit on the screen of that program.
             let length = if matches!(program, Program::Screen) {
                 round
             } else {
@@ -254,23 +252,51 @@ async fn the_submit_is_never_swallowed_by_the_paste() {
     }
 }
 
+/// Starts a process that attaches to the server and sends `count` messages `NAME NUMBER yyyy…`. It
+/// reads the answers unless the name begins with `silent`.
+pub fn start_sender(server: &TestServer, pane: PaneId, name: &str, count: usize) -> Worker {
+    let folder = server.path("run");
+    Worker::start(&format!("send {} {pane} {name} {count}", folder.display()))
+}
+
+/// A part of [`Worker`].
+pub fn send_messages(folder: &str, pane: &str, name: &str, count: &str) {
+    let pane = PaneId::new(pane).unwrap();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let server = Server::builder("test").runtime_dir(folder);
+        let io = server.attach().await.unwrap().pane_io();
+        for number in 0..count.parse().unwrap() {
+            let message = format!("{} {}", name.replace('_', " "), filled(number));
+            let sent = io.send_message(pane, &message).await.unwrap();
+            if !name.starts_with("silent") {
+                let answer = io.get_response_with(sent, MARKER, &literal()).await;
+                answer.unwrap();
+            }
+        }
+    });
+}
+
+fn filled(number: usize) -> String {
+    format!("{number} {}", "y".repeat(3_000))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn senders_of_one_process_and_of_several_never_mix() {
     let server = TestServer::start().await;
     let file = server.path("record");
     let pane = open(&server, Program::Raw, &file).await;
     let mut others: Vec<_> = (0..2)
-        .map(|i| programs::start_sender(server.dir(), pane, &format!("process{i}"), 8))
+        .map(|i| start_sender(&server, pane, &format!("process{i}"), 8))
         .collect();
     let mut tasks = Vec::new();
     for task in 0..4 {
         let io = server.pane_io();
         tasks.push(tokio::spawn(async move {
             for i in 0..4 {
-                let message = format!("task{task} {i} {}", "y".repeat(3_000));
+                let message = format!("task{task} {}", filled(i));
                 let sent = io.send_message(pane, &message).await.unwrap();
                 let answer = io
-                    .get_response_with(sent, programs::MARKER, &literal())
+                    .get_response_with(sent, MARKER, &literal())
                     .await
                     .unwrap();
                 assert_eq!(answer, format!("got {} bytes\nTEST OK", message.len()));
@@ -281,8 +307,7 @@ async fn senders_of_one_process_and_of_several_never_mix() {
         task.await.unwrap();
     }
     for other in &mut others {
-        let status = other.wait().unwrap();
-        assert!(status.success());
+        assert!(other.wait().success());
     }
     let got = recorded(&file);
     assert_eq!(got.len(), 4 * 4 + 2 * 8);
@@ -302,7 +327,7 @@ async fn senders_of_one_process_and_of_several_never_mix() {
         for (i, message) in own.iter().enumerate() {
             assert_eq!(
                 **message,
-                format!("{sender} {i} {}", "y".repeat(3_000)).into_bytes(),
+                format!("{sender} {}", filled(i)).into_bytes(),
                 "in order and whole"
             );
         }
@@ -320,29 +345,23 @@ async fn the_next_sender_waits_until_the_answer_is_read() {
         let io = io.clone();
         async move {
             let sent = io.send_message(pane, "hello").await.unwrap();
-            io.get_response(sent, programs::MARKER, LONG).await.unwrap()
+            io.get_response(sent, MARKER, LONG).await.unwrap()
         }
     });
-    let answer = io
-        .get_response(first, programs::MARKER, LONG)
-        .await
-        .unwrap();
+    let answer = io.get_response(first, MARKER, LONG).await.unwrap();
     assert_eq!(answer, "slow\nTEST OK");
     assert_eq!(second.await.unwrap(), "got 5 bytes\nTEST OK");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_given_up_in_the_queue_is_not_sent() {
+async fn a_message_that_is_given_up_in_the_queue_is_not_sent() {
     let server = TestServer::start().await;
     let file = server.path("record");
     let pane = open(&server, Program::Lines, &file).await;
     let io = server.pane_io();
     let first = io.send_message(pane, "silent one").await.unwrap();
-    let given_up = tokio::time::timeout(
-        std::time::Duration::from_millis(50),
-        io.send_message(pane, "two"),
-    )
-    .await;
+    let given_up =
+        tokio::time::timeout(Duration::from_millis(50), io.send_message(pane, "two")).await;
     assert!(given_up.is_err());
     drop(first);
     arrives(&server, pane, &file, "three").await;
@@ -350,11 +369,11 @@ async fn a_message_given_up_in_the_queue_is_not_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_dies_during_the_submit_is_told_as_unknown() {
+async fn a_server_that_dies_during_the_submit_leaves_the_outcome_unknown() {
     let server = TestServer::start().await;
     let file = server.path("record");
     let pane = open(&server, Program::Lines, &file).await;
-    // The first message makes the pane known, so that the next needs only one step.
+    // The first message makes the pane known; the next one needs a single command.
     arrives(&server, pane, &file, "one").await;
     let pid = server
         .tmux(&["display-message", "-p", "#{pid}"])
@@ -362,7 +381,7 @@ async fn a_server_that_dies_during_the_submit_is_told_as_unknown() {
         .to_owned();
     let signal = |name: &str| {
         assert!(
-            std::process::Command::new("kill")
+            Command::new("kill")
                 .args([name, &pid])
                 .status()
                 .unwrap()
@@ -372,7 +391,7 @@ async fn a_server_that_dies_during_the_submit_is_told_as_unknown() {
     signal("-STOP");
     let io = server.pane_io();
     let sending = tokio::spawn(async move { io.send_message(pane, "two").await });
-    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!sending.is_finished());
     signal("-KILL");
     let error = sending.await.unwrap().unwrap_err();

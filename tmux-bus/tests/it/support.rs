@@ -1,20 +1,19 @@
-//! A private server for a test, ended with it.
+//! A private server for a test.
 
-use std::{
-    ops::Deref,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tmux_bus::{AnswerEnd, PaneId, ResponseOptions, Result, Server, ServerBuilder};
+use tmux_bus::{AnswerEnd, Error, PaneId, ResponseOptions, Server, ServerBuilder};
 
-use crate::programs::MARKER;
+use crate::pane_program::MARKER;
 
-/// For things that take milliseconds, on a machine that is busy with others.
+/// Time limit for steps that take milliseconds on an idle machine.
 pub const LONG: Duration = Duration::from_secs(40);
 
+/// A server that is killed when the test ends.
 pub struct TestServer {
     server: Server,
     dir: TempDir,
@@ -34,7 +33,7 @@ impl Drop for TestServer {
     }
 }
 
-/// Ends a server however the test ended. Only ever with a private socket.
+/// Kills the server of a private socket.
 pub fn kill_server(socket: &Path) {
     let _ = Command::new("tmux")
         .arg("-S")
@@ -80,7 +79,7 @@ impl TestServer {
         &self.dir
     }
 
-    /// Runs tmux itself on the private socket.
+    /// Runs the tmux program on the private socket.
     pub fn tmux(&self, args: &[&str]) -> String {
         tmux(self.server.socket(), args)
     }
@@ -94,8 +93,8 @@ impl TestServer {
         });
     }
 
-    /// Sends a message and returns the answer, by the default options.
-    pub async fn ask(&self, pane: PaneId, message: &str) -> Result<String> {
+    /// Sends a message and returns the answer, with the default options.
+    pub async fn ask(&self, pane: PaneId, message: &str) -> Result<String, Error> {
         self.ask_with(pane, message, &ResponseOptions::default().timeout(LONG))
             .await
     }
@@ -105,7 +104,7 @@ impl TestServer {
         pane: PaneId,
         message: &str,
         options: &ResponseOptions,
-    ) -> Result<String> {
+    ) -> Result<String, Error> {
         let io = self.pane_io();
         let sent = io.send_message(pane, message).await?;
         io.get_response_with(sent, MARKER, options).await
@@ -134,7 +133,7 @@ pub fn tmux(socket: &Path, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;

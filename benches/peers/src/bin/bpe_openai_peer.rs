@@ -1,7 +1,7 @@
-//! The tokenizer that we did not choose.
+//! The tokenizer bpe-openai, an alternative to tiktoken-rs.
 //!
-//! `bpe_openai_peer TEXT`; the request `count` is answered by the text's tokens, a number by the
-//! nanoseconds that a count takes if it is done so many times.
+//! Usage: `bpe_openai_peer TEXT`. The answer to `count` is the number of tokens of the text. The
+//! answer to a number is the time of one count in nanoseconds, averaged over that many counts.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,7 +1,7 @@
-//! Process groups by command-group, as vibe-kanban uses it.
+//! Process groups with command-group, as vibe-kanban uses it.
 //!
-//! `command_group_peer WORKSPACE MEGABYTES` is a host of that size; the requests `spawn`, `stop`
-//! and `stop-as-vibe-kanban` are answered by nanoseconds.
+//! Usage: `command_group_peer WORKSPACE MEGABYTES`; the second argument is the size of this host. The
+//! answers to `spawn`, `stop` and `stop-as-vibe-kanban` are nanoseconds.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 #[path = "../../../exec/tree.rs"]
 mod tree;
 
-/// What vibe-kanban gives the group after each signal, ended or not.
+/// The pause of vibe-kanban after each signal, even if the group has ended.
 const PAUSE: Duration = Duration::from_secs(2);
 
 fn main() {
@@ -22,7 +22,7 @@ fn main() {
         panic!("usage: command_group_peer WORKSPACE MEGABYTES");
     };
     let megabytes: usize = megabytes.parse().expect("a number of megabytes");
-    // Written to, so that the pages exist: a fork has to copy the tables of all of them.
+    // Written, so that the pages are mapped: a fork copies the page tables of all of them.
     let ballast: Vec<u8> = (0..megabytes << 20).map(|n| n as u8).collect();
     let runtime = Runtime::new().expect("a runtime");
     let spawn = || {
@@ -32,7 +32,7 @@ fn main() {
     };
     peers::serve(|request| {
         let took = match request {
-            // Twice, because ours comes after another process as well.
+            // Twice, because our contender is also measured after another spawn.
             "spawn" => {
                 spawn();
                 spawn()
@@ -67,7 +67,7 @@ async fn stop(workspace: &str, end: impl AsyncFnOnce(&mut AsyncGroupChild)) -> D
         .args(["-c", tree::SEVEN])
         .env(tree::MARK, mark)
         .current_dir(workspace)
-        // Ours is the bench's to write to: the tree must not hold it open.
+        // Not inherited: the tree must not keep the pipe to the bench open.
         .stdout(Stdio::null())
         .group_spawn()
         .expect("a child");
@@ -75,13 +75,13 @@ async fn stop(workspace: &str, end: impl AsyncFnOnce(&mut AsyncGroupChild)) -> D
     let start = Instant::now();
     end(&mut child).await;
     let took = start.elapsed();
-    // The report says that the tools, which are in sessions of their own, live on. Who was in the
-    // group may still be on its way out.
+    // Five processes survive: the tools, which are in sessions of their own. The processes of the
+    // group may need some time to end.
     let deadline = Instant::now() + Duration::from_secs(5);
     while tree::marked(mark).len() > 5 && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(tree::end_marked(mark), 5, "processes that live on");
+    assert_eq!(tree::end_marked(mark), 5, "surviving processes");
     took
 }
 
@@ -90,7 +90,7 @@ async fn term_and_wait(child: &mut AsyncGroupChild) {
     child.wait().await.expect("an end");
 }
 
-/// The order and the pauses of its `kill_process_group`.
+/// The signals and pauses of vibe-kanban's `kill_process_group`.
 async fn as_vibe_kanban(child: &mut AsyncGroupChild) {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         let _ = child.signal(signal);

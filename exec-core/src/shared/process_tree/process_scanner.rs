@@ -1,0 +1,65 @@
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Mutex;
+
+use super::process_table::ProcessTable;
+use super::tree_root::TreeRoot;
+
+/// Reads the process table for all callers that wait at the same time.
+///
+/// One scan takes milliseconds; a hundred trees that are ended at once share it.
+#[derive(Debug)]
+pub(crate) struct ProcessScanner {
+    tag_variable: &'static str,
+    /// How many scans have begun.
+    begun: AtomicU64,
+    /// The lowest `since` of the callers that wait for the next scan.
+    since: AtomicU64,
+    latest: Mutex<LatestScan>,
+}
+
+#[derive(Debug, Default)]
+struct LatestScan {
+    number: u64,
+    table: Arc<ProcessTable>,
+}
+
+impl ProcessScanner {
+    /// Searches environments for the variable of this name.
+    pub(crate) fn new(tag_variable: &'static str) -> Self {
+        Self {
+            tag_variable,
+            begun: AtomicU64::new(0),
+            since: AtomicU64::new(u64::MAX),
+            latest: Mutex::default(),
+        }
+    }
+
+    /// A table whose scan began after this call and that covers these trees.
+    pub(crate) async fn scan(&self, roots: &[TreeRoot]) -> io::Result<Arc<ProcessTable>> {
+        let own_since = roots.iter().map(TreeRoot::since).min().unwrap_or(0);
+        self.since.fetch_min(own_since, Ordering::SeqCst);
+        let begun_before = self.begun.load(Ordering::SeqCst);
+        let mut latest = self.latest.lock().await;
+        // Another caller may have scanned while this one waited for the lock. A scan takes the
+        // lowest `since` of all that wait, except for a caller that arrives between its two
+        // atomic operations below: so the table is asked what it covers.
+        if latest.number > begun_before && latest.table.since() <= own_since {
+            return Ok(Arc::clone(&latest.table));
+        }
+        let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let since = self.since.swap(u64::MAX, Ordering::SeqCst).min(own_since);
+        let (variable, previous) = (self.tag_variable, Arc::clone(&latest.table));
+        let read = move || ProcessTable::read(variable, since, &previous);
+        let table = tokio::task::spawn_blocking(read)
+            .await
+            .map_err(io::Error::other)??;
+        *latest = LatestScan {
+            number,
+            table: Arc::new(table),
+        };
+        Ok(Arc::clone(&latest.table))
+    }
+}

@@ -1,0 +1,8 @@
+//! What a profile consists of.
+
+mod profile_config;
+mod profile_definition;
+
+pub use profile_config::{ProfileConfig, ProfileVariantConfig};
+pub(crate) use profile_definition::check_label;
+pub use profile_definition::{ProcessParameterBuilder, ProfileDefinition};

@@ -1,0 +1,13 @@
+//! From a profile and a request to the parameters of one process.
+
+mod launch_values;
+mod launcher;
+mod registered_profile;
+mod session_files;
+mod template;
+
+pub(crate) use launch_values::LaunchValues;
+pub use launcher::Launcher;
+pub(crate) use registered_profile::{ProfileOrigin, RegisteredProfile};
+pub(crate) use session_files::{SessionFiles, SessionFolders, field_text};
+pub(crate) use template::{Placeholder, Template};

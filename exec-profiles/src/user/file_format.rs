@@ -1,0 +1,169 @@
+use std::fmt;
+use std::path::Path;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use toml_edit::{DocumentMut, Item, Table};
+
+use super::user_profile::UserProfile;
+
+/// The syntax of the user file. Errors are texts; the caller adds the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileFormat {
+    Toml,
+    Json,
+}
+
+/// The entries in the order of the file, each with its profile or the mistake in it.
+pub(super) type FileEntries = Vec<(String, Result<UserProfile, String>)>;
+
+impl FileFormat {
+    pub(super) fn of(path: &Path) -> Result<Self, String> {
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some("toml") => Ok(Self::Toml),
+            Some("json") => Ok(Self::Json),
+            _ => Err("its name ends neither in .toml nor in .json".to_owned()),
+        }
+    }
+
+    pub(super) fn parse(self, text: &str) -> Result<FileEntries, String> {
+        let document: Document = match self {
+            Self::Toml => toml_edit::de::from_str(text).map_err(reason)?,
+            Self::Json if text.trim().is_empty() => Document::default(),
+            Self::Json => serde_json::from_str(text).map_err(reason)?,
+        };
+        let entries = document.profiles.0.into_iter();
+        Ok(entries
+            .map(|(label, value)| match value {
+                Some(value) => (label, parse_entry(value)),
+                None => (label, Err("the label occurs twice".to_owned())),
+            })
+            .collect())
+    }
+
+    /// Replaces the entry, or removes it for `None`. Everything else in the text is kept.
+    pub(super) fn edit(
+        self,
+        text: &str,
+        label: &str,
+        profile: Option<&UserProfile>,
+    ) -> Result<String, String> {
+        match self {
+            Self::Toml => edit_toml(text, label, profile),
+            Self::Json => edit_json(text, label, profile),
+        }
+    }
+}
+
+/// A comment at the end of the file belongs to the document, not to a table. toml_edit would print a
+/// new last table before it, so the comment becomes the prefix of the new table.
+fn edit_toml(text: &str, label: &str, profile: Option<&UserProfile>) -> Result<String, String> {
+    let mut document: DocumentMut = text.parse().map_err(reason::<toml_edit::TomlError>)?;
+    let trailing = document.trailing().as_str().unwrap_or_default().to_owned();
+    let profiles = document.entry("profiles").or_insert_with(|| {
+        let mut table = Table::new();
+        // Without a `[profiles]` line of its own.
+        table.set_implicit(true);
+        Item::Table(table)
+    });
+    let is_inline = profiles.is_inline_table();
+    let profiles = profiles
+        .as_table_like_mut()
+        .ok_or("`profiles` is not a table")?;
+    let Some(profile) = profile else {
+        profiles.remove(label);
+        return Ok(document.to_string());
+    };
+    let mut entry = toml_edit::ser::to_document(profile)
+        .map_err(reason)?
+        .into_table();
+    let is_last = !is_inline && !profiles.contains_key(label);
+    if is_last {
+        entry.decor_mut().set_prefix(trailing);
+    }
+    profiles.insert(label, Item::Table(entry));
+    if is_last {
+        document.set_trailing("");
+    }
+    Ok(document.to_string())
+}
+
+fn edit_json(text: &str, label: &str, profile: Option<&UserProfile>) -> Result<String, String> {
+    let mut document = match text.trim() {
+        "" => Value::Object(Default::default()),
+        text => serde_json::from_str(text).map_err(reason)?,
+    };
+    let profiles = document
+        .as_object_mut()
+        .map(|document| document.entry("profiles"))
+        .map(|profiles| profiles.or_insert_with(|| Value::Object(Default::default())))
+        .and_then(Value::as_object_mut)
+        .ok_or("`profiles` is not an object")?;
+    match profile {
+        Some(profile) => {
+            let entry = serde_json::to_value(profile).map_err(reason)?;
+            profiles.insert(label.to_owned(), entry);
+        }
+        None => {
+            profiles.remove(label);
+        }
+    }
+    Ok(format!("{document:#}\n"))
+}
+
+fn reason<E: fmt::Display>(error: E) -> String {
+    error.to_string().trim_end().to_owned()
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Document {
+    profiles: RawEntries,
+}
+
+/// The entries before their types are checked, so that an invalid entry does not affect the others.
+/// A label that occurs twice has no value: JSON allows it, and neither value can be preferred.
+#[derive(Default)]
+struct RawEntries(Vec<(String, Option<Value>)>);
+
+impl<'de> Deserialize<'de> for RawEntries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct EntriesVisitor;
+
+        impl<'de> Visitor<'de> for EntriesVisitor {
+            type Value = RawEntries;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table of profiles")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawEntries, A::Error> {
+                let mut entries: Vec<(String, Option<Value>)> = Vec::new();
+                while let Some((label, value)) = map.next_entry::<String, Value>()? {
+                    match entries.iter_mut().find(|(known, _)| *known == label) {
+                        Some((_, value)) => *value = None,
+                        None => entries.push((label, Some(value))),
+                    }
+                }
+                Ok(RawEntries(entries))
+            }
+        }
+
+        deserializer.deserialize_map(EntriesVisitor)
+    }
+}
+
+fn parse_entry(value: Value) -> Result<UserProfile, String> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        // Serde's message quotes the value, which may be a secret.
+        if path.split('.').any(|field| field == "env") {
+            return format!("{path}: the value of a variable must be a string");
+        }
+        match path.as_str() {
+            "." => error.inner().to_string(),
+            _ => format!("{path}: {}", error.inner()),
+        }
+    })
+}

@@ -1,0 +1,106 @@
+//! A custom backend, written from the contract in the docs; it passes the conformance suite.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use agent_snapshot::backend::{Stamp, Stream, assemble, decode_messages, plan};
+use agent_snapshot::conversation::Message;
+use agent_snapshot::{AgentId, AgentSnapshot, Error, SnapshotStorage, conformance};
+use async_trait::async_trait;
+
+#[derive(Debug, Default)]
+struct MapStorage(Mutex<BTreeMap<AgentId, Kept>>);
+
+/// The stored data of one agent.
+#[derive(Debug, Default)]
+struct Kept {
+    /// The highest epoch of a snapshot that was deleted.
+    epoch_floor: u64,
+    stored: Option<Stored>,
+}
+
+#[derive(Debug)]
+struct Stored {
+    stamp: Stamp,
+    state: String,
+    head: String,
+    stream: BTreeMap<u64, String>,
+}
+
+impl MapStorage {
+    fn with<T>(&self, agent: &AgentId, body: impl FnOnce(&mut Kept) -> T) -> T {
+        let mut map = self.0.lock().expect("nothing panics while it is locked");
+        body(map.entry(agent.clone()).or_default())
+    }
+}
+
+#[async_trait]
+impl SnapshotStorage for MapStorage {
+    async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        self.with(&snapshot.agent_id, |kept| {
+            let stamp = kept.stored.as_ref().map(|stored| &stored.stamp);
+            let Some(write) = plan(snapshot, stamp, kept.epoch_floor)? else {
+                return Ok(());
+            };
+            let (mut stream, head) = match (kept.stored.take(), write.stream) {
+                (Some(old), Stream::Append) => (old.stream, write.head.unwrap_or(old.head)),
+                _ => (BTreeMap::new(), write.head.unwrap_or_default()),
+            };
+            stream.extend((write.from..).zip(write.messages));
+            let (stamp, state) = (write.stamp, write.state);
+            kept.stored = Some(Stored { stamp, state, head, stream });
+            Ok(())
+        })
+    }
+
+    async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
+        self.with(agent, |kept| {
+            let Some(stored) = &kept.stored else {
+                return Ok(None);
+            };
+            let in_view = stored.stream.range(stored.stamp.first..stored.stamp.next);
+            let messages = in_view.map(|(_, message)| message);
+            assemble(agent, "the map", &stored.stamp, &stored.state, &stored.head, messages)
+                .map(Some)
+        })
+    }
+
+    async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
+        self.with(agent, |kept| {
+            if let Some(stored) = kept.stored.take() {
+                kept.epoch_floor = kept.epoch_floor.max(stored.stamp.epoch);
+            }
+            Ok(())
+        })
+    }
+
+    async fn list(&self) -> Result<Vec<AgentId>, Error> {
+        let map = self.0.lock().expect("nothing panics while it is locked");
+        let agents = map.iter().filter(|(_, kept)| kept.stored.is_some());
+        Ok(agents.map(|(agent, _)| agent.clone()).collect())
+    }
+
+    async fn history(
+        &self,
+        agent: &AgentId,
+        range: Range<u64>,
+    ) -> Result<Vec<(u64, Message)>, Error> {
+        self.with(agent, |kept| {
+            let Some(stored) = &kept.stored else {
+                return Ok(Vec::new());
+            };
+            let first = range.start.max(stored.stamp.start);
+            let last = range.end.min(stored.stamp.next).max(first);
+            let messages = stored.stream.range(first..last).map(|(_, message)| message);
+            decode_messages(agent, "the map", first, messages)
+        })
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let report = conformance::run(async || Arc::new(MapStorage::default())).await;
+    assert!(report.passed(), "{report}");
+    println!("{} clauses hold", report.outcomes.len());
+}

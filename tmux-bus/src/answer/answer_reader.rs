@@ -1,0 +1,271 @@
+//! The wait for one answer.
+
+use tokio::time::Instant;
+
+use super::detector::Question;
+use super::extract;
+use super::line_reader::LineReader;
+use super::marker::Marker;
+use super::screen_reader::ScreenReader;
+use crate::control::control_client::ControlClient;
+use crate::control::tap::{OutputEnd, TapOutput, deadline};
+use crate::error::{Error, PartialAnswer};
+use crate::pane::pane_io::{AnswerEnd, ResponseOptions, Sent};
+use crate::timing::{FRAME_QUIET, WORD_QUIET};
+
+/// Waits for the answer to a message, with the line reader until the program draws and with the
+/// screen reader from then on.
+pub(crate) struct AnswerReader<'a> {
+    control: &'a ControlClient,
+    sent: &'a Sent,
+    options: &'a ResponseOptions,
+    question: Question,
+    deadline: Instant,
+    limit: usize,
+    lines: LineReader,
+    /// Present since the first drawing.
+    screen: Option<ScreenReader>,
+}
+
+/// Where the marker was found.
+enum Found {
+    /// On a line of the transcript.
+    Line(usize),
+    Screen,
+}
+
+impl<'a> AnswerReader<'a> {
+    pub(crate) fn new(
+        control: &'a ControlClient,
+        sent: &'a Sent,
+        marker: Marker,
+        options: &'a ResponseOptions,
+        limit: usize,
+    ) -> Self {
+        let submitted = &sent.submitted;
+        let question = Question::new(marker, &submitted.folded);
+        Self {
+            control,
+            sent,
+            options,
+            deadline: deadline(submitted.at, options.timeout),
+            limit,
+            lines: LineReader::new(&question, submitted),
+            screen: None,
+            question,
+        }
+    }
+
+    pub(crate) async fn run(mut self) -> Result<String, Error> {
+        loop {
+            let found = self.wait_for_marker().await?;
+            if let Some(answer) = self.finish(found).await? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    async fn wait_for_marker(&mut self) -> Result<Found, Error> {
+        let tap = &self.sent.submitted.tap;
+        loop {
+            let output = tap.take();
+            self.feed(&output);
+            if let Some(found) = self.look().await? {
+                return Ok(found);
+            }
+            if output.overflow || self.lines.len() > self.limit {
+                return Err(self.too_long());
+            }
+            if let Some(end) = output.end {
+                // Output that arrived during the look.
+                self.feed(&tap.take());
+                self.lines.quiet();
+                return self.last_look().await.ok_or_else(|| self.ended(end));
+            }
+            let now = Instant::now();
+            if now >= self.deadline {
+                return Err(self.timed_out());
+            }
+            let until = match &self.screen {
+                Some(screen) if screen.is_stale() => output.last + FRAME_QUIET,
+                _ if self.lines.is_undecided() => output.last + WORD_QUIET,
+                _ => self.deadline,
+            };
+            if now < until {
+                tap.changed(until.min(self.deadline)).await;
+                continue;
+            }
+            if now >= output.last + WORD_QUIET {
+                self.lines.quiet();
+            }
+            if let Some(found) = self.quiet_look().await? {
+                return Ok(found);
+            }
+        }
+    }
+
+    fn feed(&mut self, output: &TapOutput) {
+        self.lines.feed(output);
+        if output.bytes.is_empty() {
+            return;
+        }
+        match &mut self.screen {
+            Some(screen) => screen.output_arrived(),
+            None if self.lines.draws() => {
+                let before = &self.sent.submitted.screen;
+                self.screen = Some(ScreenReader::new(before, &self.question));
+            }
+            None => {}
+        }
+    }
+
+    /// Decides by the output so far.
+    async fn look(&mut self) -> Result<Option<Found>, Error> {
+        match &self.screen {
+            None => Ok(self.lines.first_hit().map(Found::Line)),
+            Some(screen) if screen.is_due(self.lines.hit_count()) => self.look_at_screen().await,
+            Some(_) => Ok(None),
+        }
+    }
+
+    /// Decides when the pane is quiet.
+    async fn quiet_look(&mut self) -> Result<Option<Found>, Error> {
+        if self.screen.is_none() {
+            return self.look().await;
+        }
+        if let Some(found) = self.look_at_screen().await? {
+            return Ok(Some(found));
+        }
+        Ok(self.lines.hit_scrolled_off().then_some(Found::Screen))
+    }
+
+    /// Decides when the program has ended. It may have restored the screen on exit: then its last
+    /// lines are only in the stream.
+    async fn last_look(&mut self) -> Option<Found> {
+        if self.screen.is_some()
+            && let Ok(Some(found)) = self.quiet_look().await
+        {
+            return Some(found);
+        }
+        self.lines.first_hit().map(Found::Line)
+    }
+
+    async fn look_at_screen(&mut self) -> Result<Option<Found>, Error> {
+        let Some(screen) = &mut self.screen else {
+            return Ok(None);
+        };
+        screen.begin_look(self.lines.hit_count());
+        let captured = match self.control.capture(self.sent.pane, 0).await {
+            Ok(captured) => captured,
+            // The tap reports the end of the pane or the server.
+            Err(Error::ServerGone { .. } | Error::TmuxFailed { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let is_new = screen.look(&captured, &self.question);
+        Ok(is_new.then_some(Found::Screen))
+    }
+
+    /// Takes in the rest of the answer and extracts it; `None` if the marker was not one.
+    async fn finish(&mut self, found: Found) -> Result<Option<String>, Error> {
+        let tap = &self.sent.submitted.tap;
+        match self.options.end {
+            AnswerEnd::Quiet(quiet) => {
+                tap.quiet(quiet, self.deadline.max(Instant::now() + quiet))
+                    .await;
+            }
+            AnswerEnd::AtMarker => self.finish_line(&found).await,
+        }
+        let output = tap.take();
+        self.feed(&output);
+        if output.overflow {
+            return Err(self.too_long());
+        }
+        let draws = self.screen.is_some();
+        let drawn = match (found, output.end) {
+            (Found::Line(_), _) if !draws => None,
+            (_, Some(_)) => None,
+            (_, None) => self.screen_answer().await,
+        };
+        let marker = self.question.marker();
+        if let Some(answer) = &drawn
+            && let Some(screen) = &mut self.screen
+            && extract::marker_became_a_word(answer, marker)
+        {
+            screen.reject();
+            return Ok(None);
+        }
+        let answer = drawn.unwrap_or_else(|| self.lines.answer(&self.sent.submitted));
+        Ok(Some(match self.options.end {
+            AnswerEnd::AtMarker => extract::until_marker(&answer, marker),
+            AnswerEnd::Quiet(_) => answer,
+        }))
+    }
+
+    /// Waits for the rest of the marker's line.
+    async fn finish_line(&mut self, found: &Found) {
+        let tap = &self.sent.submitted.tap;
+        loop {
+            let output = tap.take();
+            self.feed(&output);
+            let is_complete = match found {
+                Found::Line(line) => self.lines.is_line_complete(*line),
+                Found::Screen => true,
+            };
+            let until = output.last + FRAME_QUIET;
+            if is_complete || output.end.is_some() || Instant::now() >= until {
+                return;
+            }
+            tap.changed(until).await;
+        }
+    }
+
+    /// The answer on the screen, with the lines that scrolled off since the submit.
+    async fn screen_answer(&self) -> Option<String> {
+        let (pane, submitted) = (self.sent.pane, &self.sent.submitted);
+        let history = self.control.history_size(pane).await.ok()?;
+        let scrolled = history.saturating_sub(submitted.history);
+        let captured = self.control.capture(pane, scrolled).await.ok()?;
+        let screen: String = captured
+            .lines()
+            .map(|line| format!("{}\n", line.trim_end()))
+            .collect();
+        Some(extract::from_screen(
+            &screen,
+            &submitted.screen,
+            &submitted.folded,
+            self.question.marker(),
+        ))
+    }
+
+    fn partial(&self) -> PartialAnswer {
+        PartialAnswer::new(self.lines.answer(&self.sent.submitted))
+    }
+
+    fn ended(&self, end: OutputEnd) -> Error {
+        match end {
+            OutputEnd::Exited(exit) => Error::PaneDied {
+                pane: self.sent.pane,
+                exit,
+                partial: self.partial(),
+            },
+            OutputEnd::ServerGone => self.control.gone(self.partial()),
+        }
+    }
+
+    fn timed_out(&self) -> Error {
+        Error::ResponseTimeout {
+            marker: self.question.marker().as_str().to_owned(),
+            pane: self.sent.pane,
+            after: self.options.timeout,
+            partial: self.partial(),
+        }
+    }
+
+    fn too_long(&self) -> Error {
+        Error::AnswerTooLong {
+            pane: self.sent.pane,
+            limit: self.limit,
+            partial: self.partial(),
+        }
+    }
+}

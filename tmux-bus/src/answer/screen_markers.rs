@@ -1,0 +1,152 @@
+//! Finds new markers on a screen.
+//!
+//! # Theory
+//!
+//! The stream of a full-screen program contains old answers again and again, because the program
+//! redraws them. So screens are compared instead: a marker is new if it is on this screen and does
+//! not correspond to a marker of the screens before.
+//!
+//! Two markers correspond if the [`CONTEXT`](super::marker::CONTEXT) characters before them are
+//! equal. Text that scrolled off the top is missing from the context, so a context that is a
+//! suffix of the other one is equal too. The order on the screen counts: the correspondence is a
+//! longest common subsequence. A marker above the last echo of the message is never new: it is an
+//! older answer that came back into view.
+//!
+//! - Invariant: `old` holds the markers that were on every screen since the submit. A marker that
+//!   disappears and comes back is therefore new.
+//! - Race: a capture can show a half-drawn frame. A marker that is missing from it counts as new in
+//!   the next frame. Screens are therefore captured after a hit in the stream or after
+//!   `FRAME_QUIET`, not at each output.
+//! - Not decidable: a program that clears the screen and draws the same marker with the same 32
+//!   characters before it between two captures. The README states it.
+//!
+//! Worked example, marker `X OK`, message `two`:
+//!
+//! | screen | markers, by context | common with old | new |
+//! |---|---|---|---|
+//! | at the submit: `> one / yes / X OK` | `>oneyes` | | |
+//! | `yes / X OK / > two / wait` | `yes`, a suffix of `>oneyes` | `yes` | none |
+//! | `X OK / > two / yes / X OK` | empty, `XOK>twoyes` | the first | the second: hit |
+
+use super::detector::{Detector, MarkerHit, Question};
+use super::tokenizer::TerminalOp;
+
+/// The markers on a screen, from top to bottom.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct ScreenMarkers {
+    hits: Vec<MarkerHit>,
+    last_echo: Option<u64>,
+}
+
+impl ScreenMarkers {
+    pub(crate) fn find(screen: &str, question: &Question) -> Self {
+        let mut detector = Detector::new(question, false);
+        for (line, text) in screen.lines().enumerate() {
+            text.chars()
+                .for_each(|c| detector.apply(TerminalOp::Print(c), line));
+            detector.apply(TerminalOp::Feed, line);
+        }
+        detector.quiet();
+        Self {
+            last_echo: detector.last_echo(),
+            hits: detector.hits().to_vec(),
+        }
+    }
+
+    /// Whether this screen has a new marker. `old` becomes the markers that the two have in common.
+    pub(crate) fn has_new(self, old: &mut ScreenMarkers) -> bool {
+        let common = common_subsequence(&old.hits, &self.hits);
+        let found = self.hits.iter().enumerate().any(|(i, hit)| {
+            !common.contains(&i) && self.last_echo.is_none_or(|echo| hit.at > echo)
+        });
+        old.hits = common.into_iter().map(|i| self.hits[i].clone()).collect();
+        found
+    }
+}
+
+/// The indexes in `new` of a longest common subsequence; the earliest if there are several.
+fn common_subsequence(old: &[MarkerHit], new: &[MarkerHit]) -> Vec<usize> {
+    let mut best = vec![vec![0usize; new.len() + 1]; old.len() + 1];
+    for i in (0..old.len()).rev() {
+        for j in (0..new.len()).rev() {
+            best[i][j] = if corresponds(&old[i], &new[j]) {
+                best[i + 1][j + 1] + 1
+            } else {
+                best[i + 1][j].max(best[i][j + 1])
+            };
+        }
+    }
+    let (mut i, mut j, mut common) = (0, 0, Vec::new());
+    while i < old.len() && j < new.len() {
+        if corresponds(&old[i], &new[j]) && best[i][j] == best[i + 1][j + 1] + 1 {
+            common.push(j);
+            i += 1;
+            j += 1;
+        } else if best[i + 1][j] >= best[i][j + 1] {
+            i += 1;
+        } else {
+            j += 1;
+        }
+    }
+    common
+}
+
+fn corresponds(a: &MarkerHit, b: &MarkerHit) -> bool {
+    a.before.ends_with(&b.before) || b.before.ends_with(&a.before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::marker::{Marker, fold};
+
+    #[track_caller]
+    fn check(message: &str, before: &str, after: &[&str], expected: bool) {
+        let question = Question::new(Marker::new("CODING OK").unwrap(), &fold(message));
+        let mut old = ScreenMarkers::find(before, &question);
+        let mut found = false;
+        for screen in after {
+            found = ScreenMarkers::find(screen, &question).has_new(&mut old);
+        }
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_redrawn_old_answer_is_not_new() {
+        let old = "> one\nfirst answer\nCODING OK\n";
+        check("two", old, &[old], false);
+        check(
+            "two",
+            old,
+            &["first answer\nCODING OK\n> two\nthinking\n"],
+            false,
+        );
+        check("two", old, &["CODING OK\n> two\nthinking\n"], false);
+        check("two", old, &["CODING OK\n> two\nyes\nCODING OK\n"], true);
+        check("two", old, &["> two\nCODING OK\n"], true);
+        // An older answer comes back into view above the new message.
+        check(
+            "two",
+            "> one\n",
+            &["older\nCODING OK\n> two\nthinking\n"],
+            false,
+        );
+        // The same message and answer, with a screen without the answer in between.
+        let same = "> two\nCODING OK\n";
+        check("two", same, &[same], false);
+        check("two", same, &["> two\n", same], true);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_screens_do_not_panic(before: String, after: String, message: String) {
+            check_any(&before, &after, &message);
+        }
+    }
+
+    fn check_any(before: &str, after: &str, message: &str) {
+        let question = Question::new(Marker::new("X").unwrap(), &fold(message));
+        let mut old = ScreenMarkers::find(before, &question);
+        ScreenMarkers::find(after, &question).has_new(&mut old);
+    }
+}

@@ -1,0 +1,61 @@
+//! The state of a cluster and of its agents.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use super::agent_config::AgentRole;
+use crate::error::Exit;
+use crate::pane::pane_id::PaneId;
+
+/// The state of a cluster, see [`ClusterManager::status`](crate::ClusterManager::status).
+///
+/// ```
+/// use tmux_bus::{ClusterManager, Error};
+///
+/// async fn how_to_watch(cluster: &ClusterManager) -> Result<String, Error> {
+///     let status = cluster.status().await?;
+///     Ok(format!("tmux -S {} attach", status.socket.display()))
+/// }
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ClusterStatus {
+    /// The name of the session.
+    pub session: String,
+    /// The private socket: `tmux -S <socket> attach` shows the agents to a person.
+    pub socket: PathBuf,
+    /// The agents, in the order of the layout.
+    pub agents: Vec<AgentStatus>,
+}
+
+/// The state of an agent.
+///
+/// ```
+/// use tmux_bus::AgentStatus;
+///
+/// fn describe(agent: &AgentStatus) -> String {
+///     match agent.exit {
+///         Some(exit) => format!("{} has ended: {exit}", agent.name),
+///         None if agent.busy => format!("{} is busy", agent.name),
+///         None => format!("{} is idle", agent.name),
+///     }
+/// }
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct AgentStatus {
+    /// The name.
+    pub name: String,
+    /// The role.
+    pub role: AgentRole,
+    /// The pane.
+    pub pane: PaneId,
+    /// Whether its program runs.
+    pub alive: bool,
+    /// How its program ended, if it did.
+    pub exit: Option<Exit>,
+    /// Whether a sender, of any process, sends to it or waits for its answer.
+    pub busy: bool,
+    /// Time of its last output, as far as this process or the system knows.
+    pub last_activity: Option<SystemTime>,
+}

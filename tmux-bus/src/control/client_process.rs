@@ -1,0 +1,129 @@
+//! The process of the control-mode client.
+//!
+//! A client whose stdout is closed while a pane floods hangs, and the tmux server with it, until
+//! the client is killed. So it must be killed when this process drops it, and also when this process
+//! itself is killed. A shell does that: it waits for the end of its own stdin (the *lifeline*), which
+//! this process holds and never writes to. The client reads its commands from a named pipe.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use super::stream_parser::{StreamEvent, StreamParser};
+use crate::error::Error;
+use crate::timing::TMUX_TIMEOUT;
+
+/// Runs the client until the lifeline ends.
+///
+/// The pipe is opened in both directions, which does not wait for a writer. `-u`: otherwise
+/// replies are ASCII where the locale is not set. The shell closes its stdout, so that the end of
+/// the client is the end of the stream.
+const GUARD: &str = r#"
+mkfifo -m 600 "$1" || exit
+"$2" -u -S "$3" -C attach-session -f ignore-size -t "$4" <>"$1" &
+client=$!
+exec >/dev/null
+read -r _
+kill -9 "$client"
+"#;
+
+/// An attached client.
+pub(crate) struct ClientProcess {
+    pub(crate) stdin: pipe::Sender,
+    pub(crate) stdout: ChildStdout,
+    pub(crate) guard: ProcessGuard,
+    /// The parser, and the events behind the block of the attach command.
+    pub(crate) parser: StreamParser,
+    pub(crate) early: Vec<StreamEvent>,
+}
+
+/// Keeps the client alive. Dropping it kills the client.
+pub(crate) struct ProcessGuard {
+    _shell: Child,
+    _lifeline: ChildStdin,
+}
+
+impl ClientProcess {
+    pub(crate) async fn start(
+        program: &Path,
+        socket: &Path,
+        folder: &Path,
+        session: &str,
+    ) -> Result<Self, Error> {
+        let commands = folder.join(format!("commands-{}", uuid::Uuid::new_v4().simple()));
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", GUARD, "tmux-bus"])
+            .arg(&commands)
+            .arg(program)
+            .arg(socket)
+            .arg(format!("={session}"))
+            .env_remove("TMUX")
+            .env_remove("TMUX_PANE")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            // An interrupt from the keyboard must not end the client.
+            .process_group(0)
+            .spawn()
+            .map_err(|source| Error::failed("/bin/sh", source.to_string()))?;
+        let (Some(lifeline), Some(mut stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Error::failed("attach-session", "the client has no pipes"));
+        };
+        let mut parser = StreamParser::default();
+        let early = tokio::time::timeout(TMUX_TIMEOUT, attached(&mut stdout, &mut parser))
+            .await
+            .map_err(|_| Error::TmuxTimeout {
+                command: "attach-session".into(),
+                after: TMUX_TIMEOUT,
+            })??;
+        let opened = pipe::OpenOptions::new().open_sender(&commands);
+        let _ = std::fs::remove_file(&commands);
+        Ok(Self {
+            stdin: opened.map_err(Error::io("open", &commands))?,
+            stdout,
+            guard: ProcessGuard {
+                _shell: child,
+                _lifeline: lifeline,
+            },
+            parser,
+            early,
+        })
+    }
+}
+
+/// Waits for the block of the attach command and returns the events behind it.
+async fn attached(
+    stdout: &mut ChildStdout,
+    parser: &mut StreamParser,
+) -> Result<Vec<StreamEvent>, Error> {
+    let mut buffer = vec![0; 4096];
+    let mut early = Vec::new();
+    let mut outcome = None;
+    while outcome.is_none() {
+        let count = stdout
+            .read(&mut buffer)
+            .await
+            .map_err(|error| Error::failed("attach-session", error.to_string()))?;
+        if count == 0 {
+            return Err(Error::failed("attach-session", "the client ended"));
+        }
+        parser.feed(&buffer[..count], |event| match event {
+            StreamEvent::End {
+                ours: false,
+                ok,
+                body,
+            } if outcome.is_none() => outcome = Some((ok, body)),
+            event => early.push(event),
+        });
+    }
+    match outcome {
+        Some((false, message)) => Err(Error::failed(
+            "attach-session",
+            String::from_utf8_lossy(&message).trim(),
+        )),
+        _ => Ok(early),
+    }
+}

@@ -1,0 +1,437 @@
+//! The commands that are on their way to tmux and back.
+//!
+//! # Theory
+//!
+//! tmux answers each command of a line with a block, in the order in which the lines were written.
+//! The queue therefore keeps two lists: `unwritten`, and `unanswered` in the order of writing. A
+//! block always belongs to the first unanswered line.
+//!
+//! Bound and policy: no list grows without limit, and the reader of the control stream never waits.
+//!
+//! - Callers take one of [`MAX_COMMANDS`] slots and keep it until the answer is there. Further
+//!   callers wait for a slot (back-pressure) as a part of their time limit.
+//! - The reader has commands of its own (*chores*), caused by output: it cannot wait for a slot,
+//!   because it is the one that frees them. Chores are flags instead of queue entries: a second
+//!   request for the list of panes is merged into the first, and of several changes of a pane's
+//!   bracketed-paste mode only the last is kept. At most one chore is unanswered.
+//!
+//! Worked example: a program toggles bracketed paste 1,000 times while tmux is busy. The first
+//! toggle is written; the other 999 leave one flag for the pane, which is written after the answer
+//! to the first.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::quoting::quote;
+use super::tap::Tap;
+use crate::error::Error;
+use crate::pane::pane_id::PaneId;
+use crate::pane::pane_info::PaneInfo;
+
+/// More than the panes that one server can serve: a pane has one or two commands under way.
+const MAX_COMMANDS: usize = 512;
+
+/// The output of each command of a line.
+pub(crate) type Blocks = Vec<Vec<u8>>;
+
+/// One line of commands.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// The name in errors: never the text of a message.
+    pub(crate) label: &'static str,
+    line: String,
+    /// Number of commands in the line. tmux stops at the first that fails.
+    blocks: usize,
+    tap: Option<Arc<Tap>>,
+}
+
+impl Request {
+    pub(crate) fn new(label: &'static str, line: String) -> Self {
+        Self {
+            label,
+            line,
+            blocks: 1,
+            tap: None,
+        }
+    }
+
+    pub(crate) fn blocks(mut self, blocks: usize) -> Self {
+        self.blocks = blocks;
+        self
+    }
+
+    /// Opens the tap at the first block of this line.
+    pub(crate) fn tap(mut self, tap: &Arc<Tap>) -> Self {
+        self.tap = Some(Arc::clone(tap));
+        self
+    }
+}
+
+/// A caller's place in the queue. Dropping it frees the place.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    _permit: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+pub(crate) struct CommandQueue {
+    session: String,
+    slots: Arc<Semaphore>,
+    lists: Mutex<CommandLists>,
+    writer: Notify,
+}
+
+#[derive(Debug, Default)]
+struct CommandLists {
+    unwritten: VecDeque<(Request, ReplyTo)>,
+    unanswered: VecDeque<Unanswered>,
+    chores: Chores,
+    has_unanswered_chore: bool,
+    is_closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Chores {
+    list_panes: bool,
+    reap_children: bool,
+    bracketing: BTreeMap<PaneId, bool>,
+}
+
+#[derive(Debug)]
+enum ReplyTo {
+    Caller {
+        sender: oneshot::Sender<Result<Blocks, Error>>,
+        _slot: Slot,
+    },
+    /// The chore `list_panes`.
+    PaneTable,
+    /// Another chore.
+    Nothing,
+}
+
+#[derive(Debug)]
+struct Unanswered {
+    label: &'static str,
+    missing: usize,
+    bodies: Blocks,
+    tap: Option<Arc<Tap>>,
+    reply_to: ReplyTo,
+}
+
+impl CommandQueue {
+    pub(crate) fn new(session: &str) -> Self {
+        Self {
+            session: session.to_owned(),
+            slots: Arc::new(Semaphore::new(MAX_COMMANDS)),
+            lists: Mutex::default(),
+            writer: Notify::new(),
+        }
+    }
+
+    /// Waits for a free slot; `None` after [`close`](Self::close).
+    pub(crate) async fn slot(&self) -> Option<Slot> {
+        let slot = Arc::clone(&self.slots).acquire_owned().await;
+        slot.ok().map(|_permit| Slot { _permit })
+    }
+
+    /// The receiver fails when the queue is closed before the answer.
+    pub(crate) fn push(
+        &self,
+        request: Request,
+        slot: Slot,
+    ) -> oneshot::Receiver<Result<Blocks, Error>> {
+        let (sender, receiver) = oneshot::channel();
+        let mut lists = self.lock();
+        if !lists.is_closed {
+            let reply_to = ReplyTo::Caller {
+                sender,
+                _slot: slot,
+            };
+            lists.unwritten.push_back((request, reply_to));
+            drop(lists);
+            self.writer.notify_one();
+        }
+        receiver
+    }
+
+    /// Chore: list the panes.
+    pub(crate) fn list_panes(&self) {
+        self.add_chore(|chores| chores.list_panes = true);
+    }
+
+    /// Chore: make tmux look at its children.
+    ///
+    /// Before 3.5, tmux misses a child that ends while its terminal is taken off the list of
+    /// logins. The end of another child makes it look at all of them.
+    pub(crate) fn reap_children(&self) {
+        self.add_chore(|chores| chores.reap_children = true);
+    }
+
+    /// Chore: store the bracketed-paste mode of a pane in tmux, for processes that attach later.
+    pub(crate) fn store_bracketing(&self, pane: PaneId, on: bool) {
+        self.add_chore(|chores| {
+            chores.bracketing.insert(pane, on);
+        });
+    }
+
+    fn add_chore(&self, add: impl FnOnce(&mut Chores)) {
+        let mut lists = self.lock();
+        if !lists.is_closed {
+            add(&mut lists.chores);
+            drop(lists);
+            self.writer.notify_one();
+        }
+    }
+
+    /// Waits for the next line to write. The stream has been read up to `parsed`.
+    pub(crate) async fn next_line(&self, parsed: impl Fn() -> u64) -> String {
+        loop {
+            if let Some(line) = self.try_next_line(&parsed) {
+                return line;
+            }
+            self.writer.notified().await;
+        }
+    }
+
+    fn try_next_line(&self, parsed: impl Fn() -> u64) -> Option<String> {
+        let mut lists = self.lock();
+        let (request, reply_to) = lists.next_request(&self.session)?;
+        if let Some(tap) = &request.tap {
+            tap.arm(parsed());
+        }
+        lists.unanswered.push_back(Unanswered {
+            label: request.label,
+            missing: request.blocks,
+            bodies: Vec::new(),
+            tap: request.tap,
+            reply_to,
+        });
+        let mut line = request.line;
+        line.push('\n');
+        Some(line)
+    }
+
+    /// A block of the first unanswered line has begun, at offset `at`.
+    pub(crate) fn block_began(&self, at: u64) {
+        let mut lists = self.lock();
+        let first = lists.unanswered.front_mut();
+        if let Some(tap) = first.and_then(|unanswered| unanswered.tap.take()) {
+            tap.open_at(at);
+        }
+    }
+
+    /// A block of the first unanswered line has ended. Returns the list of panes if it was that
+    /// chore's.
+    pub(crate) fn block_ended(&self, ok: bool, body: Vec<u8>) -> Option<Vec<PaneInfo>> {
+        let mut lists = self.lock();
+        let first = lists.unanswered.front_mut()?;
+        first.missing = first.missing.saturating_sub(1);
+        first.bodies.push(body);
+        if ok && first.missing > 0 {
+            return None;
+        }
+        let answered = lists.unanswered.pop_front()?;
+        if !matches!(answered.reply_to, ReplyTo::Caller { .. }) {
+            lists.has_unanswered_chore = false;
+            self.writer.notify_one();
+        }
+        drop(lists);
+        answered.reply(ok)
+    }
+
+    /// The stream has ended: no command will be answered.
+    pub(crate) fn close(&self) {
+        self.slots.close();
+        // Dropping the senders wakes the callers; they unlock nothing that is locked here.
+        let dropped = {
+            let mut lists = self.lock();
+            lists.is_closed = true;
+            lists.chores = Chores::default();
+            (
+                std::mem::take(&mut lists.unwritten),
+                std::mem::take(&mut lists.unanswered),
+            )
+        };
+        drop(dropped);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().is_closed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CommandLists> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CommandLists {
+    /// Chores first: there are few, and the senders depend on their results.
+    fn next_request(&mut self, session: &str) -> Option<(Request, ReplyTo)> {
+        if !self.has_unanswered_chore
+            && let Some(chore) = self.chores.take_next(session)
+        {
+            self.has_unanswered_chore = true;
+            return Some(chore);
+        }
+        loop {
+            let (request, reply_to) = self.unwritten.pop_front()?;
+            // A caller that has given up must not have its command run later.
+            match &reply_to {
+                ReplyTo::Caller { sender, .. } if sender.is_closed() => {}
+                _ => return Some((request, reply_to)),
+            }
+        }
+    }
+}
+
+impl Chores {
+    fn take_next(&mut self, session: &str) -> Option<(Request, ReplyTo)> {
+        if std::mem::take(&mut self.reap_children) {
+            let request = Request::new("run-shell", "run-shell -b true".to_owned());
+            return Some((request, ReplyTo::Nothing));
+        }
+        if std::mem::take(&mut self.list_panes) {
+            let request = Request::new("list-panes", list_panes_line(session));
+            return Some((request, ReplyTo::PaneTable));
+        }
+        let (pane, on) = self.bracketing.pop_first()?;
+        let line = format!(
+            "set-option -p -t {pane} @tmux_bus_bracketing {}",
+            u8::from(on)
+        );
+        Some((Request::new("set-option", line), ReplyTo::Nothing))
+    }
+}
+
+impl Unanswered {
+    fn reply(mut self, ok: bool) -> Option<Vec<PaneInfo>> {
+        match self.reply_to {
+            ReplyTo::Caller { sender, .. } => {
+                let reply = if ok {
+                    Ok(self.bodies)
+                } else {
+                    let message = self.bodies.pop().unwrap_or_default();
+                    let message = String::from_utf8_lossy(&message);
+                    Err(Error::failed(self.label, message.trim()))
+                };
+                // A caller that has given up does not need it.
+                let _ = sender.send(reply);
+                None
+            }
+            ReplyTo::PaneTable if ok => {
+                let body = self.bodies.pop()?;
+                Some(PaneInfo::parse_list(&String::from_utf8_lossy(&body)))
+            }
+            ReplyTo::PaneTable | ReplyTo::Nothing => None,
+        }
+    }
+}
+
+pub(crate) fn list_panes_line(session: &str) -> String {
+    format!("list-panes -s -t ={session} -F {}", quote(PaneInfo::FORMAT))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn line(queue: &CommandQueue) -> Option<String> {
+        queue.try_next_line(|| 0)
+    }
+
+    async fn push(queue: &CommandQueue, text: &str) -> oneshot::Receiver<Result<Blocks, Error>> {
+        let slot = queue.slot().await.unwrap();
+        queue.push(Request::new("test", text.to_owned()), slot)
+    }
+
+    #[tokio::test]
+    async fn blocks_are_given_to_the_lines_in_the_order_of_writing() {
+        let queue = CommandQueue::new("s");
+        let first = push(&queue, "one").await;
+        let slot = queue.slot().await.unwrap();
+        let second = queue.push(Request::new("test", "two ; three".into()).blocks(2), slot);
+        let failing = push(&queue, "four").await;
+        assert_eq!(line(&queue).unwrap(), "one\n");
+        assert_eq!(line(&queue).unwrap(), "two ; three\n");
+        assert_eq!(line(&queue).unwrap(), "four\n");
+        assert_eq!(line(&queue), None);
+        for body in ["1", "2", "3"] {
+            queue.block_ended(true, body.into());
+        }
+        queue.block_ended(false, b" no such thing\n".to_vec());
+        assert_eq!(first.await.unwrap().unwrap(), [b"1"]);
+        assert_eq!(second.await.unwrap().unwrap(), [b"2", b"3"]);
+        let error = failing.await.unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "tmux failed on `test`: no such thing");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_beyond_the_bound_wait_until_a_command_is_answered() {
+        let queue = CommandQueue::new("s");
+        let mut waiting = Vec::new();
+        for _ in 0..MAX_COMMANDS {
+            waiting.push(push(&queue, "x").await);
+        }
+        while line(&queue).is_some() {}
+        let patience = Duration::from_secs(5);
+        assert!(tokio::time::timeout(patience, queue.slot()).await.is_err());
+        queue.block_ended(true, Vec::new());
+        queue.slot().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn chores_of_the_reader_are_merged_and_need_no_slot() {
+        let queue = CommandQueue::new("s");
+        let mut callers = Vec::new();
+        for _ in 0..MAX_COMMANDS {
+            callers.push(push(&queue, "x").await);
+        }
+        let pane: PaneId = "%7".parse().unwrap();
+        for number in 0..1_000 {
+            queue.list_panes();
+            queue.store_bracketing(pane, number % 2 == 0);
+        }
+        let mut chores = Vec::new();
+        while let Some(line) = line(&queue) {
+            if line == "x\n" {
+                // The chores wait for the answer to the first of them.
+                break;
+            }
+            chores.push(line);
+        }
+        assert!(chores[0].starts_with("list-panes"), "{chores:?}");
+        assert_eq!(chores.len(), 1);
+        let listed = queue.block_ended(true, b"%7\t0\t\t\t5\t/dev/pts/1\t\t\t0\t".to_vec());
+        assert_eq!(listed.unwrap()[0].id, pane);
+        assert_eq!(
+            line(&queue).unwrap(),
+            "set-option -p -t %7 @tmux_bus_bracketing 0\n"
+        );
+        assert_eq!(queue.lock().unanswered.len(), 2, "a caller and a chore");
+    }
+
+    #[tokio::test]
+    async fn a_command_whose_caller_has_given_up_is_not_written() {
+        let queue = CommandQueue::new("s");
+        drop(push(&queue, "given up").await);
+        let _kept = push(&queue, "kept").await;
+        assert_eq!(line(&queue).unwrap(), "kept\n");
+        assert_eq!(queue.slots.available_permits(), MAX_COMMANDS - 1);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_stream_ends_all_waits() {
+        let queue = Arc::new(CommandQueue::new("s"));
+        let (written, unwritten) = (push(&queue, "1").await, push(&queue, "2").await);
+        line(&queue);
+        queue.close();
+        assert!(written.await.is_err() && unwritten.await.is_err());
+        assert!(queue.slot().await.is_none() && queue.is_closed());
+        queue.list_panes();
+        assert_eq!(line(&queue), None);
+    }
+}

@@ -1,0 +1,261 @@
+//! The control-mode client: one connection to tmux for all panes of a server.
+//!
+//! Two tasks share the work. The writer takes lines from the [`CommandQueue`]. The reader owns the
+//! output of tmux, hands blocks to the queue and output to the taps, and never waits for either.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio::process::ChildStdout;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::client_process::{ClientProcess, ProcessGuard};
+use super::command_queue::{Blocks, CommandQueue, Request, list_panes_line};
+use super::stream_parser::{StreamEvent, StreamParser};
+use crate::error::{Error, PartialAnswer};
+use crate::pane::exit_watch::ExitWatch;
+use crate::pane::pane_id::PaneId;
+use crate::pane::pane_info::PaneInfo;
+use crate::pane::pane_table::PaneTable;
+use crate::timing::{EXIT_STATUS_LIMIT, EXIT_STATUS_PAUSE, TMUX_TIMEOUT};
+
+/// A handle to the client. Clones share it; dropping the last one kills the client process.
+#[derive(Debug, Clone)]
+pub(crate) struct ControlClient {
+    connection: Arc<Connection>,
+    /// Dropping the set aborts the tasks.
+    _tasks: Arc<JoinSet<()>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    session: String,
+    commands: CommandQueue,
+    /// Offset up to which the reader has parsed the stream.
+    parsed: AtomicU64,
+    panes: PaneTable,
+}
+
+impl ControlClient {
+    pub(crate) async fn attach(
+        program: &Path,
+        socket: &Path,
+        folder: &Path,
+        session: &str,
+    ) -> Result<Self, Error> {
+        let client = ClientProcess::start(program, socket, folder, session).await?;
+        let connection = Arc::new(Connection {
+            session: session.to_owned(),
+            commands: CommandQueue::new(session),
+            parsed: AtomicU64::new(client.parser.parsed()),
+            panes: PaneTable::new(folder),
+        });
+        let mut tasks = JoinSet::new();
+        let reader = StreamReader {
+            connection: Arc::clone(&connection),
+            stdout: client.stdout,
+            parser: client.parser,
+            _guard: client.guard,
+        };
+        tasks.spawn(reader.run(client.early));
+        tasks.spawn(write(Arc::clone(&connection), client.stdin));
+        let control = Self {
+            connection,
+            _tasks: Arc::new(tasks),
+        };
+        control.list_panes().await?;
+        Ok(control)
+    }
+
+    pub(crate) fn session(&self) -> &str {
+        &self.connection.session
+    }
+
+    pub(crate) fn gone(&self, partial: PartialAnswer) -> Error {
+        Error::ServerGone {
+            session: self.connection.session.clone(),
+            partial,
+        }
+    }
+
+    /// Whether the server is known to be gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.connection.commands.is_closed()
+    }
+
+    pub(crate) fn panes(&self) -> &PaneTable {
+        &self.connection.panes
+    }
+
+    /// As [`Connection::run`].
+    pub(crate) async fn run(&self, request: Request) -> Result<Blocks, Error> {
+        self.connection.run(request).await
+    }
+
+    /// As [`Connection::run_one`].
+    pub(crate) async fn run_one(&self, label: &'static str, line: String) -> Result<String, Error> {
+        self.connection.run_one(label, line).await
+    }
+
+    /// The screen of a pane with `scrolled` lines above it; wrapped lines are joined.
+    pub(crate) async fn capture(&self, pane: PaneId, scrolled: usize) -> Result<String, Error> {
+        let line = format!("capture-pane -p -J -S -{scrolled} -t {pane}");
+        self.run_one("capture-pane", line).await
+    }
+
+    /// Number of lines above the screen of a pane.
+    pub(crate) async fn history_size(&self, pane: PaneId) -> Result<usize, Error> {
+        let line = format!("display-message -p -t {pane} \"#{{history_size}}\"");
+        let size = self.run_one("display-message", line).await?;
+        let parsed = size.trim().parse();
+        parsed.map_err(|_| Error::failed("display-message", "no history size"))
+    }
+
+    /// Lists the panes of the session and updates the table. Waits for the exit status of programs
+    /// that are just ending.
+    pub(crate) async fn list_panes(&self) -> Result<Vec<PaneInfo>, Error> {
+        let deadline = Instant::now() + EXIT_STATUS_LIMIT;
+        loop {
+            let infos = self.connection.list_panes().await?;
+            let panes = &self.connection.panes;
+            if panes.ending(&infos).next().is_none() {
+                return Ok(infos);
+            }
+            if Instant::now() >= deadline {
+                panes
+                    .ending(&infos)
+                    .for_each(|info| panes.process_gone(info.id, info.pid));
+                return Ok(infos);
+            }
+            tokio::time::sleep(EXIT_STATUS_PAUSE).await;
+        }
+    }
+}
+
+impl Connection {
+    pub(crate) fn panes(&self) -> &PaneTable {
+        &self.panes
+    }
+
+    /// Runs a line of commands and returns the output of each.
+    ///
+    /// Cancel safety: the line is written whole or not at all; whether it ran is unknown.
+    async fn run(&self, request: Request) -> Result<Blocks, Error> {
+        let label = request.label;
+        let answered = async {
+            let slot = self.commands.slot().await?;
+            self.commands.push(request, slot).await.ok()
+        };
+        match tokio::time::timeout(TMUX_TIMEOUT, answered).await {
+            Ok(Some(reply)) => reply,
+            Ok(None) => Err(Error::ServerGone {
+                session: self.session.clone(),
+                partial: PartialAnswer::default(),
+            }),
+            Err(_) => Err(Error::TmuxTimeout {
+                command: label.to_owned(),
+                after: TMUX_TIMEOUT,
+            }),
+        }
+    }
+
+    /// Runs one command and returns its output.
+    async fn run_one(&self, label: &'static str, line: String) -> Result<String, Error> {
+        let mut blocks = self.run(Request::new(label, line)).await?;
+        let body = blocks.pop().unwrap_or_default();
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// Lists the panes of the session once and updates the table.
+    pub(crate) async fn list_panes(self: &Arc<Self>) -> Result<Vec<PaneInfo>, Error> {
+        let line = list_panes_line(&self.session);
+        let infos = PaneInfo::parse_list(&self.run_one("list-panes", line).await?);
+        self.update(&infos);
+        Ok(infos)
+    }
+
+    fn update(self: &Arc<Self>, infos: &[PaneInfo]) {
+        let watch = |info: &PaneInfo| ExitWatch::start(info, Arc::downgrade(self));
+        self.panes.update(infos, watch);
+        if self.panes.ending(infos).next().is_some() {
+            self.commands.reap_children();
+        }
+    }
+
+    fn on_event(self: &Arc<Self>, event: StreamEvent, now: Instant) {
+        match event {
+            StreamEvent::Output { pane, bytes } => {
+                if let Some(on) = self.panes.output(pane, &bytes, now) {
+                    self.commands.store_bracketing(pane, on);
+                }
+            }
+            StreamEvent::Begin { ours: true, at } => self.commands.block_began(at),
+            StreamEvent::End {
+                ours: true,
+                ok,
+                body,
+            } => {
+                if let Some(infos) = self.commands.block_ended(ok, body) {
+                    self.update(&infos);
+                }
+            }
+            StreamEvent::PanesChanged => self.commands.list_panes(),
+            StreamEvent::Begin { .. } | StreamEvent::End { .. } | StreamEvent::Exit => {}
+        }
+    }
+
+    fn end(&self) {
+        self.commands.close();
+        self.panes.server_gone();
+    }
+}
+
+struct StreamReader {
+    connection: Arc<Connection>,
+    stdout: ChildStdout,
+    parser: StreamParser,
+    /// Ends with this task, also when it is aborted, and kills the client process.
+    _guard: ProcessGuard,
+}
+
+impl StreamReader {
+    async fn run(mut self, early: Vec<StreamEvent>) {
+        let mut buffer = vec![0; 64 * 1024];
+        let mut events = early;
+        loop {
+            let now = Instant::now();
+            let mut exits = false;
+            for event in events.drain(..) {
+                exits |= event == StreamEvent::Exit;
+                self.connection.on_event(event, now);
+            }
+            let parsed = &self.connection.parsed;
+            parsed.store(self.parser.parsed(), Ordering::Release);
+            if exits {
+                break;
+            }
+            let count = self.stdout.read(&mut buffer).await.unwrap_or(0);
+            if count == 0 {
+                break;
+            }
+            self.parser
+                .feed(&buffer[..count], |event| events.push(event));
+        }
+        self.connection.end();
+    }
+}
+
+async fn write(connection: Arc<Connection>, mut stdin: pipe::Sender) {
+    let parsed = || connection.parsed.load(Ordering::Acquire);
+    loop {
+        let line = connection.commands.next_line(parsed).await;
+        if let Err(error) = stdin.write_all(line.as_bytes()).await {
+            // The reader sees the end of the stream and ends all waits.
+            tracing::debug!(%error, "the control client accepts no more commands");
+        }
+    }
+}

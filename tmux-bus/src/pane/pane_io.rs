@@ -1,0 +1,284 @@
+//! Messages into panes and answers out of them.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::pane_id::PaneId;
+use super::sender::{SendOptions, Sender, Submitted};
+use crate::answer::answer_reader::AnswerReader;
+use crate::answer::marker::Marker;
+use crate::control::control_client::ControlClient;
+use crate::error::{Error, PartialAnswer, Refusal};
+use crate::timing::{ANSWER_QUIET, ANSWER_TIMEOUT};
+
+/// How an answer is read.
+///
+/// ```
+/// use std::time::Duration;
+/// use tmux_bus::{AnswerEnd, ResponseOptions};
+///
+/// let options = ResponseOptions::default()
+///     .timeout(Duration::from_secs(120))
+///     .end(AnswerEnd::AtMarker);
+/// # let _ = options;
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ResponseOptions {
+    pub(crate) timeout: Duration,
+    pub(crate) end: AnswerEnd,
+}
+
+/// Where an answer ends.
+///
+/// ```
+/// use std::time::Duration;
+/// use tmux_bus::{AnswerEnd, ResponseOptions};
+///
+/// // An agent that pauses for up to a second after its marker.
+/// let patient = ResponseOptions::default().end(AnswerEnd::Quiet(Duration::from_secs(1)));
+/// # let _ = patient;
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AnswerEnd {
+    /// After the marker, when the pane has been quiet for this long: agents also write the marker
+    /// first and go on.
+    Quiet(Duration),
+    /// With the line of the marker, the literal form of the specification.
+    AtMarker,
+}
+
+impl Default for ResponseOptions {
+    fn default() -> Self {
+        Self {
+            timeout: ANSWER_TIMEOUT,
+            end: AnswerEnd::Quiet(ANSWER_QUIET),
+        }
+    }
+}
+
+impl ResponseOptions {
+    /// Time limit for the marker, from the submit on. The default is 30 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Where the answer ends. The default is [`AnswerEnd::Quiet`] with 300 ms.
+    #[must_use]
+    pub fn end(mut self, end: AnswerEnd) -> Self {
+        self.end = end;
+        self
+    }
+}
+
+/// Sends messages to the panes of one server and reads the answers.
+///
+/// Clones are cheap and share the control-mode client of the server. Dropping one does not end
+/// the server or its programs.
+///
+/// ```
+/// use std::time::Duration;
+/// use tmux_bus::{Launch, Server};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let server = Server::builder("example").runtime_dir(dir.path()).start().await?;
+/// let pane = server.open_pane(&Launch::new("while read -r x; do echo $x OK; done")).await?;
+///
+/// let io = server.pane_io();
+/// let sent = io.send_message(pane, "hello").await?;
+/// let answer = io.get_response(sent, "OK", Duration::from_secs(30)).await?;
+/// assert_eq!(answer, "hello OK");
+/// server.stop(Duration::ZERO).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct PaneIo {
+    control: ControlClient,
+    folder: PathBuf,
+    max_answer: usize,
+}
+
+impl fmt::Debug for PaneIo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PaneIo")
+            .field("session", &self.control.session())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A submitted message. It holds the lock of the pane: until it is dropped or its answer is read,
+/// every other sender, of this process or another, waits.
+///
+/// ```
+/// use std::time::Duration;
+/// use tmux_bus::{Launch, Server};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let server = Server::builder("example").runtime_dir(dir.path()).start().await?;
+/// let pane = server.open_pane(&Launch::new("exec cat")).await?;
+///
+/// let sent = server.pane_io().send_message(pane, "no answer needed").await?;
+/// assert_eq!(sent.pane(), pane);
+/// drop(sent);
+/// server.stop(Duration::ZERO).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Sent {
+    pub(crate) pane: PaneId,
+    pub(crate) submitted: Submitted,
+    bytes: usize,
+}
+
+impl Sent {
+    /// The pane of the message.
+    #[must_use]
+    pub fn pane(&self) -> PaneId {
+        self.pane
+    }
+}
+
+impl fmt::Debug for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sent")
+            .field("pane", &self.pane)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PaneIo {
+    pub(crate) fn new(control: ControlClient, folder: PathBuf, max_answer: usize) -> Self {
+        Self {
+            control,
+            folder,
+            max_answer,
+        }
+    }
+
+    /// Sends a message to a pane and submits it. Waits for its turn among all senders.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] and [`Error::QueueFull`] if nothing was sent, [`Error::NotSubmitted`] if
+    /// the text is in the pane but not submitted, [`Error::SubmitUnknown`] if the outcome is
+    /// unknown, [`Error::ServerGone`] if the session has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped while it waits for its turn: nothing is sent. Dropped later: the message is sent
+    /// anyway, because half a message in an input line would become the beginning of the next one.
+    pub async fn send_message(&self, pane: PaneId, content: &str) -> Result<Sent, Error> {
+        self.send_message_with(pane, content, &SendOptions::default())
+            .await
+    }
+
+    /// As [`send_message`](Self::send_message), with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_message`](Self::send_message).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`send_message`](Self::send_message).
+    pub async fn send_message_with(
+        &self,
+        pane: PaneId,
+        content: &str,
+        options: &SendOptions,
+    ) -> Result<Sent, Error> {
+        let sender = Sender {
+            control: self.control.clone(),
+            folder: self.folder.clone(),
+            pane,
+            options: options.clone(),
+            max_answer: self.max_answer,
+        };
+        sender.check(content)?;
+        let panes = self.control.panes();
+        if !panes.contains(pane) {
+            self.control.list_panes().await?;
+        }
+        let lock = panes.lock(pane).ok_or(Error::Refused {
+            pane,
+            reason: Refusal::NoSuchPane,
+        })?;
+        let lock = lock.lock().await.map_err(|error| {
+            // The folder of the session, with the lock in it, is removed with the session.
+            if error.is_not_found() {
+                self.control.gone(PartialAnswer::default())
+            } else {
+                error
+            }
+        })?;
+        let message = content.to_owned();
+        let sending = tokio::spawn(async move { sender.send(&message, lock).await });
+        match sending.await {
+            Ok(submitted) => Ok(Sent {
+                pane,
+                submitted: submitted?,
+                bytes: content.len(),
+            }),
+            // The runtime is shutting down.
+            Err(error) => Err(Error::SubmitUnknown {
+                pane,
+                source: Box::new(Error::failed("paste-buffer", error.to_string())),
+            }),
+        }
+    }
+
+    /// Waits for the answer to a message: for its marker, at most for `timeout` from the submit on.
+    ///
+    /// Only output after the submit counts. The echo of the message, an older answer that is drawn
+    /// again, and the marker inside a longer word do not count.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ResponseTimeout`], [`Error::PaneDied`], [`Error::ServerGone`] and
+    /// [`Error::AnswerTooLong`], each with the output received so far. [`Error::InvalidName`] for
+    /// an invalid marker.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it gives the answer up and admits the next sender.
+    pub async fn get_response(
+        &self,
+        sent: Sent,
+        marker: &str,
+        timeout: Duration,
+    ) -> Result<String, Error> {
+        self.get_response_with(sent, marker, &ResponseOptions::default().timeout(timeout))
+            .await
+    }
+
+    /// As [`get_response`](Self::get_response), with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`get_response`](Self::get_response).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get_response`](Self::get_response).
+    pub async fn get_response_with(
+        &self,
+        sent: Sent,
+        marker: &str,
+        options: &ResponseOptions,
+    ) -> Result<String, Error> {
+        let marker = Marker::new(marker)?;
+        AnswerReader::new(&self.control, &sent, marker, options, self.max_answer)
+            .run()
+            .await
+    }
+}

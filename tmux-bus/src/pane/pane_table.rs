@@ -1,0 +1,323 @@
+//! The known state of each pane, from its output and from the lists of tmux.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::SystemTime;
+
+use tokio::time::Instant;
+
+use super::exit_watch::ExitWatch;
+use super::pane_id::PaneId;
+use super::pane_info::PaneInfo;
+use super::pane_lock::PaneLock;
+use crate::answer::tokenizer::{TerminalOp, Tokenizer};
+use crate::control::tap::{OutputEnd, Tap};
+use crate::error::Exit;
+use crate::tmux::launch;
+
+#[derive(Debug)]
+pub(crate) struct PaneTable {
+    folder: PathBuf,
+    panes: Mutex<HashMap<PaneId, KnownPane>>,
+}
+
+#[derive(Debug)]
+struct KnownPane {
+    tokenizer: Tokenizer,
+    bracketing: bool,
+    exit: Option<Exit>,
+    pid: u32,
+    tty: String,
+    launch: String,
+    /// A launch is under way: lists with another launch id are outdated.
+    is_starting: bool,
+    /// This process has sent a message to the launched program.
+    was_asked: bool,
+    taps: Vec<Weak<Tap>>,
+    last_output: Option<SystemTime>,
+    lock: Arc<PaneLock>,
+    watch: Option<ExitWatch>,
+}
+
+/// The state of a pane that a sender needs.
+#[derive(Debug, Clone)]
+pub(crate) struct PaneTarget {
+    pub(crate) bracketing: bool,
+    pub(crate) exit: Option<Exit>,
+    pub(crate) pid: u32,
+    pub(crate) tty: String,
+}
+
+impl PaneTable {
+    /// `folder` is the folder of the session.
+    pub(crate) fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            panes: Mutex::default(),
+        }
+    }
+
+    /// Takes output. Returns the bracketed-paste mode if the output changed it.
+    pub(crate) fn output(&self, id: PaneId, bytes: &[u8], now: Instant) -> Option<bool> {
+        let mut panes = self.lock_table();
+        let pane = self.entry(&mut panes, id);
+        pane.last_output = Some(SystemTime::now());
+        pane.taps.retain(|tap| match tap.upgrade() {
+            Some(tap) => {
+                tap.push(bytes, now);
+                true
+            }
+            None => false,
+        });
+        pane.scan(bytes)
+    }
+
+    /// Takes a list of tmux. Panes that are missing from it or dead have ended.
+    pub(crate) fn update(
+        &self,
+        infos: &[PaneInfo],
+        mut watch: impl FnMut(&PaneInfo) -> Option<ExitWatch>,
+    ) {
+        let mut panes = self.lock_table();
+        panes.retain(|id, pane| {
+            let is_listed = infos.iter().any(|info| info.id == *id);
+            if !is_listed {
+                pane.ended(Exit::Unknown);
+            }
+            is_listed
+        });
+        for info in infos {
+            let pane = self.entry(&mut panes, info.id);
+            if pane.is_starting && pane.launch != info.launch {
+                continue;
+            }
+            pane.is_starting = false;
+            // Another program than before; another process may have started it.
+            if pane.launch != info.launch || (pane.pid != 0 && pane.pid != info.pid) {
+                pane.restarted(&info.launch);
+            }
+            if pane.pid != info.pid {
+                pane.pid = info.pid;
+                pane.bracketing |= info.bracketing.unwrap_or(false);
+                if !info.dead {
+                    pane.watch = watch(info);
+                }
+            }
+            pane.tty.clone_from(&info.tty);
+            if info.dead && !info.is_ending() {
+                pane.ended(info.exit);
+            }
+        }
+    }
+
+    /// The process of a pane has ended, whatever tmux reports.
+    pub(crate) fn process_gone(&self, id: PaneId, pid: u32) {
+        let mut panes = self.lock_table();
+        if let Some(pane) = panes.get_mut(&id).filter(|pane| pane.pid == pid) {
+            pane.ended(Exit::Unknown);
+        }
+    }
+
+    /// The panes of a list that are ending, see [`PaneInfo::is_ending`].
+    pub(crate) fn ending<'a>(
+        &'a self,
+        infos: &'a [PaneInfo],
+    ) -> impl Iterator<Item = &'a PaneInfo> {
+        let is_ending = |info: &&PaneInfo| info.is_ending() && self.runs(info.id, info.pid);
+        infos.iter().filter(is_ending)
+    }
+
+    /// Whether the process is the living program of the pane, as far as is known.
+    pub(crate) fn runs(&self, id: PaneId, pid: u32) -> bool {
+        let panes = self.lock_table();
+        panes
+            .get(&id)
+            .is_some_and(|pane| pane.pid == pid && pane.exit.is_none())
+    }
+
+    pub(crate) fn server_gone(&self) {
+        for pane in self.lock_table().values_mut() {
+            pane.end_taps(OutputEnd::ServerGone);
+        }
+    }
+
+    pub(crate) fn contains(&self, id: PaneId) -> bool {
+        self.lock_table().contains_key(&id)
+    }
+
+    pub(crate) fn target(&self, id: PaneId) -> Option<PaneTarget> {
+        self.lock_table().get(&id).map(|pane| PaneTarget {
+            bracketing: pane.bracketing,
+            exit: pane.exit,
+            pid: pane.pid,
+            tty: pane.tty.clone(),
+        })
+    }
+
+    pub(crate) fn lock(&self, id: PaneId) -> Option<Arc<PaneLock>> {
+        let panes = self.lock_table();
+        panes.get(&id).map(|pane| Arc::clone(&pane.lock))
+    }
+
+    pub(crate) fn last_output(&self, id: PaneId) -> Option<SystemTime> {
+        self.lock_table().get(&id).and_then(|pane| pane.last_output)
+    }
+
+    /// A program is about to be started in a pane.
+    ///
+    /// Race: a list that tmux made before the start can arrive after the first output of the
+    /// program. Until [`started`](Self::started), lists with another launch id are ignored.
+    pub(crate) fn starting(&self, id: PaneId, launch: &str) {
+        let mut panes = self.lock_table();
+        let pane = self.entry(&mut panes, id);
+        pane.restarted(launch);
+        pane.is_starting = true;
+    }
+
+    /// tmux has started the program, or failed to: every list from now on is newer.
+    pub(crate) fn started(&self, id: PaneId) {
+        if let Some(pane) = self.lock_table().get_mut(&id) {
+            pane.is_starting = false;
+        }
+    }
+
+    /// A message was submitted to a pane.
+    pub(crate) fn asked(&self, id: PaneId) {
+        if let Some(pane) = self.lock_table().get_mut(&id) {
+            pane.was_asked = true;
+        }
+    }
+
+    pub(crate) fn was_asked(&self, id: PaneId) -> bool {
+        self.lock_table()
+            .get(&id)
+            .is_some_and(|pane| pane.was_asked)
+    }
+
+    /// Adds a reader of a pane's output.
+    pub(crate) fn add_tap(&self, id: PaneId, tap: &Arc<Tap>) {
+        if let Some(pane) = self.lock_table().get_mut(&id) {
+            if let Some(exit) = pane.exit {
+                tap.end(OutputEnd::Exited(exit));
+            }
+            pane.taps.push(Arc::downgrade(tap));
+        } else {
+            tap.end(OutputEnd::Exited(Exit::Unknown));
+        }
+    }
+
+    fn entry<'a>(
+        &self,
+        panes: &'a mut HashMap<PaneId, KnownPane>,
+        id: PaneId,
+    ) -> &'a mut KnownPane {
+        panes
+            .entry(id)
+            .or_insert_with(|| KnownPane::new(&self.folder, id))
+    }
+
+    fn lock_table(&self) -> MutexGuard<'_, HashMap<PaneId, KnownPane>> {
+        self.panes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl KnownPane {
+    fn new(folder: &Path, id: PaneId) -> Self {
+        Self {
+            tokenizer: Tokenizer::default(),
+            bracketing: false,
+            exit: None,
+            pid: 0,
+            tty: String::new(),
+            launch: String::new(),
+            is_starting: false,
+            was_asked: false,
+            taps: Vec::new(),
+            last_output: None,
+            lock: Arc::new(PaneLock::new(folder, id)),
+            watch: None,
+        }
+    }
+
+    /// Looks for bracketed paste and the exit report of the launch wrapper. Returns the
+    /// bracketed-paste mode if it changed.
+    fn scan(&mut self, mut bytes: &[u8]) -> Option<bool> {
+        if self.tokenizer.is_ground() {
+            bytes = &bytes[memchr::memchr(0x1b, bytes)?..];
+        }
+        let (mut bracketing, mut exit) = (None, None);
+        self.tokenizer.feed(bytes, |op| match op {
+            TerminalOp::Bracketing(on) => bracketing = Some(on),
+            TerminalOp::Osc(osc) => exit = exit.or(launch::exit_report(osc, &self.launch)),
+            _ => {}
+        });
+        if let Some(exit) = exit {
+            self.ended(exit);
+        }
+        let changed = bracketing.filter(|on| *on != self.bracketing)?;
+        self.bracketing = changed;
+        Some(changed)
+    }
+
+    fn restarted(&mut self, launch: &str) {
+        if self.pid != 0 {
+            self.ended(Exit::Unknown);
+        }
+        self.watch = None;
+        self.exit = None;
+        self.pid = 0;
+        self.bracketing = false;
+        self.was_asked = false;
+        self.tokenizer = Tokenizer::default();
+        launch.clone_into(&mut self.launch);
+    }
+
+    fn ended(&mut self, exit: Exit) {
+        // The first report is the exact one: the wrapper reports before tmux.
+        let exit = *self.exit.get_or_insert(exit);
+        self.end_taps(OutputEnd::Exited(exit));
+    }
+
+    fn end_taps(&mut self, end: OutputEnd) {
+        let taps = std::mem::take(&mut self.taps);
+        taps.iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|tap| tap.end(end));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_from_before_a_start_does_not_reset_the_bracketed_paste_mode() {
+        let panes = PaneTable::new(Path::new("/nowhere"));
+        let id = PaneId::new("%1").unwrap();
+        let list = |text: &str| panes.update(&PaneInfo::parse_list(text), |_| None);
+        let before = "%1\t1\t\t9\t10\t/dev/pts/1\told\tagent\t0\t";
+        let after = "%1\t0\t\t\t11\t/dev/pts/2\tnew\tagent\t0\t";
+        list(before);
+        panes.starting(id, "new");
+        list(before);
+        panes.output(id, b"\x1b[?2004h> ", Instant::now());
+        panes.started(id);
+        list(after);
+        let target = panes.target(id).unwrap();
+        assert!(target.bracketing);
+        assert_eq!(target.exit, None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn an_exit_whose_status_is_not_known_yet_is_not_reported_as_unknown() {
+        let panes = PaneTable::new(Path::new("/nowhere"));
+        let id = PaneId::new("%1").unwrap();
+        let list = |text: &str| panes.update(&PaneInfo::parse_list(text), |_| None);
+        list("%1\t1\t\t\t10\t/dev/pts/1\tlaunch\tagent\t0\t");
+        assert_eq!(panes.target(id).unwrap().exit, None);
+        list("%1\t1\t137\t\t10\t/dev/pts/1\tlaunch\tagent\t0\t");
+        assert_eq!(panes.target(id).unwrap().exit, Some(Exit::Signal(9)));
+    }
+}

@@ -1,0 +1,490 @@
+//! Sends a message: byte for byte, submitted once.
+//!
+//! # Theory
+//!
+//! A message becomes a submit in these steps. The pane's lock is held from before the first step
+//! until the answer is read.
+//!
+//! 1. Read the state of the pane and the modes of its terminal; refuse text that could not arrive
+//!    unchanged.
+//! 2. Paste the text. One line of tmux commands loads the buffer, reads the state, captures the
+//!    screen and pastes, if the pane is alive, accepts input and runs the expected process. tmux
+//!    runs nothing between the commands of one line, so no state can change between test and paste.
+//! 3. Wait until the program has taken the paste in, see [`settle`].
+//! 4. Paste a return by the same guarded line. Its `%begin` is the submit offset of the tap, its
+//!    capture the screen before the answer.
+//!
+//! If the terminal is in canonical mode and the program did not enable bracketed paste, steps 2 to
+//! 4 are one paste of text and return: the terminal driver itself separates the line.
+//!
+//! - Invariant: no message is submitted twice. Only a paste that tmux refused is repeated, and tmux
+//!   refuses by the process id: a program that was restarted has another one. Its terminal may have
+//!   the same name again and cannot tell.
+//! - Races: the program ends or is restarted at any moment. Before step 2: refused, or sent to the
+//!   new program. Between 2 and 4: [`Refusal::Dead`], the text is gone with the old program. During
+//!   the last paste the connection can be lost: then the outcome is unknown, and the error says so.
+//! - tmux 3.3 crashes on a paste into a dead pane: the reason for the test inside tmux.
+//! - Cancellation: the caller runs [`Sender::send`] in a task of its own. Half a message in an
+//!   input line would become the beginning of the next one.
+//!
+//! Worked example, a program that enabled bracketed paste gets `hi`:
+//! `set-buffer -b B -- "hi" ; display-message ... ; capture-pane ... ; if-shell -F <unfit>
+//! { delete-buffer ... } { copy-mode -q ... ; paste-buffer -d -r -p -b B -t %1 }`, the echo `> hi`,
+//! 15 ms of quiet, and the same line with `"\015"` and without `-p`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::pane_id::PaneId;
+use super::pane_lock::PaneLockGuard;
+use super::pane_table::PaneTarget;
+use super::paste_buffer::PasteBuffer;
+use super::settle::settle;
+use super::tty_modes::{self, TtyModes};
+use crate::answer::marker::{self, FoldedChar};
+use crate::control::command_queue::Request;
+use crate::control::control_client::ControlClient;
+use crate::control::quoting::quote;
+use crate::control::tap::Tap;
+use crate::error::{Error, PartialAnswer, Refusal};
+
+/// The longest message, in bytes.
+pub(crate) const MAX_MESSAGE: usize = 1 << 20;
+
+/// How a message is sent.
+///
+/// ```
+/// use tmux_bus::SendOptions;
+///
+/// let options = SendOptions::default().allow_unbracketed();
+/// # let _ = options;
+/// ```
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct SendOptions {
+    unbracketed: bool,
+}
+
+impl SendOptions {
+    /// Sends newlines and control characters also to a program that did not enable bracketed
+    /// paste: each newline submits the text before it, and control characters take effect.
+    #[must_use]
+    pub fn allow_unbracketed(mut self) -> Self {
+        self.unbracketed = true;
+        self
+    }
+}
+
+/// The state of a pane at the moment of a submit, and its output since.
+#[derive(Debug)]
+pub(crate) struct Submitted {
+    pub(crate) tap: Arc<Tap>,
+    pub(crate) at: Instant,
+    pub(crate) screen: String,
+    /// The folded message.
+    pub(crate) folded: Vec<FoldedChar>,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    /// Number of lines above the screen.
+    pub(crate) history: usize,
+    /// The terminal driver echoes the message after the submit.
+    pub(crate) echoed: bool,
+    /// Held until the answer is read.
+    _lock: PaneLockGuard,
+}
+
+/// Sends one message.
+pub(crate) struct Sender {
+    pub(crate) control: ControlClient,
+    /// The folder of the session.
+    pub(crate) folder: PathBuf,
+    pub(crate) pane: PaneId,
+    pub(crate) options: SendOptions,
+    pub(crate) max_answer: usize,
+}
+
+impl Sender {
+    /// Refuses text that no pane can take.
+    pub(crate) fn check(&self, message: &str) -> Result<(), Error> {
+        let reason = if message.is_empty() {
+            Refusal::Empty
+        } else if message.len() > MAX_MESSAGE {
+            Refusal::TooLong
+        } else if message.contains('\0') {
+            Refusal::Nul
+        } else if message.contains("\x1b[201~") || message.contains("\u{9b}201~") {
+            Refusal::PasteEnd
+        } else {
+            return Ok(());
+        };
+        Err(self.refused(reason))
+    }
+
+    pub(crate) async fn send(
+        &self,
+        message: &str,
+        lock: PaneLockGuard,
+    ) -> Result<Submitted, Error> {
+        /// A pane that is restarted faster than it can be pasted into.
+        const ATTEMPTS: usize = 3;
+        for _ in 0..ATTEMPTS {
+            let (target, modes) = self.target().await?;
+            self.check_for(message, &target, modes)?;
+            // A new one for each attempt: the restart of a program ends the taps of its pane.
+            let tap = Arc::new(Tap::new(self.max_answer));
+            let in_one_paste = modes.canonical && !target.bracketing;
+            let sent = if in_one_paste {
+                self.paste_line(message, &target, modes, &tap).await?
+            } else {
+                self.paste_and_submit(message, &target, modes, &tap).await?
+            };
+            let Some(report) = sent else {
+                self.control.list_panes().await?;
+                continue;
+            };
+            self.control.panes().asked(self.pane);
+            return Ok(Submitted {
+                tap,
+                at: Instant::now(),
+                screen: report.screen,
+                folded: marker::fold(message),
+                width: report.width,
+                height: report.height,
+                history: report.history,
+                echoed: in_one_paste && modes.echo,
+                _lock: lock,
+            });
+        }
+        Err(self.refused(Refusal::Dead))
+    }
+
+    /// Text and return in one paste; `None` if the pane runs another program.
+    async fn paste_line(
+        &self,
+        message: &str,
+        target: &PaneTarget,
+        modes: TtyModes,
+        tap: &Arc<Tap>,
+    ) -> Result<Option<PasteReport>, Error> {
+        let text = [message.as_bytes(), &[modes.submit_byte()]].concat();
+        self.paste(target.pid, &text, Bracket::Never, tap)
+            .await
+            .map_err(|error| self.submit_unknown(error))
+    }
+
+    /// Text, echo, return; `None` if the pane runs another program and got nothing.
+    async fn paste_and_submit(
+        &self,
+        message: &str,
+        target: &PaneTarget,
+        modes: TtyModes,
+        tap: &Arc<Tap>,
+    ) -> Result<Option<PasteReport>, Error> {
+        let echo = Arc::new(Tap::new(self.max_answer));
+        let pasted = self
+            .paste(target.pid, message.as_bytes(), Bracket::IfEnabled, &echo)
+            .await
+            .map_err(|error| self.not_submitted(error))?;
+        if pasted.is_none() {
+            return Ok(None);
+        }
+        settle(&echo, &target.tty, message).await;
+        self.submit(target.pid, modes, tap).await.map(Some)
+    }
+
+    async fn submit(
+        &self,
+        pid: u32,
+        modes: TtyModes,
+        tap: &Arc<Tap>,
+    ) -> Result<PasteReport, Error> {
+        let text = [modes.submit_byte()];
+        match self.paste(pid, &text, Bracket::Never, tap).await {
+            Ok(Some(report)) => Ok(report),
+            Ok(None) => Err(self.refused(Refusal::Dead)),
+            Err(error) => match self.submit_unknown(error) {
+                unknown @ Error::SubmitUnknown { .. } => Err(unknown),
+                error => Err(self.not_submitted(error)),
+            },
+        }
+    }
+
+    async fn target(&self) -> Result<(PaneTarget, TtyModes), Error> {
+        if self.control.is_gone() {
+            return Err(self.control.gone(PartialAnswer::default()));
+        }
+        let known = self.control.panes().target(self.pane);
+        let target = match known.filter(|known| known.exit.is_none() && known.pid != 0) {
+            Some(target) => target,
+            None => {
+                self.control.list_panes().await?;
+                let target = self.control.panes().target(self.pane);
+                target.ok_or_else(|| self.refused(Refusal::NoSuchPane))?
+            }
+        };
+        if target.exit.is_some() {
+            return Err(self.refused(Refusal::Dead));
+        }
+        let modes = TtyModes::read(&target.tty).ok_or_else(|| self.refused(Refusal::Dead))?;
+        Ok((target, modes))
+    }
+
+    /// Refuses text that this pane cannot take.
+    fn check_for(&self, message: &str, target: &PaneTarget, modes: TtyModes) -> Result<(), Error> {
+        // The terminal driver passes a tab on; a program that reads bytes may complete words by it.
+        let takes_effect = |c: char| c.is_control() && !(c == '\t' && modes.canonical);
+        if !target.bracketing && !self.options.unbracketed && message.contains(takes_effect) {
+            return Err(self.refused(Refusal::Unbracketed));
+        }
+        if !self.options.unbracketed
+            && let Some(byte) = message.bytes().find(|&byte| modes.is_special(byte))
+        {
+            return Err(self.refused(Refusal::SpecialCharacter { byte }));
+        }
+        if modes.canonical {
+            let length = message.split(['\n', '\r']).map(str::len).max().unwrap_or(0);
+            if length > tty_modes::MAX_LINE {
+                return Err(self.refused(Refusal::LineTooLong {
+                    length,
+                    limit: tty_modes::MAX_LINE,
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Pastes if the pane is fit for it, see the theory; `None` if it runs another program. The tap
+    /// gets the output since the paste.
+    async fn paste(
+        &self,
+        pid: u32,
+        text: &[u8],
+        bracket: Bracket,
+        tap: &Arc<Tap>,
+    ) -> Result<Option<PasteReport>, Error> {
+        let pane = self.pane;
+        let buffer = PasteBuffer::create(&self.folder, text)?;
+        self.control.panes().add_tap(pane, tap);
+        let (load, name) = (&buffer.load, &buffer.name);
+        // In copy mode tmux does not see that the program enabled brackets. Without brackets the
+        // mode does not matter, and a person may keep reading. Both branches of `if-shell` have the
+        // same number of commands, because that is the number of blocks to wait for.
+        let (leave_copy_mode, fill_up, bracket, blocks) = match bracket {
+            Bracket::IfEnabled => (
+                format!("copy-mode -q -t {pane} ; "),
+                " ; display-message -p \"\"",
+                "-p",
+                6,
+            ),
+            Bracket::Never => (String::new(), "", "", 5),
+        };
+        let unfit = quote(format!(
+            "#{{||:#{{||:#{{pane_dead}},#{{pane_input_off}}}},#{{!=:#{{pane_pid}},{pid}}}}}"
+        ));
+        let line = format!(
+            "{load} ; display-message -p -t {pane} {report} ; capture-pane -p -J -t {pane} ; \
+             if-shell -F -t {pane} {unfit} {{ delete-buffer -b {name}{fill_up} }} \
+             {{ {leave_copy_mode}paste-buffer -d -r {bracket} -b {name} -t {pane} }}",
+            report = quote(PasteReport::FORMAT),
+        );
+        let request = Request::new("paste-buffer", line).blocks(blocks).tap(tap);
+        let bodies = self
+            .control
+            .run(request)
+            .await
+            .map_err(|error| match error {
+                Error::TmuxFailed { message, .. } if message.starts_with("can't find pane") => {
+                    self.refused(Refusal::NoSuchPane)
+                }
+                other => other,
+            })?;
+        let [_, fields, screen, ..] = bodies.as_slice() else {
+            return Err(Error::failed("paste-buffer", "incomplete answer"));
+        };
+        let report = PasteReport::parse(fields, screen)
+            .ok_or_else(|| Error::failed("display-message", "incomplete answer"))?;
+        if report.dead {
+            Err(self.refused(Refusal::Dead))
+        } else if report.input_off {
+            Err(self.refused(Refusal::InputOff))
+        } else {
+            Ok((report.pid == pid).then_some(report))
+        }
+    }
+
+    fn refused(&self, reason: Refusal) -> Error {
+        Error::Refused {
+            pane: self.pane,
+            reason,
+        }
+    }
+
+    /// For an error of a paste that submits: a lost connection leaves the outcome unknown.
+    fn submit_unknown(&self, error: Error) -> Error {
+        match error {
+            error @ (Error::ServerGone { .. } | Error::TmuxTimeout { .. }) => {
+                Error::SubmitUnknown {
+                    pane: self.pane,
+                    source: Box::new(error),
+                }
+            }
+            error => error,
+        }
+    }
+
+    /// For an error after which the message is certainly not submitted.
+    fn not_submitted(&self, error: Error) -> Error {
+        match error {
+            error @ (Error::Refused { .. } | Error::Io { .. } | Error::NotPrivate { .. }) => error,
+            error => Error::NotSubmitted {
+                pane: self.pane,
+                source: Box::new(error),
+            },
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bracket {
+    /// Bracketed if the program enabled it.
+    IfEnabled,
+    Never,
+}
+
+/// The state of a pane in the same step of tmux in which the paste was done or refused.
+struct PasteReport {
+    width: usize,
+    height: usize,
+    history: usize,
+    dead: bool,
+    input_off: bool,
+    pid: u32,
+    screen: String,
+}
+
+impl PasteReport {
+    const FORMAT: &str =
+        "#{pane_width} #{pane_height} #{history_size} #{pane_dead} #{pane_input_off} #{pane_pid}";
+
+    fn parse(fields: &[u8], screen: &[u8]) -> Option<Self> {
+        let fields = String::from_utf8_lossy(fields);
+        let mut fields = fields.split(' ');
+        let mut next = || fields.next();
+        Some(Self {
+            width: next()?.parse().ok()?,
+            height: next()?.parse().ok()?,
+            history: next()?.parse().ok()?,
+            dead: next()? == "1",
+            input_off: next()? == "1",
+            pid: next()?.parse().ok()?,
+            screen: String::from_utf8_lossy(screen).into_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::pane::paste_buffer::MAX_INLINE;
+    use crate::timing::SUBMIT_QUIET;
+    use crate::tmux::launch::Launch;
+    use crate::tmux::server::Server;
+
+    /// Ends the server, also when the test fails.
+    struct KillServer(PathBuf);
+
+    impl Drop for KillServer {
+        fn drop(&mut self) {
+            let mut tmux = std::process::Command::new("tmux");
+            let _ = tmux.arg("-S").arg(&self.0).arg("kill-server").output();
+        }
+    }
+
+    fn sender(server: &Server, dir: &Path, pane: PaneId) -> Sender {
+        Sender {
+            control: server.control().clone(),
+            folder: dir.to_owned(),
+            pane,
+            options: SendOptions::default(),
+            max_answer: 1024,
+        }
+    }
+
+    async fn start(dir: &Path) -> (Server, KillServer) {
+        let server = Server::builder("test").runtime_dir(dir.join("run"));
+        let server = server
+            .start()
+            .await
+            .expect("these tests need tmux 3.2 or newer: `apt install tmux`");
+        let kill = KillServer(server.socket().to_owned());
+        (server, kill)
+    }
+
+    /// A program that is restarted between paste and submit can have the terminal of the old one,
+    /// but not its text: the submit would be an empty message.
+    #[tokio::test]
+    async fn only_the_program_that_got_the_paste_gets_the_submit() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, _kill) = start(dir.path()).await;
+        let pane = server.open_pane(&Launch::new("exec cat")).await.unwrap();
+        let sender = sender(&server, dir.path(), pane);
+        let (before, modes) = sender.target().await.unwrap();
+        // The number of the terminal is usually given again.
+        let mut after = before.clone();
+        for _ in 0..10 {
+            server.launch(pane, &Launch::new("exec cat")).await.unwrap();
+            after = sender.target().await.unwrap().0;
+            if after.tty == before.tty {
+                break;
+            }
+        }
+        let tap = Arc::new(Tap::new(1024));
+        let submitted = sender.submit(before.pid, modes, &tap).await;
+        assert!(submitted.is_err_and(|error| error.is_not_sent()));
+        assert!(sender.submit(after.pid, modes, &tap).await.is_ok());
+    }
+
+    /// The public path refuses a pane that is known to be dead before it asks tmux. A pane that dies
+    /// at that moment is left to the test inside tmux; tmux 3.3 would crash.
+    #[tokio::test]
+    async fn a_paste_into_a_dead_pane_is_stopped_inside_tmux() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, _kill) = start(dir.path()).await;
+        let pane = server.open_pane(&Launch::new("exit 0")).await.unwrap();
+        let deadline = Instant::now() + Duration::from_secs(40);
+        let pid = loop {
+            let infos = server.control().list_panes().await.unwrap();
+            if infos[0].dead {
+                break infos[0].pid;
+            }
+            assert!(Instant::now() < deadline);
+            tokio::time::sleep(SUBMIT_QUIET).await;
+        };
+        let sender = sender(&server, dir.path(), pane);
+        for text in ["small".to_owned(), "large".repeat(MAX_INLINE)] {
+            let tap = Arc::new(Tap::new(1024));
+            let refused = sender
+                .paste(pid, text.as_bytes(), Bracket::IfEnabled, &tap)
+                .await;
+            let dead = matches!(
+                refused,
+                Err(Error::Refused {
+                    reason: Refusal::Dead,
+                    ..
+                })
+            );
+            assert!(dead, "{:?}", refused.err());
+        }
+        let buffers = server
+            .control()
+            .run_one("list-buffers", "list-buffers".into())
+            .await
+            .unwrap();
+        assert_eq!(buffers, "", "the buffers of refused messages are deleted");
+    }
+}

@@ -1,0 +1,345 @@
+//! The stop loop.
+//!
+//! # Theory
+//!
+//! The members of a tree are not known in advance and change while it is ended: a process that is
+//! asked to stop starts a clean-up program, a parent that dies leaves children that are reparented
+//! to init. So the loop alternates between scans and signals:
+//!
+//! 1. Scan. Open a pidfd for every process that is new, and check its start time again.
+//! 2. Signal every process that has not yet had the signal of this step.
+//! 3. Wait until all of them have ended, or until the grace of the step is over. Scan again.
+//!
+//! **Invariants.**
+//! - The loop reports success only after a scan that began after the last known process had ended
+//!   found nothing. With the invariant of the process table, nothing of the tree is then left.
+//! - A signal never reaches an unrelated process. A pidfd names one process for good; the start
+//!   time is compared after the pidfd was opened, so an id that was reused between the scan and
+//!   the open is noticed.
+//! - A process that was found once stays found (`found`), also when its parent has died and it
+//!   cleared its environment.
+//!
+//! **Races.**
+//! - A process forks after the scan and before its signal: step 3 scans again, and the child gets
+//!   the signal of the same step.
+//! - A process forks and dies before its pidfd was opened: the scan found a process, but no target
+//!   is left. Scan again at once, until a scan finds nothing (`look`).
+//! - During `KILL` the tree may fork faster than it dies: the wait is cut to 100 ms there, so
+//!   that new processes are killed soon.
+//!
+//! **Example.** Leader 40 with a tool 41 in its own session; 41 traps `TERM`, runs a clean-up
+//! program 42 and ends.
+//!
+//! | scan | signals | wait |
+//! |---|---|---|
+//! | 40, 41 | `TERM` to 40 and 41 | 40 ends; 41 starts 42 and ends |
+//! | 42 (tagged) | `TERM` to 42 | 42 ends |
+//! | nothing | | done |
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+use tokio::time::Instant;
+
+use super::process_scanner::ProcessScanner;
+use super::process_table::ProcessTable;
+use super::raw_pid;
+use super::system::{self, Pidfd};
+use super::tree_root::TreeRoot;
+use crate::shared::proc_stat::ProcessKey;
+
+/// Between two scans when no event tells of the end of a process.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Between two scans during `KILL`, and after a scan that failed.
+const LONG_PAUSE: Duration = Duration::from_millis(100);
+
+/// The result of ending a tree.
+#[derive(Debug)]
+pub(crate) struct TreeEnd {
+    /// How many processes were found alive.
+    pub(crate) processes: usize,
+    /// Processes that could not be ended: we may not signal them, or the kernel holds them.
+    pub(crate) survivors: Vec<u32>,
+}
+
+/// Ends the processes of trees, step by step. Dropping it between two steps leaves the rest of
+/// the tree running.
+pub(crate) struct TreeEnder<'a> {
+    scanner: &'a ProcessScanner,
+    roots: &'a [TreeRoot],
+    only_uid: Option<u32>,
+    /// The processes that were alive in the latest scan.
+    targets: HashMap<ProcessKey, Target>,
+    /// All processes that were ever found.
+    found: HashSet<ProcessKey>,
+    out_of_reach: HashSet<ProcessKey>,
+}
+
+struct Target {
+    /// `None` if the system gave no descriptor: then the next scans tell of the end.
+    pidfd: Option<Pidfd>,
+    signalled: Option<Signal>,
+}
+
+impl<'a> TreeEnder<'a> {
+    pub(crate) fn new(scanner: &'a ProcessScanner, roots: &'a [TreeRoot]) -> Self {
+        Self {
+            scanner,
+            roots,
+            only_uid: None,
+            targets: HashMap::new(),
+            found: HashSet::new(),
+            out_of_reach: HashSet::new(),
+        }
+    }
+
+    /// Leaves the processes of other users alone.
+    pub(crate) fn only_uid(mut self, uid: u32) -> Self {
+        self.only_uid = Some(uid);
+        self
+    }
+
+    /// Scans; `true` if nothing of the trees is left.
+    pub(crate) async fn look(&mut self) -> bool {
+        loop {
+            let found_any = self.look_once().await;
+            if !self.targets.is_empty() {
+                return false;
+            }
+            if !found_any {
+                return true;
+            }
+        }
+    }
+
+    /// One step: sends each process the signal that `choose` names, once, and waits up to `grace`
+    /// for the trees to end. Processes that appear meanwhile get their signal, too. `true` if
+    /// nothing is left.
+    ///
+    /// The first step needs a [`look`](Self::look) before it.
+    pub(crate) async fn step(
+        &mut self,
+        grace: Duration,
+        choose: impl Fn(ProcessKey) -> Option<Signal>,
+    ) -> bool {
+        self.run_step(grace, grace, choose).await
+    }
+
+    /// The last step: `KILL` to every process, until nothing is left or `limit` is over. Only a
+    /// process that the kernel holds takes long to die.
+    pub(crate) async fn kill(&mut self, limit: Duration) -> bool {
+        self.run_step(limit, LONG_PAUSE, |_| Some(Signal::KILL))
+            .await
+    }
+
+    /// What was found and what is left.
+    pub(crate) fn into_result(self) -> TreeEnd {
+        let left = self.targets.keys().chain(&self.out_of_reach);
+        let mut survivors: Vec<u32> = left.map(|key| key.pid).collect();
+        survivors.sort_unstable();
+        TreeEnd {
+            processes: self.found.len(),
+            survivors,
+        }
+    }
+
+    async fn run_step(
+        &mut self,
+        grace: Duration,
+        scan_after: Duration,
+        choose: impl Fn(ProcessKey) -> Option<Signal>,
+    ) -> bool {
+        let deadline = Instant::now() + grace;
+        loop {
+            self.signal_all(&choose);
+            let wake_up = deadline.min(Instant::now() + scan_after);
+            let _ = tokio::time::timeout_at(wake_up, self.all_ended()).await;
+            if self.look().await {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+        }
+    }
+
+    /// Brings the targets up to date. `true` if the scan found any process of the trees.
+    async fn look_once(&mut self) -> bool {
+        let table = self.scan().await;
+        let tree = table.tree(self.roots, &self.found);
+        let alive: HashSet<ProcessKey> = tree
+            .into_iter()
+            .map(|process| process.key)
+            .filter(|key| !self.out_of_reach.contains(key) && self.is_ours(*key))
+            .collect();
+        self.targets.retain(|key, _| alive.contains(key));
+        for &key in &alive {
+            self.found.insert(key);
+            if !self.targets.contains_key(&key)
+                && let Some(target) = Target::open(key)
+            {
+                self.targets.insert(key, target);
+            }
+        }
+        !alive.is_empty()
+    }
+
+    /// A process that has ended since the scan has no owner, but it counts as found: it may have
+    /// started others.
+    fn is_ours(&self, key: ProcessKey) -> bool {
+        self.only_uid
+            .is_none_or(|uid| system::owner_of(key.pid).is_none_or(|owner| owner == uid))
+    }
+
+    /// Repeats a scan that fails. A machine that is short of descriptors or memory recovers;
+    /// giving up would leave processes behind.
+    async fn scan(&self) -> Arc<ProcessTable> {
+        loop {
+            match self.scanner.scan(self.roots).await {
+                Ok(table) => return table,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot read the process table, trying again");
+                    tokio::time::sleep(LONG_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn signal_all(&mut self, choose: impl Fn(ProcessKey) -> Option<Signal>) {
+        // Leaders first: a leader that sees its children die may start new ones.
+        let leaders: HashSet<_> = self.roots.iter().filter_map(TreeRoot::leader).collect();
+        let mut keys: Vec<_> = self.targets.keys().copied().collect();
+        keys.sort_by_key(|key| (!leaders.contains(key), key.start_time, key.pid));
+        for key in keys {
+            let (Some(target), Some(signal)) = (self.targets.get_mut(&key), choose(key)) else {
+                continue;
+            };
+            if target.signalled == Some(signal) {
+                continue;
+            }
+            target.signalled = Some(signal);
+            match target.send(key, signal) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(error) => {
+                    tracing::warn!(pid = key.pid, %error, "cannot signal a process of the tree");
+                    self.out_of_reach.insert(key);
+                    self.targets.remove(&key);
+                }
+            }
+        }
+    }
+
+    async fn all_ended(&self) {
+        for target in self.targets.values() {
+            match &target.pidfd {
+                Some(pidfd) => {
+                    if let Err(error) = pidfd.ended().await {
+                        tracing::warn!(%error, "cannot wait for a process");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                }
+                None => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+}
+
+impl Target {
+    /// `None` if the process has ended meanwhile.
+    fn open(key: ProcessKey) -> Option<Self> {
+        let pidfd = match Pidfd::open(key.pid) {
+            Ok(None) => return None,
+            Ok(pidfd) => pidfd,
+            Err(error) => {
+                tracing::debug!(pid = key.pid, %error, "no descriptor for a process");
+                None
+            }
+        };
+        system::is_current(key).then_some(Self {
+            pidfd,
+            signalled: None,
+        })
+    }
+
+    fn send(&self, key: ProcessKey, signal: Signal) -> Result<(), Errno> {
+        match &self.pidfd {
+            Some(pidfd) => pidfd.send(signal),
+            None if system::is_current(key) => {
+                rustix::process::kill_process(raw_pid(key.pid).ok_or(Errno::SRCH)?, signal)
+            }
+            None => Err(Errno::SRCH),
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    const VARIABLE: &str = "TREE_ENDER_TEST";
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    fn start(tag: &str) -> (Child, [TreeRoot; 1]) {
+        let mut sleep = Command::new("sleep");
+        let child = sleep.arg("60").env(VARIABLE, tag).spawn().unwrap();
+        (child, [TreeRoot::recorded(Some(tag.to_owned()), None)])
+    }
+
+    #[tokio::test]
+    async fn processes_of_other_users_are_left_alone() {
+        let (mut child, roots) = start("of another user");
+        let scanner = ProcessScanner::new(VARIABLE);
+        let own = rustix::process::geteuid().as_raw();
+        let end = async |uid| {
+            let mut ender = TreeEnder::new(&scanner, &roots).only_uid(uid);
+            assert!(ender.look().await || ender.kill(LIMIT).await);
+            ender.into_result().processes
+        };
+        assert_eq!(end(own + 1).await, 0);
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "another user's process was ended"
+        );
+        assert_eq!(end(own).await, 1);
+        child.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_process_without_a_signal_is_waited_for() {
+        let (mut child, roots) = start("no signal");
+        let scanner = ProcessScanner::new(VARIABLE);
+        let mut ender = TreeEnder::new(&scanner, &roots);
+        assert!(!ender.look().await);
+        assert!(!ender.step(Duration::from_millis(1), |_| None).await);
+        assert!(child.try_wait().unwrap().is_none());
+        assert!(ender.step(LIMIT, |_| Some(Signal::TERM)).await);
+        let end = ender.into_result();
+        assert_eq!((end.processes, end.survivors), (1, vec![]));
+        child.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_reused_id_gets_no_signal() {
+        let (mut child, _) = start("reused");
+        let key = ProcessKey::of(child.id()).unwrap().unwrap();
+        let earlier = ProcessKey {
+            start_time: key.start_time - 1,
+            ..key
+        };
+        assert!(Target::open(earlier).is_none());
+        let by_id = Target {
+            pidfd: None,
+            signalled: None,
+        };
+        assert_eq!(by_id.send(earlier, Signal::KILL), Err(Errno::SRCH));
+        assert!(child.try_wait().unwrap().is_none());
+        Target::open(key).unwrap().send(key, Signal::KILL).unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,47 @@
+use std::sync::OnceLock;
+
+use super::system;
+use crate::shared::proc_stat::ProcessKey;
+
+/// What the processes of one tree are recognised by.
+#[derive(Debug)]
+pub(crate) struct TreeRoot {
+    /// The value of the tag variable.
+    pub(crate) tag: Option<String>,
+    pid: Option<u32>,
+    leader: OnceLock<Option<ProcessKey>>,
+}
+
+impl TreeRoot {
+    /// A tree whose leader is `pid`, if there is one. Until the leader is first asked for, the
+    /// caller must know that the id is not reused: the process is our unreaped child, or was just
+    /// reported alive.
+    pub(crate) fn new(tag: Option<String>, pid: Option<u32>) -> Self {
+        Self {
+            tag,
+            pid,
+            leader: OnceLock::new(),
+        }
+    }
+
+    /// A tree that was started earlier, perhaps by another process. The id of the leader may have
+    /// been reused since: only a process with the same start time is the leader.
+    pub(crate) fn recorded(tag: Option<String>, leader: Option<ProcessKey>) -> Self {
+        Self {
+            tag,
+            pid: None,
+            leader: OnceLock::from(leader),
+        }
+    }
+
+    /// The start time is read when it is first needed, not at the launch: the read costs a tenth
+    /// of a spawn.
+    pub(crate) fn leader(&self) -> Option<ProcessKey> {
+        *self.leader.get_or_init(|| system::key_of(self.pid?))
+    }
+
+    /// No process of the tree is older than this.
+    pub(super) fn since(&self) -> u64 {
+        self.leader().map_or(0, |leader| leader.start_time)
+    }
+}

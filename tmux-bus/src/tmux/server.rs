@@ -1,0 +1,256 @@
+//! A private tmux server with one session.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::launch::Launch;
+use super::server_builder::{ServerBuilder, on_a_thread};
+use super::session_folder::SessionFolder;
+use super::tmux_program::TmuxProgram;
+use crate::control::command_queue::Request;
+use crate::control::control_client::ControlClient;
+use crate::error::Error;
+use crate::pane::pane_id::PaneId;
+use crate::pane::pane_info::PaneInfo;
+use crate::pane::pane_io::PaneIo;
+use crate::pane::pane_processes;
+
+/// The program of a pane that waits for its program.
+pub(super) const PLACEHOLDER: &str = "exec sleep 2147483647";
+
+/// A private tmux server with one session and one control-mode client.
+///
+/// Clones share the client. Dropping the last one ends the client, not the session: the programs
+/// in its panes go on, and [`Server::attach`] finds them again.
+///
+/// ```
+/// use std::time::Duration;
+/// use tmux_bus::{Launch, Server};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let server = Server::builder("example").runtime_dir(dir.path()).start().await?;
+/// let first = server.open_pane(&Launch::new("exec cat")).await?;
+/// let second = server.open_pane(&Launch::new("exec cat")).await?;
+/// assert_ne!(first, second);
+/// println!("watch: tmux -S {} attach", server.socket().display());
+/// server.stop(Duration::ZERO).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Server {
+    inner: Arc<ServerInner>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("session", &self.inner.session)
+            .field("socket", &self.inner.tmux.socket)
+            .finish_non_exhaustive()
+    }
+}
+
+struct ServerInner {
+    session: String,
+    folder: SessionFolder,
+    tmux: TmuxProgram,
+    control: ControlClient,
+    io: PaneIo,
+}
+
+impl Server {
+    pub(super) fn new(
+        session: String,
+        folder: SessionFolder,
+        tmux: TmuxProgram,
+        control: ControlClient,
+        max_answer: usize,
+    ) -> Self {
+        let io = PaneIo::new(control.clone(), folder.path().to_owned(), max_answer);
+        Self {
+            inner: Arc::new(ServerInner {
+                session,
+                folder,
+                tmux,
+                control,
+                io,
+            }),
+        }
+    }
+
+    /// Options for a server with a session of this name.
+    #[must_use]
+    pub fn builder(session: impl Into<String>) -> ServerBuilder {
+        ServerBuilder::new(session.into())
+    }
+
+    /// Starts a server with the default options, see [`ServerBuilder::start`].
+    ///
+    /// # Errors
+    ///
+    /// As [`ServerBuilder::start`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`ServerBuilder::start`].
+    pub async fn start(session: impl Into<String>) -> Result<Self, Error> {
+        Self::builder(session).start().await
+    }
+
+    /// Attaches to a running session with the default options, see [`ServerBuilder::attach`].
+    ///
+    /// # Errors
+    ///
+    /// As [`ServerBuilder::attach`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`ServerBuilder::attach`].
+    pub async fn attach(session: impl Into<String>) -> Result<Self, Error> {
+        Self::builder(session).attach().await
+    }
+
+    /// The name of the session.
+    #[must_use]
+    pub fn session(&self) -> &str {
+        &self.inner.session
+    }
+
+    /// The private socket. `tmux -S <socket> attach` shows the panes to a person.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.inner.tmux.socket
+    }
+
+    /// Sends to the panes of this server and reads their answers.
+    #[must_use]
+    pub fn pane_io(&self) -> PaneIo {
+        self.inner.io.clone()
+    }
+
+    /// Opens a pane and starts a program in it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`] for a command or variable that cannot be passed on, [`Error::Io`] for
+    /// a missing working folder, [`Error::TmuxFailed`] and [`Error::ServerGone`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped half way, a pane without a program may be left.
+    pub async fn open_pane(&self, launch: &Launch) -> Result<PaneId, Error> {
+        let pane = self.create_pane().await?;
+        self.launch(pane, launch).await?;
+        Ok(pane)
+    }
+
+    /// Creates a pane without a program, in the tiled layout of the window.
+    pub(crate) async fn create_pane(&self) -> Result<PaneId, Error> {
+        let session = &self.inner.session;
+        let control = &self.inner.control;
+        let panes = control.list_panes().await?;
+        if let [only] = panes.as_slice()
+            && only.launch.is_empty()
+            && only.agent.is_empty()
+        {
+            return Ok(only.id);
+        }
+        let split = format!(
+            "split-window -d -t ={session}: -P -F \"#{{pane_id}}\" \"\" ; select-layout -t ={session}: tiled"
+        );
+        let request = Request::new("split-window", split).blocks(2);
+        let created = match control.run(request).await {
+            Err(Error::TmuxFailed { message, .. }) if message.contains("no space") => {
+                let window = format!(
+                    "new-window -d -t ={session}: -P -F \"#{{pane_id}}\" \"{PLACEHOLDER}\""
+                );
+                control.run(Request::new("new-window", window)).await
+            }
+            created => created,
+        };
+        let id = created?.into_iter().next().unwrap_or_default();
+        PaneId::parse(&id).ok_or_else(|| Error::failed("split-window", "no pane id"))
+    }
+
+    /// Starts a program in a pane, in place of the program that may run there.
+    pub(crate) async fn launch(&self, pane: PaneId, launch: &Launch) -> Result<(), Error> {
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        let line = format!(
+            "set-option -p -t {pane} @tmux_bus_launch {id} ; set-option -p -t {pane} @tmux_bus_bracketing 0 ; {}",
+            launch.respawn(pane, &id)?
+        );
+        let control = &self.inner.control;
+        control.panes().starting(pane, &id);
+        let respawned = control
+            .run(Request::new("respawn-pane", line).blocks(3))
+            .await;
+        control.panes().started(pane);
+        respawned?;
+        control.list_panes().await?;
+        Ok(())
+    }
+
+    pub(crate) fn control(&self) -> &ControlClient {
+        &self.inner.control
+    }
+
+    /// Ends the programs in all panes (SIGTERM, after `grace` SIGKILL) with all their processes,
+    /// then the session, and removes its folder with the socket. Returns when they are gone. A
+    /// session that is already gone is not an error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Survivors`] if processes did not end, [`Error::Io`] if the folder could not be
+    /// removed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped half way, some programs may still run; call it again to continue.
+    pub async fn stop(&self, grace: Duration) -> Result<(), Error> {
+        let panes = match self.inner.control.list_panes().await {
+            Ok(panes) => panes,
+            // The client may be gone while the session is not.
+            Err(_) => self.list_panes_by_program().await?,
+        };
+        let survivors = pane_processes::end(&panes, grace).await;
+        // By the program: it is answered even if our client is the last of the session.
+        let target = format!("={}", self.inner.session);
+        match self.inner.tmux.run(&["kill-session", "-t", &target]).await {
+            Ok(_) | Err(Error::TmuxFailed { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        if !survivors.is_empty() {
+            return Err(Error::Survivors {
+                session: self.inner.session.clone(),
+                pids: survivors,
+            });
+        }
+        self.remove_folder().await
+    }
+
+    async fn remove_folder(&self) -> Result<(), Error> {
+        match self.inner.tmux.run(&["list-sessions"]).await {
+            // A person has created another session on this server.
+            Ok(sessions) if !sessions.is_empty() => return Ok(()),
+            Ok(_) | Err(Error::TmuxFailed { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let inner = Arc::clone(&self.inner);
+        on_a_thread("stop", move || inner.folder.remove(&inner.tmux.socket)).await
+    }
+
+    async fn list_panes_by_program(&self) -> Result<Vec<PaneInfo>, Error> {
+        let target = format!("={}", self.inner.session);
+        let args = ["list-panes", "-s", "-t", &target, "-F", PaneInfo::FORMAT];
+        match self.inner.tmux.run(&args).await {
+            Ok(list) => Ok(PaneInfo::parse_list(&list)),
+            Err(Error::TmuxFailed { .. }) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+}
