@@ -45,7 +45,6 @@ pub struct Builder<S> {
 impl<S> Builder<S> {
     /// Sets how long an entry lives without a refresh; the default is four hours. The entry keeps
     /// this timeout, so that a reader with a shorter one does not remove it.
-    #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -66,7 +65,6 @@ impl<S> Builder<S> {
     }
 
     /// Sets the session whose entry this handle changes; the default is [`SessionId::detect`].
-    #[must_use]
     pub fn session(mut self, session: SessionId) -> Self {
         self.session = Some(session);
         self
@@ -75,21 +73,18 @@ impl<S> Builder<S> {
     /// Sets a process as the owner of the values that are claimed (not stored) through this handle:
     /// when the process ends, the value is free. By default the entries of a terminal session have
     /// no owner, because a session outlives its short-lived processes.
-    #[must_use]
     pub fn owner(mut self, process: OwnerProcess) -> Self {
         self.owner = Some(process);
         self
     }
 
     /// Sets what an operation does while the lock is held; the default is [`LockPolicy::Fail`].
-    #[must_use]
     pub fn lock(mut self, policy: LockPolicy) -> Self {
         self.lock = policy;
         self
     }
 
     /// Sets which failures a write survives; the default is [`Durability::Process`].
-    #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
@@ -97,14 +92,12 @@ impl<S> Builder<S> {
 
     /// Sets a handler for repaired damage. It runs after the unlock, on the thread of the
     /// operation, and may use the store. Incidents also go to `tracing` as warnings.
-    #[must_use]
     pub fn on_incident(mut self, handler: impl Fn(&Incident) + Send + Sync + 'static) -> Self {
         self.on_incident = Some(Arc::new(handler));
         self
     }
 
     /// Sets a clock that the caller moves, for tests.
-    #[must_use]
     pub fn manual_clock(mut self, clock: ManualClock) -> Self {
         self.clock = Clock::Manual(clock);
         self

@@ -157,7 +157,6 @@ where
     // value.
     let others = copy
         .others()
-        .iter()
         .map(|entry| Ok((copy.decode::<T>(entry)?, entry)))
         .collect::<Result<Vec<(T, &StoredEntry<'_>)>, Error>>()?;
     // A value that was stored and not claimed can have several holders: the last one frees it.

@@ -40,21 +40,21 @@ impl Core {
     {
         let change = self
             .backend
-            .change::<R, _>(Scope::ChangeOwn, is_value::<T>, |copy| copy.store(value));
+            .change::<R, _>(Scope::Change, is_value::<T>, |copy| copy.store(value));
         change.await
     }
 
     pub(crate) async fn remove<R: Runtime, T: DeserializeOwned>(&self) -> Result<bool, Error> {
         let change = self
             .backend
-            .change::<R, _>(Scope::ChangeOwn, is_value::<T>, |copy| Ok(copy.remove()));
+            .change::<R, _>(Scope::Change, is_value::<T>, |copy| Ok(copy.remove()));
         change.await
     }
 
     pub(crate) async fn refresh<R: Runtime, T: DeserializeOwned>(&self) -> Result<bool, Error> {
         let change = self
             .backend
-            .change::<R, _>(Scope::ChangeOwn, is_value::<T>, |copy| Ok(copy.refresh()));
+            .change::<R, _>(Scope::Change, is_value::<T>, |copy| Ok(copy.refresh()));
         change.await
     }
 
@@ -63,7 +63,7 @@ impl Core {
     ) -> Result<Option<T>, Error> {
         let read = self
             .backend
-            .read::<R, _>(Scope::ReadOwn, is_value::<T>, |copy| copy.restore());
+            .read::<R, _>(is_value::<T>, |copy| copy.restore());
         read.await
     }
 
@@ -72,7 +72,7 @@ impl Core {
     ) -> Result<BTreeMap<SessionId, T>, Error> {
         let read = self
             .backend
-            .read::<R, _>(Scope::ReadAll, is_value::<T>, |copy| copy.other_values());
+            .read::<R, _>(is_value::<T>, |copy| copy.other_values());
         read.await
     }
 
@@ -81,7 +81,7 @@ impl Core {
     ) -> Result<Entries<T>, Error> {
         let read = self
             .backend
-            .read::<R, _>(Scope::ReadAll, is_value::<T>, |copy| copy.entries());
+            .read::<R, _>(is_value::<T>, |copy| copy.entries());
         read.await
     }
 
@@ -92,7 +92,7 @@ impl Core {
     {
         let change = self
             .backend
-            .change::<R, _>(Scope::ChangeAll, is_value::<T>, |copy| {
+            .change::<R, _>(Scope::Claim, is_value::<T>, |copy| {
                 decide(copy, &candidates)
             });
         let decision = change.await?;
@@ -109,7 +109,7 @@ impl Core {
     {
         let change = self
             .backend
-            .change::<R, _>(Scope::ChangeAll, is_value::<T>, |copy| {
+            .change::<R, _>(Scope::Change, is_value::<T>, |copy| {
                 copy.transaction(&mut body)
             });
         change.await

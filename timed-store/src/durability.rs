@@ -3,7 +3,7 @@
 /// ```
 /// use timed_store::{Durability, blocking::TimedStorage};
 ///
-/// # let folder = tempfile::tempdir()?;
+/// # let folder = tempfile::tempdir().unwrap();
 /// let store = TimedStorage::<String>::builder_at(folder.path().join("operators.json"))
 ///     .durability(Durability::Power)
 ///     .open()?;

@@ -22,14 +22,12 @@ macro_rules! timed_storage {
 
         impl<T> TimedStorage<T> {
             /// Starts to open the store in `{temp}/{name}-{hostname}.json`, the specified place.
-            #[must_use]
             pub fn builder(name: &str) -> Builder<Self> {
                 Builder::in_temp(name)
             }
 
             /// Starts to open the store in the file `path`. A folder that only the user can write
             /// to is a better place than a shared one.
-            #[must_use]
             pub fn builder_at(path: impl Into<PathBuf>) -> Builder<Self> {
                 Builder::at(path)
             }

@@ -42,16 +42,11 @@ impl FileBackend {
     /// and never overtakes a waiter. If the lock is not free, the next writer cleans up.
     pub(crate) async fn read<R: Runtime, A>(
         &self,
-        scope: Scope,
         is_value: IsValue,
         answer: impl FnOnce(&WorkingCopy<'_>) -> Result<A, Error>,
     ) -> Result<A, Error> {
-        // A reader creates no files.
-        if self.settings.location.is_unused()? {
-            return answer(&WorkingCopy::new(&self.settings, scope, None));
-        }
         let held = self.lock::<R>(Access::Shared).await?;
-        let (answer, is_clean) = self.answer(held, scope, is_value, answer)?;
+        let (answer, is_clean) = self.answer(held, is_value, answer)?;
         if !is_clean && let Err(error) = self.clean::<R>(is_value).await {
             let path = self.settings.location.data.display();
             tracing::warn!(%path, %error, "cannot clean up after a read");
@@ -79,7 +74,7 @@ impl FileBackend {
         let Some(held) = self.lock.try_lock(Access::Exclusive)? else {
             return Ok(());
         };
-        let ((), commit) = self.prepare(held, Scope::ChangeOwn, is_value, &mut |_| Ok(()))?;
+        let ((), commit) = self.prepare(held, Scope::Change, is_value, &mut |_| Ok(()))?;
         commit.run::<R>().await
     }
 
@@ -102,14 +97,13 @@ impl FileBackend {
     fn answer<A>(
         &self,
         held: HeldLock,
-        scope: Scope,
         is_value: IsValue,
         answer: impl FnOnce(&WorkingCopy<'_>) -> Result<A, Error>,
     ) -> Result<(A, bool), Error> {
         let contents = disk::read(&self.settings.location)?;
         drop(held);
         let mut salvaged = Vec::new();
-        let mut copy = WorkingCopy::new(&self.settings, scope, None);
+        let mut copy = WorkingCopy::new(&self.settings, Scope::Read, None);
         load(&mut copy, contents.as_ref(), &mut salvaged, is_value);
         Ok((answer(&copy)?, !copy.is_changed))
     }
@@ -124,7 +118,7 @@ impl FileBackend {
     ) -> Result<(A, Commit), Error> {
         let contents = disk::read(&self.settings.location)?;
         let counter = match scope {
-            Scope::ChangeAll => held.counter(),
+            Scope::Claim => held.counter(),
             _ => None,
         };
         let mut salvaged = Vec::new();
@@ -248,4 +242,55 @@ fn keep_aside(
         saved: corrupt.entries,
         reason: corrupt.reason,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::{ManualClock, SessionId};
+
+    /// `tests/it/corrupt.rs` does the same through files, for fewer values.
+    #[test]
+    fn every_single_byte_change_keeps_every_other_entry() {
+        let stamp = r#""updated_at":"2025-08-18T10:20:30.456Z","token":7"#;
+        let lines =
+            ["a", "b"].map(|session| format!(r#""{session}":{{"data":"x{session}",{stamp}}}"#));
+        let text = format!("{{\"storage\":{{\n{}\n}}}}\n", lines.join(",\n"));
+        let time = std::time::UNIX_EPOCH + Duration::from_millis(1_755_512_430_456);
+        let settings = Settings {
+            location: Arc::new(Location::new("x.json".as_ref()).unwrap()),
+            session: SessionId::from_key("me"),
+            ttl_ms: 1000,
+            owner: None,
+            policy: LockPolicy::Fail,
+            durability: Durability::Process,
+            clock: Clock::Manual(ManualClock::new(time)),
+            on_incident: None,
+        };
+        for at in 0..text.len() {
+            for value in 0..=255 {
+                let mut bytes = text.clone().into_bytes();
+                bytes[at] = value;
+                let contents = Contents {
+                    bytes,
+                    is_read_only: false,
+                };
+                let mut salvaged = Vec::new();
+                let mut copy = WorkingCopy::new(&settings, Scope::Claim, None);
+                load(&mut copy, Some(&contents), &mut salvaged, |json| {
+                    serde_json::from_str::<String>(json).is_ok()
+                });
+                let after = String::from_utf8(copy.to_bytes()).unwrap();
+                for line in &lines {
+                    let start = text.find(line).unwrap();
+                    let is_hit = (start..start + line.len()).contains(&at);
+                    assert!(
+                        is_hit || after.contains(line),
+                        "byte {at} = {value} loses {line}\nin {after}"
+                    );
+                }
+            }
+        }
+    }
 }

@@ -10,6 +10,7 @@ mod shared {
     pub(crate) mod fifo_lock;
     pub(crate) mod kernel_lock;
     pub(crate) mod private_file;
+    pub(crate) mod proc_stat;
 }
 
 mod error;

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// use std::time::Duration;
 /// use timed_store::{LockPolicy, blocking::TimedStorage};
 ///
-/// # let folder = tempfile::tempdir()?;
+/// # let folder = tempfile::tempdir().unwrap();
 /// let store = TimedStorage::<String>::builder_at(folder.path().join("operators.json"))
 ///     .lock(LockPolicy::Wait(Duration::from_secs(2)))
 ///     .open()?;

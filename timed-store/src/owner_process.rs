@@ -5,6 +5,7 @@ use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::shared::proc_stat::ProcStat;
 
 /// A process that entries end with. Its start time tells it from a later process with the same id.
 ///
@@ -63,7 +64,7 @@ impl OwnerProcess {
     pub(crate) fn observe(pid: u32) -> Self {
         Self {
             pid,
-            start: stat(pid).map(|stat| stat.start),
+            start: stat(pid).map(|stat| stat.start_time),
             space: space().clone(),
         }
     }
@@ -80,8 +81,9 @@ impl OwnerProcess {
         if test_kill_process(pid) == Err(Errno::SRCH) {
             return true;
         }
-        stat(self.pid)
-            .is_some_and(|now| now.ended || self.start.is_some_and(|start| start != now.start))
+        stat(self.pid).is_some_and(|now| {
+            !now.is_alive() || self.start.is_some_and(|start| start != now.start_time)
+        })
     }
 }
 
@@ -93,30 +95,9 @@ fn raw_pid(pid: u32) -> Option<Pid> {
         .and_then(Pid::from_raw)
 }
 
-struct Stat {
-    start: u64,
-    /// Nothing but a zombie that its parent has not waited for.
-    ended: bool,
-}
-
-fn stat(pid: u32) -> Option<Stat> {
-    if cfg!(not(target_os = "linux")) {
-        return None;
-    }
-    parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// See proc(5). The second field is the program's name, which may hold spaces and brackets.
-fn parse_stat(line: &str) -> Option<Stat> {
-    let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    let threads: u32 = fields.nth(16)?.parse().ok()?;
-    let start = fields.nth(1)?.parse().ok()?;
-    // A main thread that ended before its siblings looks like a zombie with threads.
-    Some(Stat {
-        start,
-        ended: matches!(state, "Z" | "X") && threads <= 1,
-    })
+/// `None` if the system does not tell: not Linux, or `/proc` is hidden.
+fn stat(pid: u32) -> Option<ProcStat> {
+    ProcStat::read(pid).ok().flatten()
 }
 
 fn space() -> &'static Option<String> {
@@ -131,13 +112,6 @@ fn space() -> &'static Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_program_name_may_contain_parentheses() {
-        let line = "7 (a) Z (b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0 4242 1 1 1";
-        let stat = parse_stat(line).unwrap();
-        assert_eq!((stat.start, stat.ended), (4242, false));
-    }
 
     #[test]
     fn the_calling_process_is_alive() {

@@ -27,18 +27,14 @@ pub(crate) struct WorkingCopy<'a> {
     settings: &'a Settings,
     scope: Scope,
     now_ms: i64,
-    /// The own session's entry as it was read.
-    own: Option<StoredEntry<'a>>,
-    /// The entries of the other sessions, if the scope includes them.
-    others: Vec<StoredEntry<'a>>,
-    /// All live entries for the next version of the file, if the scope allows changes.
+    /// The live entries of all sessions as they were read.
+    live: Vec<StoredEntry<'a>>,
+    /// The same for the next version of the file, if the scope allows changes.
     next: NextVersion<'a>,
     /// The members beside `storage`.
     extra: Vec<&'a str>,
     /// The last token that was given out, if the store knows it.
     counter: Option<u64>,
-    /// The largest token of a live entry.
-    largest_token: u64,
     /// Whether the file must be written.
     pub(crate) is_changed: bool,
     /// The token that this operation gives out.
@@ -46,25 +42,14 @@ pub(crate) struct WorkingCopy<'a> {
     pub(crate) incidents: Vec<Incident>,
 }
 
-/// Which part of the file an operation works on. Every operation examines every entry, because any
-/// of them may have expired.
+/// What an operation may do with the working copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    ReadOwn,
-    ReadAll,
-    ChangeOwn,
-    /// Changes the own entry, depending on the others. Only this scope gives out tokens.
-    ChangeAll,
-}
-
-impl Scope {
-    fn includes_others(self) -> bool {
-        matches!(self, Self::ReadAll | Self::ChangeAll)
-    }
-
-    fn allows_changes(self) -> bool {
-        matches!(self, Self::ChangeOwn | Self::ChangeAll)
-    }
+    Read,
+    /// Changes the own entry.
+    Change,
+    /// Changes the own entry, and may give out a token.
+    Claim,
 }
 
 impl<'a> WorkingCopy<'a> {
@@ -74,12 +59,10 @@ impl<'a> WorkingCopy<'a> {
             settings,
             scope,
             now_ms: settings.clock.now_ms(),
-            own: None,
-            others: Vec::new(),
+            live: Vec::new(),
             next: NextVersion::with_capacity(0),
             extra: Vec::new(),
             counter: counter.filter(|counter| *counter <= LARGEST_NUMBER),
-            largest_token: 0,
             is_changed: false,
             new_token: None,
             incidents: Vec::new(),
@@ -101,17 +84,22 @@ impl<'a> WorkingCopy<'a> {
         self.is_changed = true;
     }
 
-    fn load_entries(&mut self, entries: Vec<StoredEntry<'a>>) {
-        if self.scope.allows_changes() {
+    fn load_entries(&mut self, mut entries: Vec<StoredEntry<'a>>) {
+        let count = entries.len();
+        entries.retain(|entry| self.is_live(entry));
+        self.is_changed |= entries.len() < count;
+        if self.scope != Scope::Read {
             self.next = NextVersion::with_capacity(entries.len() + 1);
-        }
-        for entry in entries {
-            if self.is_live(&entry) {
-                self.admit(entry);
-            } else {
-                self.is_changed = true;
+            for entry in &entries {
+                let line = self.line_to_keep(entry);
+                if self.is_own(entry) {
+                    self.next.push_own(line);
+                } else {
+                    self.next.push(line);
+                }
             }
         }
+        self.live = entries;
     }
 
     /// Whether the entry counts. One whose stamp is not a time does not: it would never expire.
@@ -127,25 +115,8 @@ impl<'a> WorkingCopy<'a> {
         self.age_ms(entry) <= self.ttl_ms(entry) && !entry.owner.is_some_and(has_ended)
     }
 
-    fn admit(&mut self, entry: StoredEntry<'a>) {
-        if let Some(token) = entry.token.filter(|token| *token <= LARGEST_NUMBER) {
-            self.largest_token = self.largest_token.max(token);
-        }
-        let is_own = entry.session == self.settings.session.as_str();
-        if self.scope.allows_changes() {
-            let line = self.line_to_keep(&entry);
-            if is_own {
-                self.next.push_own(line);
-            } else {
-                self.next.push(line);
-            }
-        }
-        if is_own {
-            // Of a session that is there twice, the last entry counts, as in JavaScript.
-            self.own = Some(entry);
-        } else if self.scope.includes_others() {
-            self.others.push(entry);
-        }
+    fn is_own(&self, entry: &StoredEntry<'_>) -> bool {
+        entry.session == self.settings.session.as_str()
     }
 
     /// A stamp ahead of the clock is set to now: the entry would live too long, or for ever if a
@@ -159,12 +130,15 @@ impl<'a> WorkingCopy<'a> {
         }
     }
 
+    /// The own session's entry as it was read. Of a session that is there twice, the last entry
+    /// counts, as in JavaScript.
     pub(crate) fn own(&self) -> Option<&StoredEntry<'a>> {
-        self.own.as_ref()
+        self.live.iter().rfind(|entry| self.is_own(entry))
     }
 
-    pub(crate) fn others(&self) -> &[StoredEntry<'a>] {
-        &self.others
+    /// The entries of the other sessions.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &StoredEntry<'a>> {
+        self.live.iter().filter(|entry| !self.is_own(entry))
     }
 
     pub(crate) fn decode<T: DeserializeOwned>(&self, entry: &StoredEntry<'_>) -> Result<T, Error> {
@@ -186,7 +160,7 @@ impl<'a> WorkingCopy<'a> {
 
     pub(crate) fn entries<T: DeserializeOwned>(&self) -> Result<Entries<T>, Error> {
         let mut all = BTreeMap::new();
-        for entry in self.others.iter().chain(&self.own) {
+        for entry in &self.live {
             let decoded = Entry {
                 value: self.decode(entry)?,
                 token: entry.token,
@@ -207,8 +181,7 @@ impl<'a> WorkingCopy<'a> {
     pub(crate) fn other_values<T: DeserializeOwned>(
         &self,
     ) -> Result<BTreeMap<SessionId, T>, Error> {
-        self.others
-            .iter()
+        self.others()
             .map(|entry| Ok((SessionId::from_key(&*entry.session), self.decode(entry)?)))
             .collect()
     }
@@ -234,7 +207,7 @@ impl<'a> WorkingCopy<'a> {
     }
 
     pub(crate) fn refresh(&mut self) -> bool {
-        let Some(own) = &self.own else {
+        let Some(own) = self.own() else {
             return false;
         };
         let line = own.edited(&[self.new_stamp()]);
@@ -310,7 +283,9 @@ impl<'a> WorkingCopy<'a> {
             // time is almost certainly above every token that was given out before.
             u64::try_from(self.now_ms).unwrap_or(0)
         });
-        let token = known.max(self.largest_token) + 1;
+        let tokens = self.live.iter().filter_map(|entry| entry.token);
+        let largest = tokens.filter(|token| *token <= LARGEST_NUMBER).max();
+        let token = known.max(largest.unwrap_or(0)) + 1;
         if token > LARGEST_NUMBER {
             return Err(Error::TokensExhausted {
                 path: self.settings.path(),

@@ -23,9 +23,11 @@
 //!   still be reading it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 
 use super::location::{Location, with_suffix};
 use crate::format::stamp;
@@ -43,22 +45,36 @@ pub(crate) struct Contents {
 /// Reads the data file; `None` if there is none.
 pub(crate) fn read(location: &Location) -> Result<Option<Contents>, Error> {
     let path = &location.data;
-    let Some(mut file) = private_file::open_existing(path, File::options().read(true))? else {
-        return Ok(None);
+    let file = match private_file::open_unchecked(path, File::options().read(true)) {
+        Err(error) if error.is_not_found() => return Ok(None),
+        opened => opened?,
     };
-    let metadata = file.metadata().map_err(Error::io("inspect", path))?;
+    let metadata = private_file::check(&file, path)?;
     // A write through the other name would change the store, and other users can give our files
     // a second name in a shared folder.
     if metadata.nlink() > 1 {
         return Err(Error::hard_link(path));
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0) + 1);
-    file.read_to_end(&mut bytes)
-        .map_err(Error::io("read", path))?;
     Ok(Some(Contents {
-        bytes,
+        bytes: read_all(&file, metadata.len()).map_err(Error::io("read", path))?,
         is_read_only: metadata.mode() & 0o200 == 0,
     }))
+}
+
+/// Reads a file of a known size. `read_to_end` asks the system for size and position again.
+fn read_all(file: &File, size: u64) -> io::Result<Vec<u8>> {
+    let size = usize::try_from(size).unwrap_or(0);
+    let mut bytes = Vec::with_capacity(size + 1);
+    loop {
+        bytes.reserve(1);
+        match rustix::io::read(file, rustix::buffer::spare_capacity(&mut bytes)) {
+            // The end, which is known without another call if the size is the expected one.
+            Ok(0) => return Ok(bytes),
+            Ok(_) if bytes.len() == size => return Ok(bytes),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
 /// Replaces the contents of the data file. Only for the holder of the exclusive lock.
@@ -150,7 +166,6 @@ fn exchange(location: &Location) -> Result<(), Error> {
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
-        use rustix::io::Errno;
         match renameat_with(CWD, next, CWD, data, RenameFlags::EXCHANGE) {
             Ok(()) => return Ok(()),
             // No data file yet, or a file system without exchange (NFS, some FUSE).

@@ -56,17 +56,14 @@ impl Location {
         self.data.parent().unwrap_or(Path::new("/"))
     }
 
-    /// Whether the store has never been used: neither the lock file nor the data file exists. A
-    /// dangling symbolic link counts as a file, so that it is refused and not ignored.
-    pub(crate) fn is_unused(&self) -> Result<bool, Error> {
-        for path in [&self.lock, &self.data] {
-            match path.symlink_metadata() {
-                Ok(_) => return Ok(false),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(Error::io("look for", path)(error)),
-            }
+    /// Whether there is a data file. A dangling symbolic link counts, so that it is refused and
+    /// not ignored.
+    pub(crate) fn has_data(&self) -> Result<bool, Error> {
+        match self.data.symlink_metadata() {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Error::io("look for", &self.data)(error)),
         }
-        Ok(true)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The lock of a store, and the token counter inside of the lock file.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,8 @@ pub(crate) struct LockFile {
 #[derive(Debug)]
 pub(crate) struct HeldLock {
     location: Arc<Location>,
-    file: LockedFile,
+    /// `None` for a reader of a store that was never used: it creates no file.
+    file: Option<LockedFile>,
 }
 
 impl LockFile {
@@ -41,12 +43,14 @@ impl LockFile {
         }
     }
 
-    /// Takes the lock if it is free and has no waiter. Creates the lock file and its folder.
+    /// Takes the lock if it is free and has no waiter. A writer creates the lock file and its
+    /// folder.
     pub(crate) fn try_lock(&self, access: Access) -> Result<Option<HeldLock>, Error> {
         self.held(FifoLock::try_lock, access)
     }
 
-    /// Takes the lock if it is free, ahead of all waiters. Creates the lock file and its folder.
+    /// Takes the lock if it is free, ahead of all waiters. A writer creates the lock file and its
+    /// folder.
     pub(crate) fn try_lock_barging(&self, access: Access) -> Result<Option<HeldLock>, Error> {
         self.held(FifoLock::try_lock_barging, access)
     }
@@ -63,12 +67,22 @@ impl LockFile {
         access: Access,
         limit: Duration,
     ) -> Result<Option<HeldLock>, Error> {
-        let mut turn = self.fifo.wait(access)?;
+        // `None` if a stopped process blocks the way into the queue.
+        let mut turn = match self.fifo.wait(access) {
+            Err(error) if error.is_timed_out() => None,
+            turn => Some(turn?),
+        };
         let mut left = limit;
         loop {
             let step = left.min(RETRY);
-            if let Some(served) = R::at_most(step, &mut turn).await {
-                return Ok(Some(self.hold(served?)));
+            let served = async {
+                match &mut turn {
+                    Some(turn) => turn.await,
+                    None => std::future::pending().await,
+                }
+            };
+            if let Some(served) = R::at_most(step, served).await {
+                return Ok(Some(self.hold(Some(served?))));
             }
             let locked = self.try_lock_barging(access)?;
             left -= step;
@@ -102,15 +116,26 @@ impl LockFile {
     ) -> Result<Option<HeldLock>, Error> {
         let taken = match take(&self.fifo, access) {
             Err(error) if error.is_not_found() => {
-                private_file::create_folder(self.location.folder())?;
+                match access {
+                    Access::Exclusive => private_file::create_folder(self.location.folder())?,
+                    // The file of a tool that knows no lock file.
+                    Access::Shared if self.location.has_data()? => self.create()?,
+                    Access::Shared => return Ok(Some(self.hold(None))),
+                }
                 take(&self.fifo, access)
             }
             taken => taken,
         };
-        Ok(taken?.map(|file| self.hold(file)))
+        Ok(taken?.map(|file| self.hold(Some(file))))
     }
 
-    fn hold(&self, file: LockedFile) -> HeldLock {
+    fn create(&self) -> Result<(), FileError> {
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false);
+        private_file::open(&self.location.lock, &mut options).map(drop)
+    }
+
+    fn hold(&self, file: Option<LockedFile>) -> HeldLock {
         HeldLock {
             location: Arc::clone(&self.location),
             file,
@@ -123,14 +148,15 @@ impl HeldLock {
     /// the number, so that digits are missing).
     pub(crate) fn counter(&self) -> Option<u64> {
         let mut text = [0; DIGITS];
-        self.file.read_exact_at(&mut text, 0).ok()?;
+        self.file.as_ref()?.read_exact_at(&mut text, 0).ok()?;
         std::str::from_utf8(&text).ok()?.parse().ok()
     }
 
     /// Writes the last fencing token in place: one small write, which a kill cannot tear.
     pub(crate) fn set_counter(&self, token: u64, durability: Durability) -> Result<(), Error> {
         let path = &self.location.lock;
-        let file: &File = &self.file;
+        let file = self.file.as_deref();
+        let file = file.ok_or_else(|| Error::io("write", path)(io::ErrorKind::NotFound.into()))?;
         let metadata = file.metadata().map_err(Error::io("inspect", path))?;
         if metadata.nlink() > 1 {
             return Err(Error::hard_link(path));

@@ -28,27 +28,28 @@ impl<'a> Document<'a> {
     /// Entries that were kept from another tool can span lines; such a file takes the other way
     /// until these entries are rewritten.
     fn parse_own_form(text: &'a str) -> Option<Self> {
-        let text = text.strip_prefix("{\"storage\":{\n")?;
-        let lines = text.strip_suffix("\n}}\n")?;
-        let mut entries = Vec::with_capacity(lines.len() / SHORT_LINE + 1);
-        let mut rest = Some(lines);
-        while let Some(lines) = rest {
-            let line = match lines.split_once('\n') {
-                Some((line, after)) => {
-                    rest = Some(after);
-                    line.strip_suffix(',')?
-                }
-                None => {
-                    rest = None;
-                    lines
-                }
-            };
-            entries.push(StoredEntry::in_own_form(line).or_else(|| StoredEntry::parse(line))?);
+        let mut rest = text.strip_prefix("{\"storage\":{\n")?;
+        let mut entries = Vec::with_capacity(text.len() / SHORT_LINE);
+        loop {
+            let (entry, after) =
+                StoredEntry::in_own_form(rest).or_else(|| Self::parse_line(rest))?;
+            entries.push(entry);
+            if after == "\n}}\n" {
+                break;
+            }
+            rest = after.strip_prefix(",\n")?;
         }
         Some(Self {
             entries,
             extra: Vec::new(),
         })
+    }
+
+    /// Parses the entry in the first line of `text`, and returns the text after it.
+    fn parse_line(text: &'a str) -> Option<(StoredEntry<'a>, &'a str)> {
+        let line = text.lines().next()?;
+        let line = line.strip_suffix(',').unwrap_or(line);
+        Some((StoredEntry::parse(line)?, &text[line.len()..]))
     }
 
     /// Parses any JSON object with the member `storage`, for example the original tool's

@@ -3,6 +3,9 @@
 use time::format_description::well_known::Iso8601;
 use time::{Date, Month, OffsetDateTime};
 
+/// Bytes of a stamp in the form that this crate writes.
+pub(crate) const LENGTH: usize = 24;
+
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 const UNIX_EPOCH_JULIAN: i64 = 2_440_588;
 
@@ -29,24 +32,20 @@ pub(crate) fn parse(text: &str) -> Option<i64> {
 
 /// Parses the one form that this crate and the original tool write. Every operation checks every
 /// stamp, and the general parser takes longer than the rest of the operation.
-fn parse_own_form(text: &[u8]) -> Option<i64> {
+pub(crate) fn parse_own_form(text: &[u8]) -> Option<i64> {
     #[rustfmt::skip]
     let &[y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2, b'T',
           h1, h2, b':', n1, n2, b':', s1, s2, b'.', f1, f2, f3, b'Z'] = text
     else {
         return None;
     };
-    let (year, month, day) = (
-        number([y1, y2, y3, y4])?,
-        number([m1, m2])?,
-        number([d1, d2])?,
-    );
     let (hour, minute, second) = (number([h1, h2])?, number([n1, n2])?, number([s1, s2])?);
     if hour > 23 || minute > 59 || second > 59 {
         return None;
     }
-    let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
-    let date = Date::from_calendar_date(year, month, u8::try_from(day).ok()?).ok()?;
+    let month = Month::try_from(u8::try_from(number([m1, m2])?).ok()?).ok()?;
+    let day = u8::try_from(number([d1, d2])?).ok()?;
+    let date = Date::from_calendar_date(number([y1, y2, y3, y4])?, month, day).ok()?;
     let days = i64::from(date.to_julian_day()) - UNIX_EPOCH_JULIAN;
     let ms = ((hour * 60 + minute) * 60 + second) * 1000 + number([f1, f2, f3])?;
     Some(days * DAY_MS + i64::from(ms))

@@ -66,28 +66,31 @@ impl<'a> StoredEntry<'a> {
     }
 
     /// The same for the entries that this crate writes most: strings without escapes, no owner.
-    /// It takes a fraction of the time, and every operation parses every entry. `None` says
-    /// nothing about other forms.
-    pub(crate) fn in_own_form(line: &'a str) -> Option<Self> {
-        let (session, rest) = plain_string(line)?;
+    /// Takes the entry at the start of `text`, and returns the text after it. It takes a fraction
+    /// of the time, and every operation parses every entry. `None` says nothing about other forms.
+    #[inline]
+    pub(crate) fn in_own_form(text: &'a str) -> Option<(Self, &'a str)> {
+        let (session, rest) = plain_string(text)?;
         let object = rest.strip_prefix(':')?;
-        let rest = object.strip_prefix("{\"data\":")?;
-        let (data, after_data) = plain_string(rest)?;
-        let rest = after_data.strip_prefix(",\"updated_at\":")?;
-        let (stamp, rest) = plain_string(rest)?;
-        let (ttl_ms, rest) = number_field(rest, ",\"ttl_ms\":")?;
-        let (token, rest) = number_field(rest, ",\"token\":")?;
-        (rest == "}").then_some(Self {
+        let value = object.strip_prefix("{\"data\":")?;
+        let (_, after_value) = plain_string(value)?;
+        let rest = after_value.strip_prefix(",\"updated_at\":\"")?;
+        let (stamp, rest) = rest.split_at_checked(stamp::LENGTH)?;
+        let rest = rest.strip_prefix('"')?;
+        let (ttl_ms, rest) = optional_number(rest.strip_prefix(",\"ttl_ms\":"), rest)?;
+        let (token, rest) = optional_number(rest.strip_prefix(",\"token\":"), rest)?;
+        let rest = rest.strip_prefix('}')?;
+        let entry = Self {
             session: session.into(),
-            line,
-            object,
-            // With its quotation marks.
-            data: &object["{\"data\":".len()..][..data.len() + 2],
-            stamp_ms: stamp::parse(stamp),
+            line: &text[..text.len() - rest.len()],
+            object: &object[..object.len() - rest.len()],
+            data: &value[..value.len() - after_value.len()],
+            stamp_ms: Some(stamp::parse_own_form(stamp.as_bytes())?),
             ttl_ms,
             token,
             owner: None,
-        })
+        };
+        Some((entry, rest))
     }
 
     /// The line with changed fields; all others stay, in their order.
@@ -151,25 +154,50 @@ fn push_object(out: &mut String, old: &[(Cow<'_, str>, &str)], changes: &[FieldC
     out.push('}');
 }
 
+/// Bytes that cannot stand for themselves in a JSON string.
+const IS_SPECIAL: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut control = 0;
+    while control < 0x20 {
+        table[control] = true;
+        control += 1;
+    }
+    table[b'"' as usize] = true;
+    table[b'\\' as usize] = true;
+    table
+};
+
 /// The string that `text` begins with, if it has no escapes, and the text after it.
+#[inline]
 fn plain_string(text: &str) -> Option<(&str, &str)> {
     let text = text.strip_prefix('"')?;
-    let (string, rest) = text.split_once('"')?;
-    let is_plain = string.bytes().all(|byte| byte != b'\\' && byte >= b' ');
-    is_plain.then_some((string, rest))
+    let length = text
+        .bytes()
+        .position(|byte| IS_SPECIAL[usize::from(byte)])?;
+    let rest = text[length..].strip_prefix('"')?;
+    Some((&text[..length], rest))
 }
 
-/// The whole number after `name`, if the field is there, and the text after it. The caller checks
-/// that a comma or brace follows, so that `1.5` and `1e3` are not taken for `1`.
-fn number_field<'a>(text: &'a str, name: &str) -> Option<(Option<u64>, &'a str)> {
-    let Some(text) = text.strip_prefix(name) else {
-        return Some((None, text));
+/// The whole number that `digits` begin with, and the text after it; nothing and `otherwise` if the
+/// field is not there. The caller checks the text after the number, so that `1.5` and `1e3` are not
+/// taken for `1`.
+fn optional_number<'a>(
+    digits: Option<&'a str>,
+    otherwise: &'a str,
+) -> Option<(Option<u64>, &'a str)> {
+    let Some(text) = digits else {
+        return Some((None, otherwise));
     };
-    let length = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (digits, rest) = text.split_at(length);
-    // JSON has no leading zeros.
-    let is_json = length == 1 || !digits.starts_with('0');
-    Some((Some(digits.parse().ok().filter(|_| is_json)?), rest))
+    let (mut number, mut length) = (0u64, 0);
+    while let Some(digit @ b'0'..=b'9') = text.as_bytes().get(length) {
+        number = number
+            .checked_mul(10)?
+            .checked_add(u64::from(digit - b'0'))?;
+        length += 1;
+    }
+    // JSON has neither empty numbers nor leading zeros.
+    let is_json = length == 1 || (length > 1 && !text.starts_with('0'));
+    is_json.then_some((Some(number), &text[length..]))
 }
 
 fn quote(text: &str) -> String {
@@ -193,13 +221,16 @@ mod tests {
     #[test]
     fn both_ways_parse_every_single_byte_change_alike() {
         assert!(StoredEntry::in_own_form(LINE).is_some());
+        let two_lines = format!("{LINE},\n{LINE}");
+        let (first, rest) = StoredEntry::in_own_form(&two_lines).unwrap();
+        assert_eq!((first.line, rest), (LINE, &two_lines[LINE.len()..]));
         let mut alike = 0;
         for at in 0..LINE.len() {
             for byte in 0..=127 {
                 let mut bytes = LINE.as_bytes().to_vec();
                 bytes[at] = byte;
                 let changed = String::from_utf8(bytes).unwrap();
-                if let Some(entry) = StoredEntry::in_own_form(&changed) {
+                if let Some((entry, "")) = StoredEntry::in_own_form(&changed) {
                     assert_eq!(StoredEntry::parse(&changed), Some(entry), "{changed}");
                     alike += 1;
                 }
@@ -216,7 +247,7 @@ mod tests {
         }
         for number in ["0", "9", "10", "18446744073709551615"] {
             let line = LINE.replace("14400000", number);
-            let entry = StoredEntry::in_own_form(&line).unwrap();
+            let (entry, _) = StoredEntry::in_own_form(&line).unwrap();
             assert_eq!(entry.ttl_ms, number.parse().ok());
         }
     }

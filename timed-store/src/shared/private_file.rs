@@ -46,6 +46,10 @@ impl FileError {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
+    pub(crate) fn is_timed_out(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::TimedOut)
+    }
+
     fn not_private(path: &Path, reason: &'static str) -> Self {
         Self::NotPrivate {
             path: path.to_owned(),
@@ -55,25 +59,30 @@ impl FileError {
 }
 
 /// Opens a private file with `options`, which may create it.
+pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> Result<File, FileError> {
+    let file = open_unchecked(path, options)?;
+    check(&file, path)?;
+    Ok(file)
+}
+
+/// Opens a file that the caller checks by [`check`], which also returns the metadata.
 ///
 /// `O_NOFOLLOW` refuses a link in the last part of the path. `O_NONBLOCK` keeps the open of a pipe
 /// from waiting for its other end; it has no effect on regular files.
-pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> Result<File, FileError> {
+pub(crate) fn open_unchecked(path: &Path, options: &mut OpenOptions) -> Result<File, FileError> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let opened = options
         .mode(0o600)
         .custom_flags(flags.bits().cast_signed())
         .open(path);
-    let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+    opened.map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::LOOP) => FileError::not_private(path, LINK),
         // 'Permission denied' is the symptom; the owner of the file is the cause.
         Some(Errno::ACCESS | Errno::PERM) if belongs_to_another(path) => {
             FileError::not_private(path, FOREIGN)
         }
         _ => FileError::io("open", path)(error),
-    })?;
-    check(&file, path)?;
-    Ok(file)
+    })
 }
 
 /// Opens an existing private file; `None` if there is none.
