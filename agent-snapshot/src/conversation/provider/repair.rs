@@ -94,7 +94,7 @@ pub fn repair(messages: impl IntoIterator<Item = Message>) -> Repaired {
         if let Some(exchange) = exchanges.last_mut()
             && !message.tool_results.is_empty()
         {
-            exchange.messages.push(message);
+            exchange.results.push(message);
         }
     }
 
@@ -106,7 +106,8 @@ pub fn repair(messages: impl IntoIterator<Item = Message>) -> Repaired {
     };
     for exchange in exchanges {
         let completion = exchange.complete(&mut misplaced, &mut repaired);
-        repaired.messages.extend(exchange.messages);
+        repaired.messages.push(exchange.first);
+        repaired.messages.extend(exchange.results);
         repaired.messages.extend(completion);
     }
     let dropped = misplaced.into_iter().map(|result| result.tool_call_id);
@@ -116,7 +117,8 @@ pub fn repair(messages: impl IntoIterator<Item = Message>) -> Repaired {
 
 /// A message that is not a tool message, and the tool messages that follow it.
 struct Exchange {
-    messages: Vec<Message>,
+    first: Message,
+    results: Vec<Message>,
     /// The ids of the calls that have no result in this exchange.
     open: Vec<String>,
 }
@@ -125,7 +127,8 @@ impl Exchange {
     fn new(first: Message) -> Self {
         Self {
             open: first.tool_calls.iter().map(|c| c.id.clone()).collect(),
-            messages: vec![first],
+            results: Vec::new(),
+            first,
         }
     }
 
@@ -145,7 +148,7 @@ impl Exchange {
         if self.open.is_empty() {
             return None;
         }
-        let (mut message, mut aborted) = abort(&self.messages[0], &self.open);
+        let (mut message, mut aborted) = abort(&self.first, &self.open);
         for result in &mut message.tool_results {
             let call = &result.tool_call_id;
             if let Some(index) = misplaced.iter().position(|r| r.tool_call_id == *call) {

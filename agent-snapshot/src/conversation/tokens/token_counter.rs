@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use serde_json::Value;
 
 use crate::conversation::Message;
@@ -63,32 +61,6 @@ pub trait TokenCounter: Send + Sync {
             Value::String(text) => self.count_text(text),
             value => self.count_text(&value.to_string()),
         }
-    }
-}
-
-impl<C: TokenCounter + ?Sized> TokenCounter for Arc<C> {
-    fn count_text(&self, text: &str) -> usize {
-        (**self).count_text(text)
-    }
-
-    fn per_message(&self) -> usize {
-        (**self).per_message()
-    }
-
-    fn per_call(&self) -> usize {
-        (**self).per_call()
-    }
-
-    fn per_request(&self) -> usize {
-        (**self).per_request()
-    }
-
-    fn count_message(&self, message: &Message) -> usize {
-        (**self).count_message(message)
-    }
-
-    fn count_value(&self, value: &Value) -> usize {
-        (**self).count_value(value)
     }
 }
 

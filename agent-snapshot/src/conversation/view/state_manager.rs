@@ -158,7 +158,7 @@ impl StateManager {
     /// # Errors
     ///
     /// Those of [`append`](Self::append), for the first message that breaks a rule; but for
-    /// [`Error::OverLimit`], because a history may be trimmed. [`repair`](super::repair())
+    /// [`Error::OverLimit`], because a history may be trimmed. [`repair`](crate::conversation::repair())
     /// completes a list whose calls have no results.
     pub fn conversation(&self, history: History) -> Result<Conversation, Error> {
         self.conversation_with_key(history, Uuid::new_v4().to_string())

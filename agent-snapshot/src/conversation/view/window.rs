@@ -73,7 +73,8 @@ enum Anchor {
 /// Chooses a cut for a trim, and decides whether the summary stays.
 ///
 /// The newest turn has priority over the summary, and the summary over older turns: the summary
-/// is dropped only if the newest turn is whole without it and would be cut with it.
+/// is dropped only if the newest turn is whole without it and cut with it, or if not even the
+/// newest exchange fits beside it.
 pub(super) fn plan_trim(
     conversation: &Conversation,
     state: &StateManager,
@@ -105,17 +106,23 @@ fn choose(conversation: &Conversation, state: &StateManager, summary: usize) -> 
     let (budget, low) = (state.budget(), state.low_water_mark());
     let fixed = conversation.prompt_tokens() + summary;
     let turn = newest_turn(conversation);
-    let cuts = cuts(conversation, fixed);
-    // Sizes ascend: what fits is a prefix.
-    let best = cuts.iter().take_while(|cut| cut.size <= low).last();
-    let whole_turn = cuts.iter().find(|cut| cut.at <= turn);
-    let newest = cuts.first();
-    let within_budget = |cut: &&Cut| cut.size <= budget;
+    let (mut newest, mut whole_turn, mut best) = (None, None, None);
+    for cut in cuts(conversation, fixed) {
+        newest = newest.or(Some(cut));
+        if cut.at <= turn {
+            whole_turn = whole_turn.or(Some(cut));
+        }
+        if cut.size <= low {
+            best = Some(cut);
+        } else if whole_turn.is_some() {
+            break;
+        }
+    }
+    let within_budget = |cut: &Cut| cut.size <= budget;
     best.filter(|cut| cut.at <= turn)
         .or(whole_turn.filter(within_budget))
         .or(best)
         .or(newest.filter(within_budget))
-        .copied()
         .ok_or_else(|| state.over_limit(newest.map_or(fixed, |cut| cut.size)))
 }
 
@@ -125,42 +132,36 @@ fn newest_turn(conversation: &Conversation) -> usize {
     user.unwrap_or(conversation.body_start())
 }
 
-/// All cuts, newest first, with ascending sizes.
-fn cuts(conversation: &Conversation, fixed: usize) -> Vec<Cut> {
+/// All cuts, newest first, so with ascending sizes.
+fn cuts(conversation: &Conversation, fixed: usize) -> impl Iterator<Item = Cut> {
     let tail = conversation.tail();
-    let body = conversation.body_start();
-    let first_user = tail.iter().position(|entry| entry.role == Role::User);
+    let pinned = conversation.pinned_anchor().is_some();
+    let is_user = |index: &usize| tail[*index].role == Role::User;
+    let first_user = (0..tail.len()).find(is_user);
     // An assistant's greeting before the first user message must not come first in the view.
-    let oldest = match first_user {
-        Some(user) if conversation.pinned_anchor().is_none() => user,
-        _ => body,
-    };
-    let mut cuts = Vec::new();
-    let mut suffix: usize = tail.range(oldest..).map(|entry| entry.tokens).sum();
-    let mut anchor = match conversation.pinned_anchor() {
-        Some(_) => Anchor::Pinned,
-        None => Anchor::None,
-    };
-    for (at, entry) in tail.iter().enumerate().skip(oldest) {
-        if entry.role == Role::User {
-            anchor = Anchor::None;
-        }
-        if entry.role != Role::Tool {
-            let anchor_tokens = match anchor {
-                Anchor::None => 0,
-                Anchor::Pinned => conversation.anchor_tokens(),
-                Anchor::Tail(user) => tail[user].tokens,
-            };
-            let size = fixed + anchor_tokens + suffix;
-            cuts.push(Cut { at, anchor, size });
-        }
-        if entry.role == Role::User {
-            anchor = Anchor::Tail(at);
-        }
-        suffix -= entry.tokens;
-    }
-    cuts.reverse();
-    cuts
+    let oldest = first_user.filter(|_| !pinned);
+    let oldest = oldest.unwrap_or(conversation.body_start());
+    let mut suffix = 0;
+    // The user message of the turn of the last cut: looked for once in each turn.
+    let mut user = tail.len();
+    (oldest..tail.len()).rev().filter_map(move |at| {
+        let entry = tail[at];
+        suffix += entry.tokens;
+        let (anchor, anchor_tokens) = match entry.role {
+            Role::Tool => return None,
+            Role::User => (Anchor::None, 0),
+            _ if first_user.is_some_and(|first| first < at) => {
+                if user > at {
+                    user = (oldest..at).rfind(is_user).unwrap_or(oldest);
+                }
+                (Anchor::Tail(user), tail[user].tokens)
+            }
+            _ if pinned => (Anchor::Pinned, conversation.anchor_tokens()),
+            _ => (Anchor::None, 0),
+        };
+        let size = fixed + anchor_tokens + suffix;
+        Some(Cut { at, anchor, size })
+    })
 }
 
 /// The cut at a sequence number that was chosen earlier. It removes nothing if that message has
@@ -168,7 +169,7 @@ fn cuts(conversation: &Conversation, fixed: usize) -> Vec<Cut> {
 pub(super) fn cut_at(conversation: &Conversation, seq: u64) -> Cut {
     let first = conversation.history().first_seq();
     let at = seq.saturating_sub(first) as usize;
-    let found = cuts(conversation, 0).into_iter().find(|cut| cut.at == at);
+    let found = cuts(conversation, 0).find(|cut| cut.at == at);
     found.unwrap_or(Cut {
         at: 0,
         anchor: Anchor::None,
@@ -212,15 +213,14 @@ pub(super) fn least(conversation: &Conversation, message: &Message, tokens: usiz
         Some(user) => tail[user].tokens,
         None => conversation.anchor_tokens(),
     };
-    let mut exchange = 0;
-    if message.role == Role::Tool {
-        for entry in tail.range(conversation.body_start()..).rev() {
-            exchange += entry.tokens;
-            if entry.role != Role::Tool {
-                break;
-            }
+    let exchange = match message.role {
+        Role::Tool => {
+            let asked = tail.iter().rposition(|entry| entry.role != Role::Tool);
+            let asked = asked.unwrap_or_default();
+            tail.range(asked..).map(|entry| entry.tokens).sum()
         }
-    }
+        _ => 0,
+    };
     prompt + user + exchange + tokens
 }
 
