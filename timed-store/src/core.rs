@@ -19,6 +19,8 @@ use crate::transaction::Transaction;
 use crate::working_copy::Scope;
 use crate::{Error, SessionId};
 
+/// A handle of a store. Each operation is an async function that is generic over the [`Runtime`] on
+/// which it waits.
 pub(crate) struct Core {
     pub(crate) settings: Arc<Settings>,
     backend: FileBackend,

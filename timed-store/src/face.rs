@@ -159,9 +159,10 @@ macro_rules! timed_storage {
             ///
             /// `body` may be called more than once, each time with fresh entries, and only the
             /// last call counts: a store without a lock detects conflicts by compare-and-swap and
-            /// repeats the transaction. The file store calls it once, under the lock. Keep it
-            /// short, do not use the store inside, and assign what it computes instead of adding
-            /// it up.
+            /// repeats the transaction. So `body` must have no effect outside of the transaction
+            /// except by its result: a counter that it increments would count twice. The file
+            /// store calls it once, under the lock. Keep it short, and do not use the store
+            /// inside of it.
             ///
             /// # Errors
             ///

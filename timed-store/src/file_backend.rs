@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::disk::{self, Contents, HeldLock, Location, LockFile};
+use crate::disk::{self, Contents, HeldLock, LockFile};
 use crate::format::{Document, SalvagedEntry, salvage};
 use crate::incident::Incident;
 use crate::runtime::Runtime;
@@ -150,8 +150,8 @@ impl FileBackend {
     }
 }
 
-/// Loads the file. If it is corrupt, loads the entries that can be recovered, and returns what is
-/// wrong with it.
+/// Loads the file. If it is corrupt, loads the entries that can be recovered, and returns the
+/// damage.
 fn load<'a>(
     copy: &mut WorkingCopy<'a>,
     contents: Option<&'a Contents>,
@@ -208,8 +208,14 @@ impl Commit {
     fn write(mut self) -> Result<(), Error> {
         let (location, durability) = (&*self.settings.location, self.settings.durability);
         if let Some(corrupt) = self.corrupt.take() {
-            let incident = keep_aside(&self.settings, location, corrupt)?;
-            self.incidents.push(incident);
+            let now_ms = self.settings.clock.now_ms();
+            let copy = disk::keep_aside(location, &corrupt.bytes, now_ms, durability)?;
+            self.incidents.push(Incident::Recovered {
+                path: self.settings.path(),
+                copy,
+                saved: corrupt.entries,
+                reason: corrupt.reason,
+            });
         }
         if let Some(token) = self.new_token {
             self.held.set_counter(token, durability)?;
@@ -229,25 +235,11 @@ impl Commit {
     }
 }
 
-fn keep_aside(
-    settings: &Settings,
-    location: &Location,
-    corrupt: CorruptFile,
-) -> Result<Incident, Error> {
-    let now_ms = settings.clock.now_ms();
-    let copy = disk::keep_aside(location, &corrupt.bytes, now_ms, settings.durability)?;
-    Ok(Incident::Recovered {
-        path: settings.path(),
-        copy,
-        saved: corrupt.entries,
-        reason: corrupt.reason,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::Clock;
+    use crate::disk::Location;
     use crate::{ManualClock, SessionId};
 
     /// `tests/it/corrupt.rs` does the same through files, for fewer values.

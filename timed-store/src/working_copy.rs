@@ -42,7 +42,7 @@ pub(crate) struct WorkingCopy<'a> {
     pub(crate) incidents: Vec<Incident>,
 }
 
-/// What an operation may do with the working copy.
+/// The rights of an operation on the working copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     Read,

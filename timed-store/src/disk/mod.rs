@@ -1,6 +1,6 @@
 //! The files of a store: where they are, how the data file is read and replaced, and the lock.
 //!
-//! Nothing here knows what the data file says.
+//! The contents of the data file are bytes here.
 
 mod data_file;
 mod location;

@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(lines, LINES);
     }
 
-    /// Every text with one changed byte: both ways agree on entries, and on what is corrupt.
+    /// For every text with one changed byte, both ways find the same entries.
     #[test]
     fn both_ways_parse_every_single_byte_change_alike() {
         let text = format!("{{\"storage\":{{\n{}\n}}}}\n", LINES.join(",\n"));

@@ -215,7 +215,7 @@ fn a_stopped_waiter_does_not_block_the_waiters_behind_it() {
     let mut stopped = while_locked(&place, || {
         let worker = Worker::start("wait", place.folder.path());
         wait_until("the process waits", || waiters(&place) == 1);
-        worker.signal(Signal::STOP);
+        worker.stop();
         worker
     });
     let store = place.builder("a").lock(LockPolicy::Wait(LONG)).open();

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::support::LONG;
 use crate::{files, kills, locks, referee};
@@ -59,6 +59,14 @@ impl Worker {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_raw(self.0.id() as i32).unwrap(), signal).unwrap();
+    }
+
+    /// Stops the process. A signal takes effect later: a thread could still take a lock.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        let pid = Pid::from_raw(self.0.id() as i32);
+        let (_, status) = waitpid(pid, WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "the process ended instead: {status:?}");
     }
 
     pub(crate) fn kill(&mut self) {
