@@ -23,7 +23,20 @@ pub struct Report {
     pub outcomes: Vec<Outcome>,
 }
 
-/// The result of one clause. See [`Report`] for an example.
+/// The result of one clause.
+///
+/// ```
+/// use std::sync::Arc;
+/// use agent_snapshot::MemoryStorage;
+/// use agent_snapshot::conformance::{self, Outcome};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let report = conformance::run(async || Arc::new(MemoryStorage::new())).await;
+/// let first: &Outcome = &report.outcomes[0];
+/// assert_eq!((first.rule, first.clause.as_str()), (1, "load of nothing is none"));
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Outcome {
@@ -36,7 +49,16 @@ pub struct Outcome {
     pub verdict: Verdict,
 }
 
-/// Whether a storage fulfils a clause. See [`Report`] for an example.
+/// Whether a storage fulfils a clause.
+///
+/// ```
+/// use agent_snapshot::conformance::Verdict;
+///
+/// fn is_open_question(verdict: &Verdict) -> bool {
+///     matches!(verdict, Verdict::NotApplicable)
+/// }
+/// assert!(!is_open_question(&Verdict::Failed("the history differs".to_owned())));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {

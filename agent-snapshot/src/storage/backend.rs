@@ -62,7 +62,21 @@ pub struct SavePlan {
     pub from: u64,
 }
 
-/// What a save does to the stored stream. See [`SavePlan`] for an example.
+/// What a save does to the stored stream.
+///
+/// ```
+/// use agent_snapshot::backend::StreamChange;
+///
+/// fn write(stream: &mut Vec<String>, change: StreamChange, new: Vec<String>) {
+///     if change == StreamChange::Replace {
+///         stream.clear();
+///     }
+///     stream.extend(new);
+/// }
+/// let mut stream = vec!["old".to_owned()];
+/// write(&mut stream, StreamChange::Append, vec!["new".to_owned()]);
+/// assert_eq!(stream, ["old", "new"]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamChange {
     /// The stored messages stay, and the new ones follow.

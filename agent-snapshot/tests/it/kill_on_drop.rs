@@ -1,6 +1,5 @@
 //! Processes that tests start: a server, or this test binary again with one of its ignored tests.
 
-use std::env;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::process::{Child, Command};
@@ -42,8 +41,9 @@ impl Drop for KillOnDrop {
 }
 
 /// A command that runs one `#[ignore]`d test of this binary: the program of a helper process.
+#[cfg(any(feature = "file", feature = "sqlite"))]
 pub(crate) fn test_program(name: &str) -> Command {
-    let mut command = Command::new(env::current_exe().unwrap());
+    let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([name, "--exact", "--ignored", "--nocapture"]);
     command
 }
