@@ -146,9 +146,11 @@ impl Execution {
     /// final at once.
     ///
     /// # Errors
-    /// [`Error::Abandoned`] if the runtime of the execution was shut down.
+    ///
+    /// [`Error::ShuttingDown`] if the runtime of the execution is shutting down.
     ///
     /// # Cancel safety
+    ///
     /// Dropping the future has no effect.
     pub async fn resolved(&self) -> Result<SessionId, Error> {
         self.wait_for(|progress| progress.settled).await?;
@@ -158,13 +160,15 @@ impl Execution {
     /// Waits until the whole process tree has ended.
     ///
     /// # Errors
-    /// [`Error::Abandoned`] if the runtime of the execution was shut down.
+    ///
+    /// [`Error::ShuttingDown`] if the runtime of the execution is shutting down.
     ///
     /// # Cancel safety
+    ///
     /// Dropping the future has no effect.
     pub async fn wait(&self) -> Result<Arc<ExitReport>, Error> {
         let progress = self.wait_for(|progress| progress.end.is_some()).await?;
-        let end = progress.end.ok_or_else(|| self.abandoned())?;
+        let end = progress.end.ok_or(Error::ShuttingDown)?;
         Ok(end.exit)
     }
 
@@ -178,10 +182,12 @@ impl Execution {
     /// process of it is left.
     ///
     /// # Errors
+    ///
     /// - [`Error::StillAlive`] if processes could not be ended.
-    /// - [`Error::Abandoned`] if the runtime of the execution was shut down.
+    /// - [`Error::ShuttingDown`] if the runtime of the execution is shutting down.
     ///
     /// # Cancel safety
+    ///
     /// Once the future was polled, the stop goes on even if the future is dropped.
     pub async fn stop(&self) -> Result<StopOutcome, Error> {
         let asked = Instant::now();
@@ -194,11 +200,11 @@ impl Execution {
             .await?;
         if !progress.survivors.is_empty() {
             return Err(Error::StillAlive {
-                session_id: self.session_id(),
+                session: self.session_id(),
                 pids: progress.survivors,
             });
         }
-        let end = progress.end.ok_or_else(|| self.abandoned())?;
+        let end = progress.end.ok_or(Error::ShuttingDown)?;
         Ok(StopOutcome::Stopped(StopReport {
             processes: end.processes,
             level: end.level,
@@ -210,9 +216,11 @@ impl Execution {
     /// The resources that the process tree uses now; zero after its end.
     ///
     /// # Errors
+    ///
     /// [`Error::Io`] if `/proc` cannot be read.
     ///
     /// # Cancel safety
+    ///
     /// Dropping the future has no effect.
     pub async fn usage(&self) -> Result<TreeUsage, Error> {
         let roots = slice::from_ref(&self.live.root);
@@ -245,17 +253,11 @@ impl Execution {
         let progress = progress
             .wait_for(|progress| progress.abandoned || reached(progress))
             .await
-            .map_err(|_| self.abandoned())?;
+            .map_err(|_| Error::ShuttingDown)?;
         if progress.abandoned {
-            return Err(self.abandoned());
+            return Err(Error::ShuttingDown);
         }
         Ok(progress.clone())
-    }
-
-    fn abandoned(&self) -> Error {
-        Error::Abandoned {
-            session_id: self.session_id(),
-        }
     }
 }
 

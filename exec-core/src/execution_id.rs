@@ -28,12 +28,16 @@ impl ExecutionId {
     /// The id with this text.
     ///
     /// # Errors
-    /// [`Error::InvalidExecutionId`] if the text is not a UUID.
-    pub fn new(text: &str) -> Result<Self, Error> {
-        match Uuid::try_parse(text) {
+    ///
+    /// [`Error::Invalid`] if the text is not a UUID.
+    pub fn new(text: impl Into<String>) -> Result<Self, Error> {
+        let text = text.into();
+        match Uuid::try_parse(&text) {
             Ok(uuid) => Ok(Self(uuid.to_string())),
-            Err(_) => Err(Error::InvalidExecutionId {
-                value: text.to_owned(),
+            Err(_) => Err(Error::Invalid {
+                what: "execution id",
+                value: text,
+                reason: "it is not a UUID".to_owned(),
             }),
         }
     }
@@ -60,7 +64,7 @@ impl TryFrom<String> for ExecutionId {
     type Error = Error;
 
     fn try_from(text: String) -> Result<Self, Error> {
-        Self::new(&text)
+        Self::new(text)
     }
 }
 

@@ -64,6 +64,7 @@ impl ExecutionService {
     /// Opens the default state folder; see [`ExecutionServiceBuilder`] for other settings.
     ///
     /// # Errors
+    ///
     /// As [`ExecutionServiceBuilder::open`].
     pub fn open(profiles: impl ProfileSource + 'static) -> Result<Self, Error> {
         Self::builder(profiles).open()
@@ -84,7 +85,7 @@ impl ExecutionService {
                 profiles,
                 registry: Arc::default(),
                 scanner: Arc::new(ProcessScanner::new(TAG_VARIABLE)),
-                history: Arc::new(History::in_state_dir(&settings.state_dir)),
+                history: Arc::new(History::new(&settings.state_dir)),
                 owner: Arc::new(owner),
                 lookup_slots: LookupSlots::default(),
                 settings,
@@ -99,9 +100,11 @@ impl ExecutionService {
     /// that [`launch`](Self::launch) returns.
     ///
     /// # Errors
+    ///
     /// As [`launch`](Self::launch).
     ///
     /// # Cancel safety
+    ///
     /// If the future is dropped before the process is started, nothing has happened. Afterwards
     /// the execution runs on and is in the [registry](Self::active_executions).
     pub async fn start_new_chat(&self, request: NewChatRequest) -> Result<ExecutionResult, Error> {
@@ -113,9 +116,11 @@ impl ExecutionService {
     /// Sends a message to a session whose last execution has ended.
     ///
     /// # Errors
+    ///
     /// As [`launch`](Self::launch).
     ///
     /// # Cancel safety
+    ///
     /// As [`start_new_chat`](Self::start_new_chat).
     pub async fn send_follow_up(&self, request: FollowUpRequest) -> Result<ExecutionResult, Error> {
         let execution = self.launch(request).await?;
@@ -129,14 +134,16 @@ impl ExecutionService {
     /// profile in the same workspace then do so one after the other.
     ///
     /// # Errors
-    /// In the order of the checks: [`Error::InvalidSessionId`], [`Error::ForeignSession`],
+    ///
+    /// In the order of the checks: [`Error::Invalid`] (the session id), [`Error::ForeignSession`],
     /// [`Error::WorkspaceMissing`], [`Error::WorkspaceNotDirectory`], [`Error::ProfileNotFound`],
     /// [`Error::UnknownVariant`], [`Error::CommandNotFound`], [`Error::EmptyPrompt`],
-    /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::InvalidVariable`],
+    /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::Invalid`] (the name of a variable),
     /// [`Error::BinaryNotFound`], [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`]. No
     /// process was started and nothing is registered.
     ///
     /// # Cancel safety
+    ///
     /// If the future is dropped before it is ready, nothing has happened.
     pub async fn launch(
         &self,
@@ -164,9 +171,11 @@ impl ExecutionService {
     /// Returns when no process is left.
     ///
     /// # Errors
+    ///
     /// As [`Execution::stop`].
     ///
     /// # Cancel safety
+    ///
     /// Once the future was polled, the stop goes on even if the future is dropped.
     pub async fn stop_execution(&self, session_id: &SessionId) -> Result<StopOutcome, Error> {
         match self.execution(session_id) {
@@ -235,7 +244,7 @@ impl ServiceInner {
         }
         if self.registry.is_active(&request.session_id) {
             return Err(Error::SessionBusy {
-                session_id: request.session_id,
+                session: request.session_id,
             });
         }
         Ok(CheckedRequest {

@@ -118,6 +118,7 @@ impl ExecutionServiceBuilder {
     /// Creates the state folder, if it does not exist, and the service.
     ///
     /// # Errors
+    ///
     /// - [`Error::NoStateFolder`] if no folder was given and the environment does not name one.
     /// - [`Error::NotPrivate`] if another user can write to the folder.
     /// - [`Error::Io`] if the folder cannot be used.

@@ -136,7 +136,7 @@ impl TryFrom<FollowUpRequest> for LaunchRequest {
             || session_id.actual_project_id() != context.actual_project_id
         {
             return Err(Error::ForeignSession {
-                session_id,
+                session: session_id,
                 executor_type: context.executor_type,
                 actual_project_id: context.actual_project_id,
             });

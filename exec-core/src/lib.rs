@@ -69,7 +69,7 @@ pub use process_parameters::ProcessParameters;
 pub use profile::{Profile, ProfileSource};
 pub use records::{
     History, HistoryContents, HistoryEntry, HistoryState, ProfileStatistics, ReapReport,
-    ReapedExecution,
+    ReapedExecution, SkippedLine,
 };
 pub use session_id::SessionId;
 pub use session_id_resolver::{SessionIdLookup, SessionIdResolver, SessionResolutionContext};

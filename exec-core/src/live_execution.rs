@@ -75,18 +75,18 @@ impl LiveExecution {
 
     /// The agent has reported its session id. Settles the id of a new chat; compares the id of a
     /// follow-up. Returns the event to publish.
-    pub(crate) fn agent_reported(&self, agent_id: &str) -> Option<EventKind> {
+    pub(crate) fn agent_reported(&self, native_id: &str) -> Option<EventKind> {
         match self.kind {
-            ExecutionKind::New => self.settle(Some(agent_id)),
+            ExecutionKind::New => self.settle(Some(native_id)),
             ExecutionKind::FollowUp => {
-                let asked = self.session_id().agent_id().to_owned();
-                if asked == agent_id {
+                let asked = self.session_id().native_id().to_owned();
+                if asked == native_id {
                     return None;
                 }
-                tracing::warn!(%asked, reported = agent_id, "the agent continues another session");
+                tracing::warn!(%asked, reported = native_id, "the agent continues another session");
                 Some(EventKind::SessionMismatch {
                     asked,
-                    reported: agent_id.to_owned(),
+                    reported: native_id.to_owned(),
                 })
             }
         }
@@ -94,11 +94,11 @@ impl LiveExecution {
 
     /// Makes the session id final, with the agent's id if it is known. Only the first call that
     /// succeeds has an effect and returns the event to publish.
-    pub(crate) fn settle(&self, agent_id: Option<&str>) -> Option<EventKind> {
+    pub(crate) fn settle(&self, native_id: Option<&str>) -> Option<EventKind> {
         let old = self.session_id();
-        let new = match agent_id {
+        let new = match native_id {
             None => old.clone(),
-            Some(agent_id) => match old.with_agent_id(agent_id) {
+            Some(native_id) => match old.with_native_id(native_id) {
                 Ok(new) => new,
                 Err(error) => {
                     tracing::warn!(%error, "the agent's session id cannot be used");

@@ -87,6 +87,7 @@ pub trait Profile: Send + Sync {
     /// message on standard input.
     ///
     /// # Errors
+    ///
     /// Any error refuses the launch and becomes the source of
     /// [`Error::Parameters`](crate::Error::Parameters).
     fn build_process_parameters(

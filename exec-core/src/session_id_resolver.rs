@@ -74,6 +74,7 @@ pub trait SessionIdLookup: Send {
     /// Waits for the id.
     ///
     /// # Cancel safety
+    ///
     /// The future is dropped when the id is no longer needed.
     async fn resolve_session_id(&mut self, context: &SessionResolutionContext) -> Option<String>;
 

@@ -83,7 +83,7 @@ impl SessionResolution {
             .lookup
             .as_mut()
             .and_then(|running| running.lookup.last_look(&running.context))
-            .and_then(|agent_id| execution.settle(Some(&agent_id)));
+            .and_then(|native_id| execution.settle(Some(&native_id)));
         if let Some(event) = found.or_else(|| execution.settle(None)) {
             execution.log.push(event);
         }
@@ -93,8 +93,8 @@ impl SessionResolution {
 /// Returns only when the lookup has made the id final.
 async fn look_up(running: Option<&mut RunningLookup>, execution: &LiveExecution) {
     if let Some(running) = running
-        && let Some(agent_id) = running.lookup.resolve_session_id(&running.context).await
-        && let Some(event) = execution.settle(Some(&agent_id))
+        && let Some(native_id) = running.lookup.resolve_session_id(&running.context).await
+        && let Some(event) = execution.settle(Some(&native_id))
     {
         execution.log.push(event);
         return;

@@ -101,10 +101,10 @@ impl LineHandler {
                     events = parser.parse_line(&text);
                 }
                 if let Some(resolver) = &mut self.resolver
-                    && let Some(agent_id) = resolver.handle_line(&text)
+                    && let Some(native_id) = resolver.handle_line(&text)
                 {
                     self.resolver = None;
-                    resolved = self.execution.agent_reported(&agent_id);
+                    resolved = self.execution.agent_reported(&native_id);
                 }
             }
         }

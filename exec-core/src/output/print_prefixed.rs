@@ -23,9 +23,11 @@ use crate::{EventKind, Execution, Output, OutputStream};
 /// ```
 ///
 /// # Errors
+///
 /// The first error of a writer. It ends the printing, not the execution.
 ///
 /// # Cancel safety
+///
 /// Dropping the future ends the printing. No line is printed in part.
 pub async fn print_prefixed(
     execution: &Execution,

@@ -69,10 +69,12 @@ impl ExecutionService {
     /// of another host program; processes of other users; and processes that have a reused id.
     ///
     /// # Errors
+    ///
     /// [`Error::Io`] or [`Error::NotPrivate`] if a record cannot be read or removed. Processes
     /// that were ended stay ended.
     ///
     /// # Cancel safety
+    ///
     /// Dropping the future leaves the rest for the next call.
     pub async fn reap_orphans(&self) -> Result<ReapReport, Error> {
         let inner = self.inner();
