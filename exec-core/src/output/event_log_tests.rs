@@ -14,7 +14,7 @@ fn output(number: u64) -> EventKind {
     })
 }
 
-/// What a subscriber has received, checked for order.
+/// The events that a subscriber has received, checked for order.
 #[derive(Default)]
 struct Received {
     next: u64,

@@ -60,7 +60,7 @@ impl EventStream {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses no event.
+    /// Cancel safe: dropping the future loses no event.
     pub async fn next(&mut self) -> Option<Arc<Event>> {
         poll_fn(|cx| self.poll_event(cx)).await
     }

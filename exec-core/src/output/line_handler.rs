@@ -3,8 +3,7 @@ use std::sync::Arc;
 
 use super::event_log::EventLog;
 use super::line::Line;
-use crate::activity::Activity;
-use crate::live_execution::LiveExecution;
+use crate::run::{Activity, LiveExecution};
 use crate::{AgentEvent, EventKind, EventParser, Output, OutputStream, SessionIdResolver};
 
 /// How much of standard error the exit report contains.
@@ -19,8 +18,8 @@ pub(crate) struct LineHandler {
     activity: Arc<Activity>,
     parser: Option<Box<dyn EventParser>>,
     resolver: Option<Box<dyn SessionIdResolver>>,
-    /// Events that are not yet in the log. The pipe is not read while there are any, so they are
-    /// those of one read at most.
+    /// Events that are not yet in the log. The pipe is not read while there are any, so they
+    /// come from one read at most.
     pending: VecDeque<EventKind>,
     truncated: u64,
     tail: VecDeque<String>,

@@ -28,7 +28,7 @@ use crate::{EventKind, Execution, Output, OutputStream};
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the printing. No line is printed in part.
+/// Cancel safe: dropping the future ends the printing. No line is printed in part.
 pub async fn print_prefixed(
     execution: &Execution,
     mut out: impl Write,

@@ -200,7 +200,7 @@ mod tests {
     use crate::HistoryState;
 
     fn id(number: u64) -> ExecutionId {
-        ExecutionId::new(&Uuid::from_u128(number.into()).to_string()).unwrap()
+        ExecutionId::new(Uuid::from_u128(number.into()).to_string()).unwrap()
     }
 
     fn write_start(history: &History, number: u64) {

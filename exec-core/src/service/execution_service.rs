@@ -2,10 +2,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::execution_service_builder::ServiceSettings;
+use super::execution_service_builder::ServiceSettings;
 use crate::process::TAG_VARIABLE;
 use crate::records::OwnerJournal;
-use crate::session_resolution::LookupSlots;
+use crate::run::LookupSlots;
 use crate::shared::process_tree::ProcessScanner;
 use crate::{
     ActiveExecutionRegistry, CommandConfig, Error, Execution, ExecutionKind, ExecutionResult,
@@ -96,8 +96,8 @@ impl ExecutionService {
     /// Starts a new session and waits until its id is final.
     ///
     /// If the agent ends before it has reported its session id, the result has the minted id and
-    /// no process id. The [history](Self::history) then tells how it ended, and so does the handle
-    /// that [`launch`](Self::launch) returns.
+    /// no process id. The [history](Self::history) and the handle that [`launch`](Self::launch)
+    /// returns then say how it ended.
     ///
     /// # Errors
     ///
@@ -105,8 +105,9 @@ impl ExecutionService {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before the process is started, nothing has happened. Afterwards
-    /// the execution runs on and is in the [registry](Self::active_executions).
+    /// Not cancel safe: if the future is dropped before the process is started, nothing has
+    /// happened; after the start, the execution continues and is in the
+    /// [registry](Self::active_executions).
     pub async fn start_new_chat(&self, request: NewChatRequest) -> Result<ExecutionResult, Error> {
         let execution = self.launch(request).await?;
         execution.resolved().await?;
@@ -121,7 +122,7 @@ impl ExecutionService {
     ///
     /// # Cancel safety
     ///
-    /// As [`start_new_chat`](Self::start_new_chat).
+    /// Not cancel safe: as [`start_new_chat`](Self::start_new_chat).
     pub async fn send_follow_up(&self, request: FollowUpRequest) -> Result<ExecutionResult, Error> {
         let execution = self.launch(request).await?;
         Ok(execution.result())
@@ -144,7 +145,7 @@ impl ExecutionService {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before it is ready, nothing has happened.
+    /// Cancel safe: if the future is dropped before it is ready, nothing has happened.
     pub async fn launch(
         &self,
         request: impl TryInto<LaunchRequest, Error: Into<Error>>,
@@ -161,7 +162,9 @@ impl ExecutionService {
                 .lookup_slots
                 .take(&context.profile_label, &context.workspace_path, timeout)
                 .await;
-            // The lookup has noted the files before it got the slot: make a new one.
+            // The profile listed the session files when it built these parameters, before this
+            // launch had the slot. The files of the previous launch would look new. Build them
+            // again.
             parameters = checked.parameters()?;
         }
         self.inner.start(checked, parameters, slot)
@@ -176,7 +179,7 @@ impl ExecutionService {
     ///
     /// # Cancel safety
     ///
-    /// Once the future was polled, the stop goes on even if the future is dropped.
+    /// Cancel safe: once the future was polled, the stop continues even if the future is dropped.
     pub async fn stop_execution(&self, session_id: &SessionId) -> Result<StopOutcome, Error> {
         match self.execution(session_id) {
             Some(execution) => execution.stop().await,

@@ -5,7 +5,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::live_execution::{LiveExecution, Progress};
+use super::live_execution::{LiveExecution, Progress};
 use crate::{
     Error, EventStream, ExecutionContext, ExecutionId, ExecutionKind, ExitReport, OutputStream,
     SessionId, StopOutcome, StopReport, StoppedBy,
@@ -151,13 +151,14 @@ impl Execution {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future has no effect.
+    /// Cancel safe: dropping the future has no effect.
     pub async fn resolved(&self) -> Result<SessionId, Error> {
-        self.wait_for(|progress| progress.settled).await?;
+        self.wait_for(|progress| progress.resolved).await?;
         Ok(self.session_id())
     }
 
-    /// Waits until the whole process tree has ended.
+    /// Waits until the execution has ended: the child, and every process of its tree that could be
+    /// ended.
     ///
     /// # Errors
     ///
@@ -165,7 +166,7 @@ impl Execution {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future has no effect.
+    /// Cancel safe: dropping the future has no effect.
     pub async fn wait(&self) -> Result<Arc<ExitReport>, Error> {
         let progress = self.wait_for(|progress| progress.end.is_some()).await?;
         let end = progress.end.ok_or(Error::ShuttingDown)?;
@@ -188,7 +189,7 @@ impl Execution {
     ///
     /// # Cancel safety
     ///
-    /// Once the future was polled, the stop goes on even if the future is dropped.
+    /// Cancel safe: once the future was polled, the stop continues even if the future is dropped.
     pub async fn stop(&self) -> Result<StopOutcome, Error> {
         let asked = Instant::now();
         if self.exit_report().is_some() {
@@ -221,7 +222,7 @@ impl Execution {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future has no effect.
+    /// Cancel safe: dropping the future has no effect.
     pub async fn usage(&self) -> Result<TreeUsage, Error> {
         let roots = slice::from_ref(&self.live.root);
         let scan = self.live.scanner.scan(roots).await;

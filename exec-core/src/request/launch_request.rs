@@ -38,7 +38,7 @@ pub struct NewChatRequest {
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct FollowUpRequest {
-    /// The profile, project and workspace: those of the first prompt.
+    /// The same profile, project and workspace as in the first request.
     pub context: ExecutionContext,
     /// The session.
     pub session_id: SessionId,

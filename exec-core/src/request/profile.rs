@@ -81,7 +81,7 @@ pub trait Profile: Send + Sync {
         false
     }
 
-    /// What this launch passes to the process.
+    /// The parameters of the process for this launch.
     ///
     /// The default is that of the specification: the arguments of the command, and the prompt or
     /// message on standard input.

@@ -12,21 +12,22 @@ use crate::{
     History, SessionId, StopLevel, StoppedBy,
 };
 
-/// What the handles, the supervisor and the pumps of one execution share.
+/// The state that the handles, the supervisor and the pumps of one execution share.
 pub(crate) struct LiveExecution {
     pub(crate) id: ExecutionId,
     pub(crate) kind: ExecutionKind,
     pub(crate) context: ExecutionContext,
     pub(crate) process_id: u32,
     pub(crate) started_at: SystemTime,
-    pub(crate) started: Instant,
+    /// `started_at` on the monotonic clock.
+    pub(crate) start_instant: Instant,
     pub(crate) log: EventLog,
     pub(crate) log_paths: Option<[PathBuf; 2]>,
     pub(crate) root: TreeRoot,
     pub(crate) registry: Arc<ActiveExecutionRegistry>,
     pub(crate) scanner: Arc<ProcessScanner>,
     pub(crate) history: Arc<History>,
-    /// Changed only under the lock of the registry, so that both change in one step.
+    /// Invariant: changed only under the lock of the registry, so that both change in one step.
     pub(crate) session: Mutex<CurrentSession>,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) stop_asked: watch::Sender<Option<StoppedBy>>,
@@ -35,14 +36,14 @@ pub(crate) struct LiveExecution {
 pub(crate) struct CurrentSession {
     pub(crate) id: SessionId,
     /// Whether the id is final.
-    pub(crate) settled: bool,
+    pub(crate) resolved: bool,
 }
 
 /// How far an execution has come.
 #[derive(Clone, Default)]
 pub(crate) struct Progress {
     /// The session id is final.
-    pub(crate) settled: bool,
+    pub(crate) resolved: bool,
     /// The child has ended; processes that it started may not have.
     pub(crate) child_ended: bool,
     /// Processes that a stop could not end.
@@ -73,11 +74,11 @@ impl LiveExecution {
         });
     }
 
-    /// The agent has reported its session id. Settles the id of a new chat; compares the id of a
+    /// The agent has reported its session id. Resolves the id of a new chat; compares the id of a
     /// follow-up. Returns the event to publish.
     pub(crate) fn agent_reported(&self, native_id: &str) -> Option<EventKind> {
         match self.kind {
-            ExecutionKind::New => self.settle(Some(native_id)),
+            ExecutionKind::New => self.resolve(Some(native_id)),
             ExecutionKind::FollowUp => {
                 let asked = self.session_id().native_id().to_owned();
                 if asked == native_id {
@@ -94,7 +95,9 @@ impl LiveExecution {
 
     /// Makes the session id final, with the agent's id if it is known. Only the first call that
     /// succeeds has an effect and returns the event to publish.
-    pub(crate) fn settle(&self, native_id: Option<&str>) -> Option<EventKind> {
+    ///
+    /// Lock order: the registry, then the session. See the theory in `session_resolution.rs`.
+    pub(crate) fn resolve(&self, native_id: Option<&str>) -> Option<EventKind> {
         let old = self.session_id();
         let new = match native_id {
             None => old.clone(),
@@ -109,11 +112,11 @@ impl LiveExecution {
         let mut first = false;
         let renamed = self.registry.rename_if(&old, &new, || {
             let mut session = self.lock_session();
-            if session.settled {
+            if session.resolved {
                 return false;
             }
             first = true;
-            session.settled = true;
+            session.resolved = true;
             session.id = new.clone();
             true
         });
@@ -129,7 +132,7 @@ impl LiveExecution {
         self.history
             .write(&self.id, HistoryEvent::Resolved { session_id });
         self.progress
-            .send_modify(|progress| progress.settled = true);
+            .send_modify(|progress| progress.resolved = true);
         Some(EventKind::SessionResolved { session_id: new })
     }
 
