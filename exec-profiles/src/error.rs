@@ -1,3 +1,5 @@
+//! The error of the crate, and the report of an invalid entry of the user file.
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,3 +1,5 @@
+//! The vocabulary of all agents, and the parser that a profile provides.
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};

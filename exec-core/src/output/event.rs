@@ -1,3 +1,5 @@
+//! The events of an execution.
+
 use std::sync::Arc;
 use std::time::SystemTime;
 

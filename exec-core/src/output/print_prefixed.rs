@@ -1,3 +1,5 @@
+//! Prints the output of an execution with the specified prefix.
+
 use std::io::{self, Write};
 
 use crate::{EventKind, Execution, Output, OutputStream};

@@ -1,3 +1,5 @@
+//! The file of the history: append, rotation, load.
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};

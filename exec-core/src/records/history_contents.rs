@@ -1,3 +1,5 @@
+//! The loaded history: entries and statistics.
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};

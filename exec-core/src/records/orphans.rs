@@ -1,3 +1,5 @@
+//! The end of executions whose host has died.
+
 use std::sync::Arc;
 
 use tokio::task::JoinSet;

@@ -1,3 +1,5 @@
+//! A program with its arguments and variables, and the wrapper in front of it.
+
 use std::collections::BTreeMap;
 use std::fmt;
 

@@ -1,3 +1,5 @@
+//! The requests of a launch: new chat, follow-up, and the checked form of both.
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,5 @@
+//! The contract between the service and the profiles.
+
 use std::sync::Arc;
 
 use crate::{CommandConfig, LaunchRequest, ProcessParameters};

@@ -154,7 +154,7 @@ impl fmt::Display for SessionId {
 
 impl fmt::Debug for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.text, f)
+        f.debug_tuple("SessionId").field(&self.text).finish()
     }
 }
 

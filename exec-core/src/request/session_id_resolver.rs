@@ -1,3 +1,5 @@
+//! How a profile finds the agent's own session id: in the output or in a file.
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;

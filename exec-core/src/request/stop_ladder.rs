@@ -1,3 +1,5 @@
+//! The steps of a stop.
+
 use std::time::Duration;
 
 /// The steps by which an execution is asked to end before it is killed.

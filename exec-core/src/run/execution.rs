@@ -1,3 +1,5 @@
+//! The handle of one execution.
+
 use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;

@@ -1,3 +1,5 @@
+//! The result of an execution.
+
 use std::fmt;
 use std::time::Duration;
 

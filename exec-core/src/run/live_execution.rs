@@ -1,3 +1,5 @@
+//! The shared state of one execution.
+
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};

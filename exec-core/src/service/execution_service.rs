@@ -1,3 +1,5 @@
+//! The service: the checks of a request, and the calls of the specification.
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! The settings of a service.
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! The built-in profile of Cursor.
+
 use exec_core::{CommandConfig, ExecutionKind};
 
 use super::parameters;

@@ -1,3 +1,5 @@
+//! A profile as the registry holds it, and the check of labels.
+
 use std::fmt;
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! From a registered profile and a request to the parameters of one process.
+
 use exec_core::{CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, Profile};
 
 use super::LaunchValues;

@@ -1,3 +1,5 @@
+//! TOML and JSON: from the text of the user file to its entries, and a change of one entry in the text.
+
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;

@@ -1,3 +1,5 @@
+//! The user file on disk: privacy, lock, atomic replacement.
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
