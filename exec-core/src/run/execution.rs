@@ -15,7 +15,7 @@ use crate::{
 
 /// A handle of one launch of an agent.
 ///
-/// Cheap to clone. Dropping it, even the last clone, does not affect the execution: it runs on, is
+/// Cheap to clone. Dropping it, even the last clone, does not affect the execution: it continues, is
 /// found by its session id, and is supervised to its end.
 ///
 /// ```
@@ -144,8 +144,8 @@ impl Execution {
     }
 
     /// Waits until the session id is final: the agent has reported it, the timeout has passed, or
-    /// the agent has ended. The id of a follow-up, and one that the agent takes as an argument, is
-    /// final at once.
+    /// the agent has ended. The id of a follow-up is final at once, and so is an id that the agent
+    /// takes as an argument.
     ///
     /// # Errors
     ///
@@ -181,8 +181,8 @@ impl Execution {
         progress.end.as_ref().map(|end| Arc::clone(&end.exit))
     }
 
-    /// Ends the whole process tree by the [`StopLadder`](crate::StopLadder), and returns when no
-    /// process of it is left.
+    /// Ends the whole process tree by the [`StopLadder`](crate::StopLadder). Returns when no process
+    /// of it is left, or with [`Error::StillAlive`].
     ///
     /// # Errors
     ///

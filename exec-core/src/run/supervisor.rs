@@ -113,7 +113,8 @@ impl Supervisor {
     }
 
     /// Handles everything until the child ends. Returns the origin of the stop and the stop itself,
-    /// running or done; both are `None` if the child ended by itself. See the theory above.
+    /// running or done. Both are `None` if the child ended by itself; a failed stop is `None`, too.
+    /// See the theory above.
     async fn until_child_ends<'a>(
         &mut self,
         close_stdin: &Notify,

@@ -173,7 +173,7 @@ impl ExecutionService {
     }
 
     /// Ends the live execution of a session with all its processes, by the ladder of its profile.
-    /// Returns when no process is left.
+    /// Returns when no process is left, or with [`Error::StillAlive`].
     ///
     /// # Errors
     ///

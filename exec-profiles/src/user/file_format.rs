@@ -1,4 +1,4 @@
-//! TOML and JSON: from the text of the user file to its entries, and a change of one entry in the text.
+//! TOML and JSON: from the text of the user file to its entries, and the change of one entry.
 
 use std::fmt;
 use std::ops::Range;

@@ -208,7 +208,7 @@ fn an_id_that_the_agent_would_misread_is_refused() {
             panic!("{label} resumed {id}");
         };
         let text = message(&*error);
-        assert!(text.contains("cannot be resumed"), "{label}: {text}");
+        assert!(text.contains("invalid session id"), "{label}: {text}");
     }
 }
 
