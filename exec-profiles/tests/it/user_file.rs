@@ -103,7 +103,7 @@ fn a_duplicate_label_is_an_error_in_both_formats() {
         "[profiles.a]\nbinary='x'\n[profiles.a]\nbinary='z'\n",
     );
     let error = ProfileRegistry::new().load_user_file(&toml).unwrap_err();
-    assert!(matches!(error, Error::Syntax { .. }), "{error}");
+    assert!(matches!(error, Error::Config { .. }), "{error}");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_file_that_cannot_be_parsed_changes_nothing() {
     ] {
         fs::write(&path, text).unwrap();
         let error = registry.reload().unwrap_err();
-        assert!(matches!(error, Error::Syntax { .. }));
+        assert!(matches!(error, Error::Config { .. }));
         let text = message(&error);
         assert!(text.contains("p.toml") && text.contains(reason), "{text}");
         assert_eq!(binary(&registry, "a").as_deref(), Some("one"));
@@ -289,7 +289,7 @@ fn a_damaged_file_is_not_overwritten() {
         registry.load_user_file(&path).unwrap();
         fs::write(&path, text).unwrap();
         let refused = registry.save_user_profile("b", &agent("y"));
-        assert!(matches!(refused, Err(Error::Syntax { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
         assert_eq!(binary(&registry, "b"), None);
     }

@@ -6,31 +6,33 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::watch;
 use tracing::Instrument;
 
-use crate::activity::Activity;
-use crate::execution_service::{CheckedRequest, ServiceInner};
-use crate::live_execution::{CurrentSession, LiveExecution, Progress};
+use super::activity::Activity;
+use super::live_execution::{CurrentSession, LiveExecution, Progress};
+use super::session_resolution::{LookupSlot, RunningLookup, SessionResolution};
+use super::supervisor::{StdinFeed, Supervisor};
 use crate::output::{EventLog, LineHandler, Pump, RawLog};
 use crate::process::{Child, LaunchPlan, Pipes};
 use crate::records::{LaunchRecord, LiveRecord, milliseconds};
-use crate::session_resolution::{LookupSlot, RunningLookup, SessionResolution};
+use crate::service::{CheckedRequest, ServiceInner};
 use crate::shared::process_tree::TreeRoot;
-use crate::supervisor::{StdinFeed, Supervisor};
 use crate::{
     Error, EventKind, Execution, ExecutionId, ExecutionKind, LaunchRequest, OutputStream,
     ProcessParameters, SessionResolutionContext,
 };
 
-/// A running process, and what was made for it.
+/// A running process, with its pipes and log files.
 struct SpawnedChild {
     child: Child,
     pipes: Pipes,
     raw_logs: Option<[RawLog; 2]>,
     started_at: SystemTime,
-    started: Instant,
+    /// `started_at` on the monotonic clock.
+    start_instant: Instant,
 }
 
 impl ServiceInner {
-    /// Starts the process. There is no await in here: it happens wholly or not at all.
+    /// Starts the process. There is no await in here: the start is not interrupted by
+    /// cancellation.
     pub(crate) fn start(
         &self,
         checked: CheckedRequest,
@@ -79,7 +81,7 @@ impl ServiceInner {
             Some(folder) => Some(RawLog::create_both(folder, id)?),
             None => None,
         };
-        let started = Instant::now();
+        let start_instant = Instant::now();
         let (child, pipes) = Child::spawn(&mut plan.command).map_err(|source| Error::Spawn {
             binary: plan.binary.clone(),
             source,
@@ -89,7 +91,7 @@ impl ServiceInner {
             pipes,
             raw_logs,
             started_at,
-            started,
+            start_instant,
         })
     }
 
@@ -116,14 +118,14 @@ impl ServiceInner {
     ) -> Execution {
         let process_id = spawned.child.pid();
         let lookup = parameters.session_id_lookup.zip(slot);
-        let settled = request.kind == ExecutionKind::FollowUp
+        let resolved = request.kind == ExecutionKind::FollowUp
             || (lookup.is_none() && parameters.session_id_resolver.is_none());
         let log_dir = self.settings.log_dir.as_ref();
         let live = Arc::new(LiveExecution {
             kind: request.kind,
             process_id,
             started_at: spawned.started_at,
-            started: spawned.started,
+            start_instant: spawned.start_instant,
             log: EventLog::new(self.settings.memory_policy),
             log_paths: log_dir.map(|folder| RawLog::paths(folder, &id)),
             root: TreeRoot::new(Some(id.to_string()), Some(process_id)),
@@ -132,10 +134,10 @@ impl ServiceInner {
             history: Arc::clone(&self.history),
             session: Mutex::new(CurrentSession {
                 id: request.session_id.clone(),
-                settled,
+                resolved,
             }),
             progress: watch::Sender::new(Progress {
-                settled,
+                resolved,
                 ..Progress::default()
             }),
             stop_asked: watch::Sender::new(None),
@@ -148,7 +150,7 @@ impl ServiceInner {
         self.registry.attach(&request.session_id, execution.clone());
         tracing::info!(id = %live.id, session_id = %request.session_id, "started");
         live.log.push(EventKind::Started { process_id });
-        if settled {
+        if resolved {
             let session_id = request.session_id.clone();
             live.log.push(EventKind::SessionResolved { session_id });
         }

@@ -1,3 +1,5 @@
+//! The result of a stop.
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! The contract between the service and the profiles.
+
 use std::sync::Arc;
 
 use crate::{CommandConfig, LaunchRequest, ProcessParameters};
@@ -81,12 +83,13 @@ pub trait Profile: Send + Sync {
         false
     }
 
-    /// What this launch passes to the process.
+    /// The parameters of the process for this launch.
     ///
     /// The default is that of the specification: the arguments of the command, and the prompt or
     /// message on standard input.
     ///
     /// # Errors
+    ///
     /// Any error refuses the launch and becomes the source of
     /// [`Error::Parameters`](crate::Error::Parameters).
     fn build_process_parameters(

@@ -1,7 +1,9 @@
+//! The settings of a service.
+
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::activity::WatchdogLimits;
+use crate::run::WatchdogLimits;
 use crate::{Error, ExecutionService, MemoryPolicy, ProfileSource, StopLadder};
 
 /// The settings of an [`ExecutionService`].
@@ -23,7 +25,7 @@ use crate::{Error, ExecutionService, MemoryPolicy, ProfileSource, StopLadder};
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "call `open`"]
+#[must_use = "nothing is opened until `open`"]
 pub struct ExecutionServiceBuilder {
     profiles: Box<dyn ProfileSource>,
     settings: ServiceSettings,
@@ -56,60 +58,61 @@ impl ExecutionServiceBuilder {
         Self { profiles, settings }
     }
 
-    /// The folder for the records of live executions and the history. Default:
-    /// `$XDG_STATE_HOME/exec-core`, and without that variable `$HOME/.local/state/exec-core`.
+    /// Sets the folder for the records of live executions and the history; the default is
+    /// `$XDG_STATE_HOME/exec-core`, or `$HOME/.local/state/exec-core` without that variable.
     pub fn state_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.settings.state_dir = path.into();
         self
     }
 
-    /// The name of this host program. `reap_orphans` ends executions of earlier runs under the
-    /// same name. Default: the file name of the running program.
+    /// Sets the name of this host program; the default is the file name of the running program.
+    /// `reap_orphans` ends executions of earlier runs under the same name.
     pub fn host_name(mut self, name: impl Into<String>) -> Self {
         self.settings.host_name = name.into();
         self
     }
 
-    /// Writes the raw output of each execution to two files in this folder, byte for byte.
-    /// Default: no files.
+    /// Sets the folder for the raw output of each execution, two files with every byte; the default
+    /// is to write no files.
     pub fn log_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.settings.log_dir = Some(path.into());
         self
     }
 
-    /// How the memory of events stays bounded. Default: 16 MiB, and the oldest are dropped.
+    /// Sets the memory bound of events; the default is 16 MiB, and the oldest are dropped.
     pub fn memory_policy(mut self, policy: MemoryPolicy) -> Self {
         self.settings.memory_policy = policy;
         self
     }
 
-    /// The longest line that is delivered whole. Default: 8 MiB.
+    /// Sets the length of the longest line that is delivered whole; the default is 8 MiB.
     pub fn max_line_bytes(mut self, bytes: usize) -> Self {
         self.settings.max_line_bytes = bytes;
         self
     }
 
-    /// How long to wait for the agent's own session id before the minted one becomes final.
-    /// Default: 30 seconds.
+    /// Sets how long to wait for the agent's own session id before the minted one becomes final; the
+    /// default is 30 seconds.
     pub fn session_id_resolution_timeout(mut self, timeout: Duration) -> Self {
         self.settings.resolution_timeout = timeout;
         self
     }
 
-    /// The ladder for executions whose profile has none. Default: `TERM`, five seconds, `KILL`.
+    /// Sets the ladder for executions whose profile has none; the default is `TERM`, five seconds,
+    /// `KILL`.
     pub fn stop_ladder(mut self, ladder: StopLadder) -> Self {
         self.settings.stop_ladder = ladder;
         self
     }
 
-    /// Stops an execution that has written nothing for this long. Default: never.
+    /// Sets after how much time without output an execution is stopped; the default is never.
     pub fn stop_after_silence(mut self, limit: Duration) -> Self {
         self.settings.watchdogs.no_output = Some(limit);
         self
     }
 
-    /// Stops an execution that is still alive this long after its agent has reported the end of
-    /// its run. Default: never.
+    /// Sets how long an execution may live after its agent has reported the end of its run, before
+    /// it is stopped; the default is for ever.
     pub fn stop_after_finish(mut self, limit: Duration) -> Self {
         self.settings.watchdogs.after_finish = Some(limit);
         self
@@ -118,6 +121,7 @@ impl ExecutionServiceBuilder {
     /// Creates the state folder, if it does not exist, and the service.
     ///
     /// # Errors
+    ///
     /// - [`Error::NoStateFolder`] if no folder was given and the environment does not name one.
     /// - [`Error::NotPrivate`] if another user can write to the folder.
     /// - [`Error::Io`] if the folder cannot be used.

@@ -1,3 +1,5 @@
+//! The shared state of one execution.
+
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
@@ -12,21 +14,22 @@ use crate::{
     History, SessionId, StopLevel, StoppedBy,
 };
 
-/// What the handles, the supervisor and the pumps of one execution share.
+/// The state that the handles, the supervisor and the pumps of one execution share.
 pub(crate) struct LiveExecution {
     pub(crate) id: ExecutionId,
     pub(crate) kind: ExecutionKind,
     pub(crate) context: ExecutionContext,
     pub(crate) process_id: u32,
     pub(crate) started_at: SystemTime,
-    pub(crate) started: Instant,
+    /// `started_at` on the monotonic clock.
+    pub(crate) start_instant: Instant,
     pub(crate) log: EventLog,
     pub(crate) log_paths: Option<[PathBuf; 2]>,
     pub(crate) root: TreeRoot,
     pub(crate) registry: Arc<ActiveExecutionRegistry>,
     pub(crate) scanner: Arc<ProcessScanner>,
     pub(crate) history: Arc<History>,
-    /// Changed only under the lock of the registry, so that both change in one step.
+    /// Invariant: changed only under the lock of the registry, so that both change in one step.
     pub(crate) session: Mutex<CurrentSession>,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) stop_asked: watch::Sender<Option<StoppedBy>>,
@@ -35,14 +38,14 @@ pub(crate) struct LiveExecution {
 pub(crate) struct CurrentSession {
     pub(crate) id: SessionId,
     /// Whether the id is final.
-    pub(crate) settled: bool,
+    pub(crate) resolved: bool,
 }
 
 /// How far an execution has come.
 #[derive(Clone, Default)]
 pub(crate) struct Progress {
     /// The session id is final.
-    pub(crate) settled: bool,
+    pub(crate) resolved: bool,
     /// The child has ended; processes that it started may not have.
     pub(crate) child_ended: bool,
     /// Processes that a stop could not end.
@@ -73,20 +76,20 @@ impl LiveExecution {
         });
     }
 
-    /// The agent has reported its session id. Settles the id of a new chat; compares the id of a
+    /// The agent has reported its session id. Resolves the id of a new chat; compares the id of a
     /// follow-up. Returns the event to publish.
-    pub(crate) fn agent_reported(&self, agent_id: &str) -> Option<EventKind> {
+    pub(crate) fn agent_reported(&self, native_id: &str) -> Option<EventKind> {
         match self.kind {
-            ExecutionKind::New => self.settle(Some(agent_id)),
+            ExecutionKind::New => self.resolve(Some(native_id)),
             ExecutionKind::FollowUp => {
-                let asked = self.session_id().agent_id().to_owned();
-                if asked == agent_id {
+                let asked = self.session_id().native_id().to_owned();
+                if asked == native_id {
                     return None;
                 }
-                tracing::warn!(%asked, reported = agent_id, "the agent continues another session");
+                tracing::warn!(%asked, reported = native_id, "the agent continues another session");
                 Some(EventKind::SessionMismatch {
                     asked,
-                    reported: agent_id.to_owned(),
+                    reported: native_id.to_owned(),
                 })
             }
         }
@@ -94,11 +97,13 @@ impl LiveExecution {
 
     /// Makes the session id final, with the agent's id if it is known. Only the first call that
     /// succeeds has an effect and returns the event to publish.
-    pub(crate) fn settle(&self, agent_id: Option<&str>) -> Option<EventKind> {
+    ///
+    /// Lock order: the registry, then the session. See the theory in `session_resolution.rs`.
+    pub(crate) fn resolve(&self, native_id: Option<&str>) -> Option<EventKind> {
         let old = self.session_id();
-        let new = match agent_id {
+        let new = match native_id {
             None => old.clone(),
-            Some(agent_id) => match old.with_agent_id(agent_id) {
+            Some(native_id) => match old.with_native_id(native_id) {
                 Ok(new) => new,
                 Err(error) => {
                     tracing::warn!(%error, "the agent's session id cannot be used");
@@ -109,11 +114,11 @@ impl LiveExecution {
         let mut first = false;
         let renamed = self.registry.rename_if(&old, &new, || {
             let mut session = self.lock_session();
-            if session.settled {
+            if session.resolved {
                 return false;
             }
             first = true;
-            session.settled = true;
+            session.resolved = true;
             session.id = new.clone();
             true
         });
@@ -129,7 +134,7 @@ impl LiveExecution {
         self.history
             .write(&self.id, HistoryEvent::Resolved { session_id });
         self.progress
-            .send_modify(|progress| progress.settled = true);
+            .send_modify(|progress| progress.resolved = true);
         Some(EventKind::SessionResolved { session_id: new })
     }
 

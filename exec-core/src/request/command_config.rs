@@ -1,3 +1,5 @@
+//! A program with its arguments and variables, and the wrapper in front of it.
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -50,7 +52,7 @@ impl fmt::Debug for CommandConfig {
 /// A command that runs the agent's command, such as `bwrap …`, `systemd-run --scope …` or `nice`.
 ///
 /// The agent's program and arguments are appended to the arguments of the wrapper. The wrapper
-/// then has to find the agent's program, which may exist only inside of a sandbox.
+/// then has to find the agent's program, which may exist only inside a sandbox.
 ///
 /// ```
 /// use exec_core::Wrapper;

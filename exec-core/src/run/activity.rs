@@ -1,3 +1,5 @@
+//! The activity of an agent, and the watchdogs that react to its absence.
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! The steps of a stop.
+
 use std::time::Duration;
 
 /// The steps by which an execution is asked to end before it is killed.
@@ -33,13 +35,13 @@ pub struct StopLadder {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopStep {
-    /// What is done.
+    /// The action of the step.
     pub action: StopAction,
     /// How long the tree may take to end before the next step.
     pub grace: Duration,
 }
 
-/// What a [`StopStep`] does.
+/// The action of a [`StopStep`].
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,10 +1,13 @@
+//! The result of an execution.
+
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::SessionId;
 
-/// How an execution ended.
+/// How an execution ended. `Debug` shows the number of lines of `stderr_tail`, not the lines.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
@@ -18,7 +21,7 @@ use crate::SessionId;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ExitReport {
     /// The session, with its final id.
@@ -28,7 +31,7 @@ pub struct ExitReport {
     /// The signal that ended the process.
     pub signal: Option<i32>,
     /// The origin of the stop; `None` if the execution ended by itself. The exit code does not
-    /// tell: some agents exit with 0 when they are interrupted.
+    /// show it: some agents exit with 0 when they are interrupted.
     pub stopped_by: Option<StoppedBy>,
     /// The last lines of standard error, oldest first.
     pub stderr_tail: Vec<String>,
@@ -49,6 +52,23 @@ impl ExitReport {
     /// Whether the execution ended by itself with code 0.
     pub fn is_success(&self) -> bool {
         self.code == Some(0) && self.stopped_by.is_none()
+    }
+}
+
+impl fmt::Debug for ExitReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExitReport")
+            .field("session_id", &self.session_id)
+            .field("code", &self.code)
+            .field("signal", &self.signal)
+            .field("stopped_by", &self.stopped_by)
+            .field("stderr_tail_lines", &self.stderr_tail.len())
+            .field("wall_time", &self.wall_time)
+            .field("cpu_time", &self.cpu_time)
+            .field("peak_memory_bytes", &self.peak_memory_bytes)
+            .field("truncated_lines", &self.truncated_lines)
+            .field("leftover_processes", &self.leftover_processes)
+            .finish()
     }
 }
 

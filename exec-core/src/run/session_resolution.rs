@@ -12,13 +12,13 @@
 //!
 //! **Invariant.** The id becomes final exactly once, by the first source that succeeds. The id in
 //! the registry and the id of the execution change in one step, under the lock of the registry
-//! ([`LiveExecution::settle`]): at any moment the session is registered under exactly one id, and
+//! ([`LiveExecution::resolve`]): at any moment the session is registered under exactly one id, and
 //! a `stop_execution` with the id that `session_id()` returns finds it. Exactly one
 //! [`SessionResolved`](crate::EventKind::SessionResolved) event is published.
 //!
 //! **Races.**
-//! - Two sources answer at the same time: both call `settle`, and the second call sees `settled`.
-//! - The child ends before the next look of the lookup: [`SessionResolution::last_look`] asks it
+//! - Two sources answer at the same time: both call `resolve`, and the second call sees `resolved`.
+//! - The child ends before the next look of the lookup: [`SessionResolution::resolve_at_end`] asks it
 //!   once more, after the pipes were drained.
 //! - Two launches in the same workspace look for new files: either could take the other's file.
 //!   So only one launch of a profile at a time looks at a workspace ([`LookupSlots`]). The slot is
@@ -30,9 +30,9 @@
 //! | launch A | launch B |
 //! |---|---|
 //! | takes the slot, notes the files, starts | waits for the slot |
-//! | the agent writes `sessions/7`; `settle("7")` releases the slot | |
+//! | the agent writes `sessions/7`; `resolve("7")` releases the slot | |
 //! | | takes the slot, notes the files (with `7`), starts |
-//! | | the agent writes `sessions/8`; `settle("8")` |
+//! | | the agent writes `sessions/8`; `resolve("8")` |
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -42,7 +42,7 @@ use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
 
-use crate::live_execution::LiveExecution;
+use super::live_execution::LiveExecution;
 use crate::{SessionIdLookup, SessionResolutionContext};
 
 /// Makes the id of one session final, together with the line handler.
@@ -62,29 +62,29 @@ impl SessionResolution {
     pub(crate) async fn run(&mut self, execution: &LiveExecution) {
         let mut progress = execution.progress.subscribe();
         let found = tokio::select! {
-            _ = progress.wait_for(|progress| progress.settled) => true,
+            _ = progress.wait_for(|progress| progress.resolved) => true,
             () = look_up(self.lookup.as_mut(), execution) => true,
             () = tokio::time::sleep(self.timeout) => false,
         };
         if found {
             self.lookup = None;
-        } else if let Some(event) = execution.settle(None) {
+        } else if let Some(event) = execution.resolve(None) {
             tracing::warn!("no session id of the agent in time, the minted one is final");
             execution.log.push(event);
         }
     }
 
     /// To be called when the child has ended: makes the id final in any case.
-    pub(crate) fn last_look(&mut self, execution: &LiveExecution) {
-        if execution.progress.borrow().settled {
+    pub(crate) fn resolve_at_end(&mut self, execution: &LiveExecution) {
+        if execution.progress.borrow().resolved {
             return;
         }
         let found = self
             .lookup
             .as_mut()
             .and_then(|running| running.lookup.last_look(&running.context))
-            .and_then(|agent_id| execution.settle(Some(&agent_id)));
-        if let Some(event) = found.or_else(|| execution.settle(None)) {
+            .and_then(|native_id| execution.resolve(Some(&native_id)));
+        if let Some(event) = found.or_else(|| execution.resolve(None)) {
             execution.log.push(event);
         }
     }
@@ -93,8 +93,8 @@ impl SessionResolution {
 /// Returns only when the lookup has made the id final.
 async fn look_up(running: Option<&mut RunningLookup>, execution: &LiveExecution) {
     if let Some(running) = running
-        && let Some(agent_id) = running.lookup.resolve_session_id(&running.context).await
-        && let Some(event) = execution.settle(Some(&agent_id))
+        && let Some(native_id) = running.lookup.resolve_session_id(&running.context).await
+        && let Some(event) = execution.resolve(Some(&native_id))
     {
         execution.log.push(event);
         return;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// The id of a session of an agent: `{EXECUTOR_TYPE}:{ACTUAL_PROJECT_ID}:{agent's own id}`.
+/// The id of an agent's conversation, which the agent calls a session: `{EXECUTOR_TYPE}:{ACTUAL_PROJECT_ID}:{agent's own id}`.
 ///
 /// The first two parts contain no `:`. The last part may, and is not always a UUID (`ses_…`,
 /// `T-…`). It never starts with `-`, because it becomes an argument on command lines.
@@ -16,7 +16,7 @@ use crate::Error;
 /// let id: SessionId = "OPENCODE:L3RtcA:ses_4f".parse()?;
 /// assert_eq!(id.executor_type(), "OPENCODE");
 /// assert_eq!(id.actual_project_id(), "L3RtcA");
-/// assert_eq!(id.agent_id(), "ses_4f");
+/// assert_eq!(id.native_id(), "ses_4f");
 ///
 /// let bare = "ses_4f".parse::<SessionId>().unwrap_err();
 /// assert!(bare.to_string().contains("{EXECUTOR_TYPE}:{ACTUAL_PROJECT_ID}:{id}"));
@@ -36,23 +36,24 @@ impl SessionId {
     /// The id with these parts.
     ///
     /// # Errors
-    /// [`Error::InvalidSessionId`] if a part is empty or contains white space or control
-    /// characters, if one of the first two contains a `:`, or if the last one starts with `-`.
+    ///
+    /// [`Error::Invalid`] if a part is empty or contains white space or control characters, if one of the first two contains a `:`, or if the last one starts with `-`.
     pub fn new(
         executor_type: &str,
         actual_project_id: &str,
-        agent_id: &str,
+        native_id: &str,
     ) -> Result<Self, Error> {
-        let invalid = |reason| Error::InvalidSessionId {
-            value: format!("{executor_type}:{actual_project_id}:{agent_id}"),
+        let invalid = |reason| Error::Invalid {
+            what: "session id",
+            value: format!("{executor_type}:{actual_project_id}:{native_id}"),
             reason,
         };
         check_name("executor type", executor_type).map_err(invalid)?;
         check_name("actual project id", actual_project_id).map_err(invalid)?;
-        check_agent_id(agent_id).map_err(invalid)?;
+        check_native_id(native_id).map_err(invalid)?;
         let project = executor_type.len() + 1;
         Ok(Self {
-            text: format!("{executor_type}:{actual_project_id}:{agent_id}"),
+            text: format!("{executor_type}:{actual_project_id}:{native_id}"),
             project,
             agent: project + actual_project_id.len() + 1,
         })
@@ -61,6 +62,7 @@ impl SessionId {
     /// A new id with a random UUID as the last part.
     ///
     /// # Errors
+    ///
     /// As [`new`](Self::new), for the first two parts.
     pub fn mint(executor_type: &str, actual_project_id: &str) -> Result<Self, Error> {
         let uuid = uuid::Uuid::new_v4().to_string();
@@ -70,9 +72,10 @@ impl SessionId {
     /// The id with the same first two parts and another last part.
     ///
     /// # Errors
+    ///
     /// As [`new`](Self::new), for the last part.
-    pub fn with_agent_id(&self, agent_id: &str) -> Result<Self, Error> {
-        Self::new(self.executor_type(), self.actual_project_id(), agent_id)
+    pub fn with_native_id(&self, native_id: &str) -> Result<Self, Error> {
+        Self::new(self.executor_type(), self.actual_project_id(), native_id)
     }
 
     /// The first part: the kind of agent.
@@ -86,7 +89,7 @@ impl SessionId {
     }
 
     /// The last part: the id that the agent itself uses, for example for `--resume`.
-    pub fn agent_id(&self) -> &str {
+    pub fn native_id(&self) -> &str {
         &self.text[self.agent..]
     }
 
@@ -104,7 +107,7 @@ fn check_name(what: &str, value: &str) -> Result<(), String> {
     check_text(what, value)
 }
 
-fn check_agent_id(value: &str) -> Result<(), String> {
+fn check_native_id(value: &str) -> Result<(), String> {
     if value.starts_with('-') {
         return Err("the agent's id starts with '-': the agent would read it as an option".into());
     }
@@ -132,7 +135,8 @@ impl FromStr for SessionId {
             (Some(executor_type), Some(project), Some(agent)) => {
                 Self::new(executor_type, project, agent)
             }
-            _ => Err(Error::InvalidSessionId {
+            _ => Err(Error::Invalid {
+                what: "session id",
                 value: text.to_owned(),
                 reason: "a session id is {EXECUTOR_TYPE}:{ACTUAL_PROJECT_ID}:{id}; if this is \
                          the agent's own id, put the other two parts in front of it"
@@ -150,7 +154,7 @@ impl fmt::Display for SessionId {
 
 impl fmt::Debug for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.text, f)
+        f.debug_tuple("SessionId").field(&self.text).finish()
     }
 }
 
@@ -183,7 +187,7 @@ mod tests {
         match (text.parse::<SessionId>(), expected) {
             (Ok(id), Ok(parts)) => {
                 assert_eq!(
-                    [id.executor_type(), id.actual_project_id(), id.agent_id()],
+                    [id.executor_type(), id.actual_project_id(), id.native_id()],
                     parts
                 );
                 assert_eq!(id.to_string(), text);

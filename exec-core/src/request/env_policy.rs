@@ -1,7 +1,7 @@
 /// Which of the host's variables a child inherits. A name that ends in `*` stands for every name
 /// with that prefix.
 ///
-/// The variables of the command and those of the service are added afterwards, whatever the
+/// The variables of the command and of the service are added afterwards, whatever the
 /// policy.
 ///
 /// ```

@@ -1,3 +1,5 @@
+//! The requests of a launch: new chat, follow-up, and the checked form of both.
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -38,7 +40,7 @@ pub struct NewChatRequest {
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct FollowUpRequest {
-    /// The profile, project and workspace: those of the first prompt.
+    /// The same profile, project and workspace as in the first request.
     pub context: ExecutionContext,
     /// The session.
     pub session_id: SessionId,
@@ -136,7 +138,7 @@ impl TryFrom<FollowUpRequest> for LaunchRequest {
             || session_id.actual_project_id() != context.actual_project_id
         {
             return Err(Error::ForeignSession {
-                session_id,
+                session: session_id,
                 executor_type: context.executor_type,
                 actual_project_id: context.actual_project_id,
             });

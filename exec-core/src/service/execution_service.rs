@@ -1,11 +1,13 @@
+//! The service: the checks of a request, and the calls of the specification.
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::execution_service_builder::ServiceSettings;
+use super::execution_service_builder::ServiceSettings;
 use crate::process::TAG_VARIABLE;
 use crate::records::OwnerJournal;
-use crate::session_resolution::LookupSlots;
+use crate::run::LookupSlots;
 use crate::shared::process_tree::ProcessScanner;
 use crate::{
     ActiveExecutionRegistry, CommandConfig, Error, Execution, ExecutionKind, ExecutionResult,
@@ -64,6 +66,7 @@ impl ExecutionService {
     /// Opens the default state folder; see [`ExecutionServiceBuilder`] for other settings.
     ///
     /// # Errors
+    ///
     /// As [`ExecutionServiceBuilder::open`].
     pub fn open(profiles: impl ProfileSource + 'static) -> Result<Self, Error> {
         Self::builder(profiles).open()
@@ -84,7 +87,7 @@ impl ExecutionService {
                 profiles,
                 registry: Arc::default(),
                 scanner: Arc::new(ProcessScanner::new(TAG_VARIABLE)),
-                history: Arc::new(History::in_state_dir(&settings.state_dir)),
+                history: Arc::new(History::new(&settings.state_dir)),
                 owner: Arc::new(owner),
                 lookup_slots: LookupSlots::default(),
                 settings,
@@ -95,15 +98,18 @@ impl ExecutionService {
     /// Starts a new session and waits until its id is final.
     ///
     /// If the agent ends before it has reported its session id, the result has the minted id and
-    /// no process id. The [history](Self::history) then tells how it ended, and so does the handle
-    /// that [`launch`](Self::launch) returns.
+    /// no process id. The [history](Self::history) and the handle that [`launch`](Self::launch)
+    /// returns then say how it ended.
     ///
     /// # Errors
+    ///
     /// As [`launch`](Self::launch).
     ///
     /// # Cancel safety
-    /// If the future is dropped before the process is started, nothing has happened. Afterwards
-    /// the execution runs on and is in the [registry](Self::active_executions).
+    ///
+    /// Not cancel safe: if the future is dropped before the process is started, nothing has
+    /// happened; after the start, the execution continues and is in the
+    /// [registry](Self::active_executions).
     pub async fn start_new_chat(&self, request: NewChatRequest) -> Result<ExecutionResult, Error> {
         let execution = self.launch(request).await?;
         execution.resolved().await?;
@@ -113,10 +119,12 @@ impl ExecutionService {
     /// Sends a message to a session whose last execution has ended.
     ///
     /// # Errors
+    ///
     /// As [`launch`](Self::launch).
     ///
     /// # Cancel safety
-    /// As [`start_new_chat`](Self::start_new_chat).
+    ///
+    /// Not cancel safe: as [`start_new_chat`](Self::start_new_chat).
     pub async fn send_follow_up(&self, request: FollowUpRequest) -> Result<ExecutionResult, Error> {
         let execution = self.launch(request).await?;
         Ok(execution.result())
@@ -129,15 +137,17 @@ impl ExecutionService {
     /// profile in the same workspace then do so one after the other.
     ///
     /// # Errors
-    /// In the order of the checks: [`Error::InvalidSessionId`], [`Error::ForeignSession`],
+    ///
+    /// In the order of the checks: [`Error::Invalid`] (the session id), [`Error::ForeignSession`],
     /// [`Error::WorkspaceMissing`], [`Error::WorkspaceNotDirectory`], [`Error::ProfileNotFound`],
     /// [`Error::UnknownVariant`], [`Error::CommandNotFound`], [`Error::EmptyPrompt`],
-    /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::InvalidVariable`],
+    /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::Invalid`] (the name of a variable),
     /// [`Error::BinaryNotFound`], [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`]. No
     /// process was started and nothing is registered.
     ///
     /// # Cancel safety
-    /// If the future is dropped before it is ready, nothing has happened.
+    ///
+    /// Cancel safe: if the future is dropped before it is ready, nothing has happened.
     pub async fn launch(
         &self,
         request: impl TryInto<LaunchRequest, Error: Into<Error>>,
@@ -154,20 +164,24 @@ impl ExecutionService {
                 .lookup_slots
                 .take(&context.profile_label, &context.workspace_path, timeout)
                 .await;
-            // The lookup has noted the files before it got the slot: make a new one.
+            // The profile listed the session files when it built these parameters, before this
+            // launch had the slot. The files of the previous launch would look new. Build them
+            // again.
             parameters = checked.parameters()?;
         }
         self.inner.start(checked, parameters, slot)
     }
 
     /// Ends the live execution of a session with all its processes, by the ladder of its profile.
-    /// Returns when no process is left.
+    /// Returns when no process is left, or with [`Error::StillAlive`].
     ///
     /// # Errors
+    ///
     /// As [`Execution::stop`].
     ///
     /// # Cancel safety
-    /// Once the future was polled, the stop goes on even if the future is dropped.
+    ///
+    /// Cancel safe: once the future was polled, the stop continues even if the future is dropped.
     pub async fn stop_execution(&self, session_id: &SessionId) -> Result<StopOutcome, Error> {
         match self.execution(session_id) {
             Some(execution) => execution.stop().await,
@@ -235,7 +249,7 @@ impl ServiceInner {
         }
         if self.registry.is_active(&request.session_id) {
             return Err(Error::SessionBusy {
-                session_id: request.session_id,
+                session: request.session_id,
             });
         }
         Ok(CheckedRequest {

@@ -41,6 +41,7 @@ impl ExecutionContext {
     /// is the base64url of the absolute path.
     ///
     /// # Errors
+    ///
     /// [`Error::Io`] if a relative path cannot be made absolute. The launch checks whether the
     /// folder exists.
     pub fn for_workspace(

@@ -20,13 +20,13 @@ pub(crate) struct StoppedTree {
 }
 
 /// Takes the steps of the ladder, then kills, until no process of the tree is left. See
-/// [`TreeEnder`] for the loop inside of a step.
+/// [`TreeEnder`] for the loop inside a step.
 pub(crate) async fn stop_tree(
     mut tree: TreeEnder<'_>,
     ladder: &StopLadder,
     close_stdin: impl Fn(),
 ) -> StoppedTree {
-    let level = climb(&mut tree, ladder, close_stdin).await;
+    let level = run_steps(&mut tree, ladder, close_stdin).await;
     let end = tree.into_result();
     StoppedTree {
         processes: end.processes,
@@ -35,7 +35,11 @@ pub(crate) async fn stop_tree(
     }
 }
 
-async fn climb(tree: &mut TreeEnder<'_>, ladder: &StopLadder, close_stdin: impl Fn()) -> StopLevel {
+async fn run_steps(
+    tree: &mut TreeEnder<'_>,
+    ladder: &StopLadder,
+    close_stdin: impl Fn(),
+) -> StopLevel {
     let mut level = StopLevel::AlreadyGone;
     if tree.look().await {
         return level;

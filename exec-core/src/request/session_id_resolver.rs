@@ -1,3 +1,5 @@
+//! How a profile finds the agent's own session id: in the output or in a file.
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -34,7 +36,7 @@ impl<F: FnMut(&str) -> Option<String> + Send> SessionIdResolver for F {
     }
 }
 
-/// Finds the agent's own session id outside of its output: in practice, in a file that it writes.
+/// Finds the agent's own session id outside its output: in practice, in a file that it writes.
 ///
 /// 1. One value serves one launch. The profile makes it before the process is started, so that it
 ///    can note which files exist.
@@ -74,7 +76,9 @@ pub trait SessionIdLookup: Send {
     /// Waits for the id.
     ///
     /// # Cancel safety
-    /// The future is dropped when the id is no longer needed.
+    ///
+    /// Cancel safe: the service drops the future when the id is no longer needed. An implementation
+    /// must not depend on being polled to the end.
     async fn resolve_session_id(&mut self, context: &SessionResolutionContext) -> Option<String>;
 
     /// Looks once, without waiting, after the child has ended.
@@ -83,7 +87,7 @@ pub trait SessionIdLookup: Send {
     }
 }
 
-/// What a [`SessionIdLookup`] knows about the launch.
+/// The data of a launch for a [`SessionIdLookup`].
 ///
 /// ```
 /// use std::time::SystemTime;

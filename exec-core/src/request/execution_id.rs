@@ -20,7 +20,7 @@ use crate::Error;
 /// assert!("not-a-uuid".parse::<ExecutionId>().is_err());
 /// # Ok::<(), exec_core::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ExecutionId(String);
 
@@ -28,12 +28,16 @@ impl ExecutionId {
     /// The id with this text.
     ///
     /// # Errors
-    /// [`Error::InvalidExecutionId`] if the text is not a UUID.
-    pub fn new(text: &str) -> Result<Self, Error> {
-        match Uuid::try_parse(text) {
+    ///
+    /// [`Error::Invalid`] if the text is not a UUID.
+    pub fn new(text: impl Into<String>) -> Result<Self, Error> {
+        let text = text.into();
+        match Uuid::try_parse(&text) {
             Ok(uuid) => Ok(Self(uuid.to_string())),
-            Err(_) => Err(Error::InvalidExecutionId {
-                value: text.to_owned(),
+            Err(_) => Err(Error::Invalid {
+                what: "execution id",
+                value: text,
+                reason: "it is not a UUID".to_owned(),
             }),
         }
     }
@@ -60,7 +64,7 @@ impl TryFrom<String> for ExecutionId {
     type Error = Error;
 
     fn try_from(text: String) -> Result<Self, Error> {
-        Self::new(&text)
+        Self::new(text)
     }
 }
 
@@ -73,12 +77,6 @@ impl From<ExecutionId> for String {
 impl fmt::Display for ExecutionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for ExecutionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
     }
 }
 

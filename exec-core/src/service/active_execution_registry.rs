@@ -17,7 +17,7 @@ use crate::{Error, Execution, SessionId};
 /// registry.register(&minted)?;
 /// assert!(registry.register(&minted).unwrap_err().is_session_busy());
 ///
-/// let resolved = minted.with_agent_id("ses_4f")?;
+/// let resolved = minted.with_native_id("ses_4f")?;
 /// registry.update_session_id(&minted, &resolved)?;
 /// assert!(registry.is_active(&resolved) && !registry.is_active(&minted));
 /// # Ok::<(), exec_core::Error>(())
@@ -38,12 +38,13 @@ impl ActiveExecutionRegistry {
     /// Marks a session as active.
     ///
     /// # Errors
+    ///
     /// [`Error::SessionBusy`] if it is active already.
     pub fn register(&self, session_id: &SessionId) -> Result<(), Error> {
         let mut sessions = self.lock();
         if sessions.contains_key(session_id) {
             return Err(Error::SessionBusy {
-                session_id: session_id.clone(),
+                session: session_id.clone(),
             });
         }
         sessions.insert(session_id.clone(), None);
@@ -59,6 +60,7 @@ impl ActiveExecutionRegistry {
     /// active.
     ///
     /// # Errors
+    ///
     /// [`Error::SessionBusy`] if the new id belongs to another active session; nothing changes.
     pub fn update_session_id(&self, old: &SessionId, new: &SessionId) -> Result<(), Error> {
         self.rename_if(old, new, || true)
@@ -100,7 +102,7 @@ impl ActiveExecutionRegistry {
         let mut sessions = self.lock();
         if old != new && sessions.contains_key(new) {
             return Err(Error::SessionBusy {
-                session_id: new.clone(),
+                session: new.clone(),
             });
         }
         if commit()

@@ -1,9 +1,14 @@
+//! The vocabulary of all agents, and the parser that a profile provides.
+
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
-/// What an agent reports about its work, in one vocabulary for all agents.
+/// An event of an agent's work, in one vocabulary for all agents.
 ///
 /// The parsers are part of the profiles. Beside the events, [`Output`](crate::Output) always has
-/// the line from which they were read: it contains what this vocabulary does not cover.
+/// the line from which they were read: it contains what this vocabulary does not cover. `Debug` shows
+/// the sizes of texts, not the texts, because they may contain anything that the agent has read.
 ///
 /// ```
 /// use exec_core::AgentEvent;
@@ -13,7 +18,7 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(json, r#"{"type":"text","text":"done","delta":false}"#);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum AgentEvent {
@@ -76,6 +81,53 @@ pub enum AgentEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         text: Option<String>,
     },
+}
+
+impl fmt::Debug for AgentEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SessionStarted { session_id, model } => f
+                .debug_struct("SessionStarted")
+                .field("session_id", session_id)
+                .field("model", model)
+                .finish(),
+            Self::Text { text, delta } => f
+                .debug_struct("Text")
+                .field("len", &text.len())
+                .field("delta", delta)
+                .finish(),
+            Self::Thinking { text, delta } => f
+                .debug_struct("Thinking")
+                .field("len", &text.len())
+                .field("delta", delta)
+                .finish(),
+            Self::ToolCall { id, name, input: _ } => f
+                .debug_struct("ToolCall")
+                .field("id", id)
+                .field("name", name)
+                .finish_non_exhaustive(),
+            Self::ToolResult {
+                id,
+                output,
+                is_error,
+            } => f
+                .debug_struct("ToolResult")
+                .field("id", id)
+                .field("len", &output.len())
+                .field("is_error", is_error)
+                .finish(),
+            Self::Usage(usage) => f.debug_tuple("Usage").field(usage).finish(),
+            Self::Error { message } => f
+                .debug_struct("Error")
+                .field("len", &message.len())
+                .finish(),
+            Self::Finished { outcome, text } => f
+                .debug_struct("Finished")
+                .field("outcome", outcome)
+                .field("len", &text.as_ref().map(String::len))
+                .finish(),
+        }
+    }
 }
 
 /// How a run ended, according to the agent.
@@ -155,4 +207,43 @@ pub struct Usage {
 pub trait EventParser: Send {
     /// The events of one line.
     fn parse_line(&mut self, line: &str) -> Vec<AgentEvent>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_no_text_of_the_agent() {
+        let secret = || "hunter2".to_owned();
+        let events = [
+            AgentEvent::Text {
+                text: secret(),
+                delta: false,
+            },
+            AgentEvent::Thinking {
+                text: secret(),
+                delta: true,
+            },
+            AgentEvent::ToolCall {
+                id: None,
+                name: "Bash".to_owned(),
+                input: serde_json::json!({ "command": secret() }),
+            },
+            AgentEvent::ToolResult {
+                id: None,
+                output: secret(),
+                is_error: false,
+            },
+            AgentEvent::Error { message: secret() },
+            AgentEvent::Finished {
+                outcome: Outcome::Success,
+                text: Some(secret()),
+            },
+        ];
+        for event in events {
+            let shown = format!("{event:?}");
+            assert!(!shown.contains("hunter2"), "{shown}");
+        }
+    }
 }

@@ -1,3 +1,5 @@
+//! The handle of one execution.
+
 use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
@@ -5,7 +7,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::live_execution::{LiveExecution, Progress};
+use super::live_execution::{LiveExecution, Progress};
 use crate::{
     Error, EventStream, ExecutionContext, ExecutionId, ExecutionKind, ExitReport, OutputStream,
     SessionId, StopOutcome, StopReport, StoppedBy,
@@ -13,7 +15,7 @@ use crate::{
 
 /// A handle of one launch of an agent.
 ///
-/// Cheap to clone. Dropping it, even the last clone, does not affect the execution: it runs on, is
+/// Cheap to clone. Dropping it, even the last clone, does not affect the execution: it continues, is
 /// found by its session id, and is supervised to its end.
 ///
 /// ```
@@ -142,29 +144,34 @@ impl Execution {
     }
 
     /// Waits until the session id is final: the agent has reported it, the timeout has passed, or
-    /// the agent has ended. The id of a follow-up, and one that the agent takes as an argument, is
-    /// final at once.
+    /// the agent has ended. The id of a follow-up is final at once, and so is an id that the agent
+    /// takes as an argument.
     ///
     /// # Errors
-    /// [`Error::Abandoned`] if the runtime of the execution was shut down.
+    ///
+    /// [`Error::ShuttingDown`] if the runtime of the execution is shutting down.
     ///
     /// # Cancel safety
-    /// Dropping the future has no effect.
+    ///
+    /// Cancel safe: dropping the future has no effect.
     pub async fn resolved(&self) -> Result<SessionId, Error> {
-        self.wait_for(|progress| progress.settled).await?;
+        self.wait_for(|progress| progress.resolved).await?;
         Ok(self.session_id())
     }
 
-    /// Waits until the whole process tree has ended.
+    /// Waits until the execution has ended: the child, and every process of its tree that could be
+    /// ended.
     ///
     /// # Errors
-    /// [`Error::Abandoned`] if the runtime of the execution was shut down.
+    ///
+    /// [`Error::ShuttingDown`] if the runtime of the execution is shutting down.
     ///
     /// # Cancel safety
-    /// Dropping the future has no effect.
+    ///
+    /// Cancel safe: dropping the future has no effect.
     pub async fn wait(&self) -> Result<Arc<ExitReport>, Error> {
         let progress = self.wait_for(|progress| progress.end.is_some()).await?;
-        let end = progress.end.ok_or_else(|| self.abandoned())?;
+        let end = progress.end.ok_or(Error::ShuttingDown)?;
         Ok(end.exit)
     }
 
@@ -174,15 +181,17 @@ impl Execution {
         progress.end.as_ref().map(|end| Arc::clone(&end.exit))
     }
 
-    /// Ends the whole process tree by the [`StopLadder`](crate::StopLadder), and returns when no
-    /// process of it is left.
+    /// Ends the whole process tree by the [`StopLadder`](crate::StopLadder). Returns when no process
+    /// of it is left, or with [`Error::StillAlive`].
     ///
     /// # Errors
+    ///
     /// - [`Error::StillAlive`] if processes could not be ended.
-    /// - [`Error::Abandoned`] if the runtime of the execution was shut down.
+    /// - [`Error::ShuttingDown`] if the runtime of the execution is shutting down.
     ///
     /// # Cancel safety
-    /// Once the future was polled, the stop goes on even if the future is dropped.
+    ///
+    /// Cancel safe: once the future was polled, the stop continues even if the future is dropped.
     pub async fn stop(&self) -> Result<StopOutcome, Error> {
         let asked = Instant::now();
         if self.exit_report().is_some() {
@@ -194,11 +203,11 @@ impl Execution {
             .await?;
         if !progress.survivors.is_empty() {
             return Err(Error::StillAlive {
-                session_id: self.session_id(),
+                session: self.session_id(),
                 pids: progress.survivors,
             });
         }
-        let end = progress.end.ok_or_else(|| self.abandoned())?;
+        let end = progress.end.ok_or(Error::ShuttingDown)?;
         Ok(StopOutcome::Stopped(StopReport {
             processes: end.processes,
             level: end.level,
@@ -210,10 +219,12 @@ impl Execution {
     /// The resources that the process tree uses now; zero after its end.
     ///
     /// # Errors
+    ///
     /// [`Error::Io`] if `/proc` cannot be read.
     ///
     /// # Cancel safety
-    /// Dropping the future has no effect.
+    ///
+    /// Cancel safe: dropping the future has no effect.
     pub async fn usage(&self) -> Result<TreeUsage, Error> {
         let roots = slice::from_ref(&self.live.root);
         let scan = self.live.scanner.scan(roots).await;
@@ -245,17 +256,11 @@ impl Execution {
         let progress = progress
             .wait_for(|progress| progress.abandoned || reached(progress))
             .await
-            .map_err(|_| self.abandoned())?;
+            .map_err(|_| Error::ShuttingDown)?;
         if progress.abandoned {
-            return Err(self.abandoned());
+            return Err(Error::ShuttingDown);
         }
         Ok(progress.clone())
-    }
-
-    fn abandoned(&self) -> Error {
-        Error::Abandoned {
-            session_id: self.session_id(),
-        }
     }
 }
 

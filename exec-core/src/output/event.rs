@@ -1,3 +1,5 @@
+//! The events of an execution.
+
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -26,11 +28,11 @@ pub struct Event {
     pub sequence: u64,
     /// When the service saw it.
     pub at: SystemTime,
-    /// What happened.
+    /// The kind, with its data.
     pub kind: EventKind,
 }
 
-/// What happened in an [`Event`].
+/// The kind of an [`Event`], with its data.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
@@ -75,9 +77,9 @@ pub enum EventKind {
     },
     /// A watchdog fired; the execution is being stopped.
     Watchdog(Watchdog),
-    /// A log file could not be written. The execution goes on without it.
+    /// A log file could not be written. The execution continues without it.
     LogFailed {
-        /// The path and the error of the system.
+        /// The path and the error of the operating system.
         message: String,
     },
     /// Events were dropped to keep memory bounded, before this subscriber has read them.
@@ -87,7 +89,8 @@ pub enum EventKind {
         /// How many events were dropped.
         missed: u64,
     },
-    /// The whole process tree has ended. Always the last event.
+    /// The execution has ended: the child, and every process of its tree that could be ended. Always
+    /// the last event.
     Exited(Arc<ExitReport>),
 }
 
@@ -117,7 +120,7 @@ pub struct Output {
     pub stream: OutputStream,
     /// The line as it was written.
     pub line: Line,
-    /// What the line means. Empty for lines that the parser does not know, for standard error and
+    /// The meaning of the line. Empty for lines that the parser does not know, for standard error and
     /// for truncated lines.
     pub events: Vec<AgentEvent>,
 }

@@ -3,7 +3,7 @@ use std::fmt;
 
 use crate::{EnvPolicy, EventParser, SessionIdLookup, SessionIdResolver, StopLadder, Wrapper};
 
-/// What a profile makes of a request: everything that one launch needs.
+/// The parameters of one launch, made by a profile from a request.
 ///
 /// Without [`session_id_resolver`](Self::session_id_resolver) and
 /// [`session_id_lookup`](Self::session_id_lookup) the minted session id is final at once. That is
@@ -22,12 +22,12 @@ use crate::{EnvPolicy, EventParser, SessionIdLookup, SessionIdResolver, StopLadd
 pub struct ProcessParameters {
     /// The program to start instead of the command's own (a native binary instead of `npx`).
     pub binary: Option<String>,
-    /// All arguments of the program, including those of the command.
+    /// All arguments of the program, including the arguments of the command.
     pub args: Vec<String>,
     /// Written to standard input, which is then closed. `None`: standard input is empty.
     pub stdin_payload: Option<String>,
     /// Keeps standard input open after the payload, for agents that run until its end. The ladder
-    /// needs [`StopAction::CloseStdin`](crate::StopAction::CloseStdin) to end them gently.
+    /// needs [`StopAction::CloseStdin`](crate::StopAction::CloseStdin) to end them gracefully.
     pub keep_stdin_open: bool,
     /// Reads the session id from standard output.
     pub session_id_resolver: Option<Box<dyn SessionIdResolver>>,
@@ -37,7 +37,7 @@ pub struct ProcessParameters {
     pub event_parser: Option<Box<dyn EventParser>>,
     /// How this agent is stopped. `None`: by the ladder of the service.
     pub stop_ladder: Option<StopLadder>,
-    /// Variables to add after those of the command, under the same rule.
+    /// Variables to add after the variables of the command, under the same rule.
     pub env: BTreeMap<String, String>,
     /// Which of the host's variables the agent inherits.
     pub env_policy: EnvPolicy,
