@@ -242,9 +242,10 @@ fn a_process_stopped_on_its_way_into_the_queue_does_not_block_others() {
         let hasty = wait(Duration::from_millis(1)).store(&s("x"));
         assert!(hasty.unwrap_err().is_locked());
     });
-    let door = place.folder.path().join("state.json.flock-queue/door");
-    let mut door = fd_lock::RwLock::new(std::fs::File::open(door).unwrap());
-    let _stopped = door.try_write().unwrap();
+    let numbering = place.folder.path().join("state.json.flock-queue/numbering");
+    wait_until("the thread has been in the queue", || numbering.exists());
+    let mut numbering = fd_lock::RwLock::new(std::fs::File::open(numbering).unwrap());
+    let _stopped = numbering.write().unwrap();
     let store = wait(LONG);
     let mut worker = start_holder(&place);
     let hasty = wait(Duration::from_millis(300)).store(&s("x"));
@@ -278,7 +279,7 @@ fn readers_share_and_answer_even_if_they_cannot_clean_up() {
     assert_eq!(place.text(), "{\"storage\":{\n}}\n");
 }
 
-/// The child starts inside of the transaction and outlives it. It does not inherit the descriptor.
+/// The child starts inside the transaction and outlives it. It does not inherit the descriptor.
 #[test]
 fn a_child_started_while_the_lock_is_held_does_not_keep_it() {
     let place = Place::new();
