@@ -37,7 +37,7 @@ pub(crate) async fn stop_tree(
 
 async fn climb(tree: &mut TreeEnder<'_>, ladder: &StopLadder, close_stdin: impl Fn()) -> StopLevel {
     let mut level = StopLevel::AlreadyGone;
-    if tree.look().await {
+    if tree.scan_targets().await {
         return level;
     }
     for step in ladder.steps() {
