@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::location::Location;
-use crate::runtime::Runtime;
 use crate::shared::fifo_lock::FifoLock;
 use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file::{self, FileError};
+use crate::store::Runtime;
 use crate::{Durability, Error};
 
 /// How often a waiter looks whether the lock is free although it is not its turn; see
