@@ -13,8 +13,7 @@ use crate::shared::private_file::{self, FileError};
 use crate::store::Runtime;
 use crate::{Durability, Error};
 
-/// How often a waiter looks whether the lock is free although it is not its turn; see
-/// [`LockFile::wait`].
+/// How often a waiter tries the lock ahead of the others; see [`LockFile::wait`].
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The last token in decimal, with leading zeros, and a line feed.
@@ -59,9 +58,9 @@ impl LockFile {
     ///
     /// Liveness: the kernel lock of a dead process is released, but a process that was stopped by
     /// SIGSTOP keeps its place in the queue, or the files of the queue, and does not take the lock.
-    /// All waiters behind it would time out although the lock is free. So once a second, and before it gives up, a
-    /// waiter tries the lock out of turn. In a queue that moves, the lock is free only for the
-    /// microseconds between two waiters, and the order is hardly ever broken.
+    /// All waiters behind it would time out although the lock is free. So once a second, and before
+    /// it gives up, a waiter tries the lock ahead of the others. In a queue that moves, the lock is
+    /// free only for the microseconds between two waiters, and the order is hardly ever broken.
     pub(crate) async fn wait<R: Runtime>(
         &self,
         access: Access,

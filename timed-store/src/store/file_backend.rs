@@ -244,9 +244,9 @@ mod tests {
     /// `tests/it/corrupt.rs` does the same through files, for fewer values.
     #[test]
     fn every_single_byte_change_keeps_every_other_entry() {
-        let stamp = r#""updated_at":"2025-08-18T10:20:30.456Z","token":7"#;
+        let fields = r#""updated_at":"2025-08-18T10:20:30.456Z","token":7"#;
         let lines =
-            ["a", "b"].map(|session| format!(r#""{session}":{{"data":"x{session}",{stamp}}}"#));
+            ["a", "b"].map(|session| format!(r#""{session}":{{"data":"x{session}",{fields}}}"#));
         let text = format!("{{\"storage\":{{\n{}\n}}}}\n", lines.join(",\n"));
         let time = std::time::UNIX_EPOCH + Duration::from_millis(1_755_512_430_456);
         let settings = Settings {
