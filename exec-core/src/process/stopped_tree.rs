@@ -41,7 +41,7 @@ async fn run_steps(
     close_stdin: impl Fn(),
 ) -> StopLevel {
     let mut level = StopLevel::AlreadyGone;
-    if tree.look().await {
+    if tree.scan_targets().await {
         return level;
     }
     for step in ladder.steps() {

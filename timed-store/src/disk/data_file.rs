@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::location::{Location, with_suffix};
-use crate::format::stamp;
+use crate::format::timestamp;
 use crate::shared::private_file::{self, FileError};
 use crate::{Durability, Error};
 
@@ -105,7 +105,7 @@ pub(crate) fn keep_aside(
     now_ms: i64,
     durability: Durability,
 ) -> Result<PathBuf, Error> {
-    let time = stamp::format(now_ms).replace([':', '-'], "");
+    let time = timestamp::format(now_ms).replace([':', '-'], "");
     let mut attempt = 0;
     loop {
         let suffix = match attempt {

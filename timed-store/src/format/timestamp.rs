@@ -1,9 +1,9 @@
-//! Time stamps as JavaScript's `toISOString` writes them: ISO 8601, UTC, milliseconds, `Z`.
+//! Timestamps as JavaScript's `toISOString` writes them: ISO 8601, UTC, milliseconds, `Z`.
 
 use time::format_description::well_known::Iso8601;
 use time::{Date, Month, OffsetDateTime};
 
-/// Bytes of a stamp in the form that this crate writes.
+/// Bytes of a timestamp in the form that this crate writes.
 pub(crate) const LENGTH: usize = 24;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
@@ -27,12 +27,12 @@ pub(crate) fn format(unix_ms: i64) -> String {
 }
 
 pub(crate) fn parse(text: &str) -> Option<i64> {
-    parse_own_form(text.as_bytes()).or_else(|| parse_iso_8601(text))
+    parse_compact_form(text.as_bytes()).or_else(|| parse_iso_8601(text))
 }
 
 /// Parses the one form that this crate and the original tool write. Every operation checks every
-/// stamp, and the general parser takes longer than the rest of the operation.
-pub(crate) fn parse_own_form(text: &[u8]) -> Option<i64> {
+/// timestamp, and the general parser takes longer than the rest of the operation.
+pub(crate) fn parse_compact_form(text: &[u8]) -> Option<i64> {
     #[rustfmt::skip]
     let &[y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2, b'T',
           h1, h2, b':', n1, n2, b':', s1, s2, b'.', f1, f2, f3, b'Z'] = text
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn own_form_is_parsed() {
+    fn the_compact_form_is_parsed() {
         check("1970-01-01T00:00:00.000Z", Some(0));
         check("2025-08-18T10:20:30.456Z", Some(1_755_512_430_456));
         check("2024-02-29T23:59:59.999Z", Some(1_709_251_199_999));
@@ -110,7 +110,7 @@ mod tests {
             let (year, month, day_of_month) = (date.year(), u8::from(date.month()), date.day());
             let text = format!("{year:04}-{month:02}-{day_of_month:02}T00:00:00.000Z");
             assert_eq!(
-                parse_own_form(text.as_bytes()),
+                parse_compact_form(text.as_bytes()),
                 Some(day * DAY_MS),
                 "{text}"
             );
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn formatted_stamps_parse_back() {
+    fn formatted_timestamps_parse_back() {
         for ms in [
             0,
             -1,

@@ -1,7 +1,7 @@
-//! The operations of a store, written once for the async and the blocking face.
+//! The operations of a store, written once for the async and the blocking type.
 //!
 //! All knowledge of files is behind [`FileBackend`]. Another backend takes its place here: it
-//! answers the same operations, and the faces above do not change.
+//! answers the same operations, and the public types do not change.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,14 +10,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::claim::{Claim, decide};
-use crate::entries::Entries;
-use crate::file_backend::FileBackend;
-use crate::runtime::Runtime;
-use crate::settings::Settings;
-use crate::transaction::Transaction;
-use crate::working_copy::Scope;
-use crate::{Error, SessionId};
+use super::decision::decide;
+use super::file_backend::FileBackend;
+use super::runtime::Runtime;
+use super::settings::Settings;
+use super::working_copy::Scope;
+use crate::{Claim, Entries, Error, SessionId, Transaction};
 
 /// A handle of a store. Each operation is an async function that is generic over the [`Runtime`] on
 /// which it waits.

@@ -2,8 +2,16 @@
 
 /// Defines `TimedStorage<T>` with all its methods.
 ///
-/// The two faces differ in the keyword `async`, in the macro that completes an operation, in the
-/// runtime that it waits on, and in the sections on cancel safety, which only futures need.
+/// Every method is one call of [`Core`](crate::store::Core), whose operations are async functions
+/// that are generic over a [`Runtime`](crate::store::Runtime). The async and the blocking type
+/// differ in four parameters:
+///
+/// | parameter | async | blocking |
+/// |---|---|---|
+/// | `runtime`: how the operation waits | `Tokio` | `Blocking`, which waits inside `poll` |
+/// | `complete`: how the method gets the result | `.await` | `block_on`, one poll |
+/// | `keyword` | `async` | none |
+/// | `cancel_safety`: the section of the docs | text | none |
 macro_rules! timed_storage {
     (
         runtime: $runtime:ident,
@@ -21,25 +29,25 @@ macro_rules! timed_storage {
         }
 
         impl<T> TimedStorage<T> {
-            /// Starts to open the store in `{temp}/{name}-{hostname}.json`, the specified place.
-            pub fn builder(name: &str) -> Builder<Self> {
-                Builder::in_temp(name)
-            }
-
             /// Starts to open the store in the file `path`. A folder that only the user can write
             /// to is a better place than a shared one.
-            pub fn builder_at(path: impl Into<PathBuf>) -> Builder<Self> {
-                Builder::at(path)
+            pub fn builder(path: impl Into<PathBuf>) -> TimedStorageBuilder<Self> {
+                TimedStorageBuilder::at(path)
             }
 
-            /// Opens the store in the file `path`, with the defaults of [`Builder`]. No file is
+            /// Starts to open the store in `{temp}/{name}-{hostname}.json`, the specified place.
+            pub fn builder_in_temp(name: &str) -> TimedStorageBuilder<Self> {
+                TimedStorageBuilder::in_temp(name)
+            }
+
+            /// Opens the store in the file `path`, with the defaults of [`TimedStorageBuilder`]. No file is
             /// read or created yet.
             ///
             /// # Errors
             ///
             /// [`Error::Invalid`] if `path` names no file.
             pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
-                Self::builder_at(path).open()
+                Self::builder(path).open()
             }
 
             /// The session whose entry this handle changes.
@@ -54,7 +62,7 @@ macro_rules! timed_storage {
         }
 
         impl<T: Serialize + DeserializeOwned> TimedStorage<T> {
-            /// Stores `value` for the own session, even if another session holds an equal value.
+            /// Stores `value` for this session, even if another session holds an equal value.
             /// [`claim`](Self::claim) stores a value that only one session may hold.
             ///
             /// # Errors
@@ -65,7 +73,7 @@ macro_rules! timed_storage {
                 $complete!(self.core.store::<$runtime, T>(value))
             }
 
-            /// Removes the own session's entry, and tells whether there was one. Idempotent.
+            /// Removes this session's entry, and returns whether there was one. Idempotent.
             ///
             /// # Errors
             ///
@@ -88,7 +96,7 @@ macro_rules! timed_storage {
                 $complete!(self.core.get_other_entries::<$runtime, T>())
             }
 
-            /// The own session's value.
+            /// This session's value.
             ///
             /// # Errors
             ///
@@ -98,7 +106,7 @@ macro_rules! timed_storage {
                 $complete!(self.core.restore::<$runtime, T>())
             }
 
-            /// Restarts the time of the own session's entry, and tells whether there is one.
+            /// Restarts the time of this session's entry, and returns whether there is one.
             ///
             /// # Errors
             ///
@@ -120,7 +128,7 @@ macro_rules! timed_storage {
 
             /// Takes `value` if no other live session holds an equal one, in one atomic step.
             ///
-            /// A granted claim replaces the value that the own session held before; a refused one
+            /// A granted claim replaces the value that this session held before; a refused one
             /// changes nothing. A claim of the value that the session already holds refreshes it
             /// and keeps its token.
             ///
@@ -135,7 +143,7 @@ macro_rules! timed_storage {
                 $complete!(self.core.claim_any::<$runtime, T>(vec![value]))
             }
 
-            /// Takes the candidate that the own session already holds, else the first free one.
+            /// Takes the candidate that this session already holds, else the first free one.
             ///
             /// # Errors
             ///
@@ -153,16 +161,16 @@ macro_rules! timed_storage {
                 $complete!(self.core.claim_any::<$runtime, T>(candidates))
             }
 
-            /// Runs `body` as one atomic step: it sees all entries, and its change of the own
+            /// Runs `body` as one atomic step: it sees all entries, and its change of this
             /// session's entry is written when it returns. If it panics, nothing is written. See
             /// [`Transaction`] for an example.
             ///
             /// `body` may be called more than once, each time with fresh entries, and only the
             /// last call counts: a store without a lock detects conflicts by compare-and-swap and
-            /// repeats the transaction. So `body` must have no effect outside of the transaction
+            /// repeats the transaction. So `body` must have no effect outside the transaction
             /// except by its result: a counter that it increments would count twice. The file
             /// store calls it once, under the lock. Keep it short, and do not use the store
-            /// inside of it.
+            /// inside it.
             ///
             /// # Errors
             ///
@@ -176,7 +184,7 @@ macro_rules! timed_storage {
             }
         }
 
-        impl<T> Builder<TimedStorage<T>> {
+        impl<T> TimedStorageBuilder<TimedStorage<T>> {
             /// Opens the store. No file is read or created yet.
             ///
             /// # Errors

@@ -41,7 +41,7 @@ impl Runtime for Tokio {
     }
 }
 
-/// Waits on the calling thread, inside of `poll`.
+/// Waits on the calling thread, inside `poll`.
 pub(crate) struct Blocking;
 
 impl Runtime for Blocking {
@@ -76,7 +76,7 @@ impl Runtime for Blocking {
 }
 
 /// Runs an operation of the [`Blocking`] runtime. The first poll completes it, because all its
-/// waits happen inside of `poll`.
+/// waits happen inside `poll`.
 pub(crate) fn block_on<F: Future>(operation: F) -> F::Output {
     let mut operation = pin!(operation);
     let mut context = Context::from_waker(Waker::noop());

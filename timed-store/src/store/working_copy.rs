@@ -1,4 +1,4 @@
-//! The rules of the store: expiry, the own entry, fencing tokens.
+//! The rules of the store: expiry, this session's entry, fencing tokens.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,15 +7,12 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::entries::{Entries, Entry};
+use super::settings::Settings;
 use crate::format::{
-    Document, FieldChange, NextVersion, SalvagedEntry, StoredEntry, new_line, stamp,
+    Document, FieldChange, NextVersion, SalvagedEntry, StoredEntry, new_line, timestamp,
 };
-use crate::incident::Incident;
-use crate::owner_process::OwnerProcess;
-use crate::settings::Settings;
 use crate::transaction::{OwnChange, Transaction};
-use crate::{Error, SessionId};
+use crate::{Entries, Entry, Error, Incident, OwnerProcess, SessionId};
 
 /// Above this, JavaScript's numbers are not exact, and a rewrite by a JavaScript tool would change
 /// a token.
@@ -46,9 +43,9 @@ pub(crate) struct WorkingCopy<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     Read,
-    /// Changes the own entry.
+    /// Changes this session's entry.
     Change,
-    /// Changes the own entry, and may give out a token.
+    /// Changes this session's entry, and may give out a token.
     Claim,
 }
 
@@ -69,7 +66,7 @@ impl<'a> WorkingCopy<'a> {
         }
     }
 
-    /// Takes over the entries of a sound file.
+    /// Takes over the entries of a file that is not corrupt.
     pub(crate) fn load(&mut self, document: Document<'a>) {
         self.extra = document.extra;
         self.load_entries(document.entries);
@@ -102,12 +99,13 @@ impl<'a> WorkingCopy<'a> {
         self.live = entries;
     }
 
-    /// Whether the entry counts. One whose stamp is not a time does not: it would never expire.
+    /// Whether the entry counts: it has not expired, and its owner process runs. An entry whose
+    /// timestamp cannot be parsed does not count, because it would never expire.
     fn is_live(&mut self, entry: &StoredEntry<'a>) -> bool {
-        if entry.stamp_ms.is_none() {
-            self.incidents.push(Incident::UnreadableStamp {
+        if entry.timestamp_ms.is_none() {
+            self.incidents.push(Incident::UnreadableTimestamp {
                 path: self.settings.path(),
-                stamp: entry.stamp_text(),
+                timestamp: entry.timestamp_text(),
                 session: SessionId::from_key(&*entry.session),
             });
             return false;
@@ -119,18 +117,18 @@ impl<'a> WorkingCopy<'a> {
         entry.session == self.settings.session.as_str()
     }
 
-    /// A stamp ahead of the clock is set to now: the entry would live too long, or for ever if a
+    /// A timestamp ahead of the clock is set to now: the entry would live too long, or for ever if a
     /// clock was years off.
     fn line_to_keep(&mut self, entry: &StoredEntry<'a>) -> Cow<'a, str> {
-        if entry.stamp_ms.is_some_and(|stamp| stamp > self.now_ms) {
+        if entry.timestamp_ms.is_some_and(|time| time > self.now_ms) {
             self.is_changed = true;
-            entry.edited(&[self.new_stamp()]).into()
+            entry.edited(&[self.new_timestamp()]).into()
         } else {
             entry.line.into()
         }
     }
 
-    /// The own session's entry as it was read. Of a session that is there twice, the last entry
+    /// This session's entry as it was read. If a session is in the file twice, its last entry
     /// counts, as in JavaScript.
     pub(crate) fn own(&self) -> Option<&StoredEntry<'a>> {
         self.live.iter().rfind(|entry| self.is_own(entry))
@@ -210,7 +208,7 @@ impl<'a> WorkingCopy<'a> {
         let Some(own) = self.own() else {
             return false;
         };
-        let line = own.edited(&[self.new_stamp()]);
+        let line = own.edited(&[self.new_timestamp()]);
         self.is_changed |= self.next.set_own(line);
         true
     }
@@ -263,7 +261,7 @@ impl<'a> WorkingCopy<'a> {
         };
         let changes = [
             ("data", Some(json(value)?)),
-            self.new_stamp(),
+            self.new_timestamp(),
             ("ttl_ms", Some(self.settings.ttl_ms.to_string())),
             ("token", token.map(|token| token.to_string())),
             ("owner", owner),
@@ -279,8 +277,9 @@ impl<'a> WorkingCopy<'a> {
     /// One above every token that the counter and the entries know.
     fn next_token(&mut self) -> Result<u64, Error> {
         let known = self.counter.unwrap_or_else(|| {
-            // Without a counter (a new store, or a cleaned-up folder for temporary files) the
-            // time is almost certainly above every token that was given out before.
+            // Without a counter (a new store, or a cleaned-up folder for temporary files) the time
+            // in milliseconds is above every earlier token, unless the clock was set back: no
+            // store grants a claim every millisecond.
             u64::try_from(self.now_ms).unwrap_or(0)
         });
         let tokens = self.live.iter().filter_map(|entry| entry.token);
@@ -295,16 +294,16 @@ impl<'a> WorkingCopy<'a> {
         Ok(token)
     }
 
-    fn new_stamp(&self) -> FieldChange<'static> {
-        let stamp = format!("\"{}\"", stamp::format(self.now_ms));
-        ("updated_at", Some(stamp))
+    fn new_timestamp(&self) -> FieldChange<'static> {
+        let json = format!("\"{}\"", timestamp::format(self.now_ms));
+        ("updated_at", Some(json))
     }
 
-    /// At least zero, also if the stamp is ahead of the clock.
+    /// At least zero, also if the timestamp is ahead of the clock.
     fn age_ms(&self, entry: &StoredEntry<'_>) -> i64 {
         entry
-            .stamp_ms
-            .map_or(0, |stamp| self.now_ms.saturating_sub(stamp).max(0))
+            .timestamp_ms
+            .map_or(0, |time| self.now_ms.saturating_sub(time).max(0))
     }
 
     fn ttl_ms(&self, entry: &StoredEntry<'_>) -> i64 {

@@ -14,15 +14,31 @@ const KEY: &str = "operatorTimeout";
 /// The timeout, or `None` if the file does not set it.
 pub(crate) fn read_timeout(path: &Path) -> Result<Option<Duration>, Error> {
     let text = std::fs::read(path).map_err(Error::io("read the configuration", path))?;
-    parse(&text).map_err(|reason| Error::Config {
+    parse(&text).map_err(|mistake| Error::Config {
         path: path.to_owned(),
-        reason,
+        position: mistake.position,
+        reason: mistake.reason,
     })
 }
 
-fn parse(text: &[u8]) -> Result<Option<Duration>, String> {
-    let config: Map<String, Value> =
-        serde_json::from_slice(text).map_err(|error| error.to_string())?;
+#[derive(Debug, PartialEq, Eq)]
+struct Mistake {
+    position: String,
+    reason: String,
+}
+
+fn parse(text: &[u8]) -> Result<Option<Duration>, Mistake> {
+    let config: Map<String, Value> = serde_json::from_slice(text).map_err(|error| {
+        let reason = if error.is_data() {
+            "it is not a JSON object"
+        } else {
+            "it is not valid JSON"
+        };
+        Mistake {
+            position: format!("line {} column {}", error.line(), error.column()),
+            reason: reason.to_owned(),
+        }
+    })?;
     let Some(value) = config.get(KEY) else {
         return Ok(None);
     };
@@ -32,7 +48,10 @@ fn parse(text: &[u8]) -> Result<Option<Duration>, String> {
         .filter(|ms| *ms >= 0.0)
         .and_then(|ms| Duration::try_from_secs_f64((ms / 1000.0).min(1e15)).ok())
         .map(Some)
-        .ok_or_else(|| format!("`{KEY}` is {value}, not a number of milliseconds"))
+        .ok_or_else(|| Mistake {
+            position: format!("`{KEY}`"),
+            reason: format!("{value} is not a number of milliseconds"),
+        })
 }
 
 #[cfg(test)]
@@ -71,10 +90,15 @@ mod tests {
         ] {
             assert!(parse(text.as_bytes()).is_err(), "{text}");
         }
-        let error = parse(br#"{"operatorTimeout": -1}"#).unwrap_err();
+        let mistake = |text: &str| {
+            let mistake = parse(text.as_bytes()).unwrap_err();
+            (mistake.position, mistake.reason)
+        };
+        let expected = ("`operatorTimeout`", "-1 is not a number of milliseconds");
         assert_eq!(
-            error,
-            "`operatorTimeout` is -1, not a number of milliseconds"
+            mistake(r#"{"operatorTimeout": -1}"#),
+            (expected.0.to_owned(), expected.1.to_owned())
         );
+        assert_eq!(mistake("{\n]").0, "line 2 column 1");
     }
 }

@@ -5,11 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Clock, duration_ms};
-use crate::config;
-use crate::core::Core;
 use crate::disk::Location;
-use crate::settings::{IncidentHandler, Settings};
-use crate::working_copy::LARGEST_NUMBER;
+use crate::store::{Core, IncidentHandler, LARGEST_NUMBER, Settings, config};
 use crate::{Durability, Error, Incident, LockPolicy, ManualClock, OwnerProcess, SessionId};
 
 /// The options of a store. `S` is the store that `open` returns: the async `TimedStorage` or
@@ -20,7 +17,7 @@ use crate::{Durability, Error, Incident, LockPolicy, ManualClock, OwnerProcess, 
 /// use timed_store::{LockPolicy, OwnerProcess, SessionId, blocking::TimedStorage};
 ///
 /// # let folder = tempfile::tempdir().unwrap();
-/// let store = TimedStorage::<String>::builder_at(folder.path().join("operators.json"))
+/// let store = TimedStorage::<String>::builder(folder.path().join("operators.json"))
 ///     .session(SessionId::new("terminal-1")?)
 ///     .owner(OwnerProcess::current())
 ///     .ttl(Duration::from_secs(3600))
@@ -30,7 +27,7 @@ use crate::{Durability, Error, Incident, LockPolicy, ManualClock, OwnerProcess, 
 /// # Ok::<(), timed_store::Error>(())
 /// ```
 #[must_use = "nothing is opened until `open`"]
-pub struct Builder<S> {
+pub struct TimedStorageBuilder<S> {
     path: Result<PathBuf, Error>,
     session: Option<SessionId>,
     ttl: Duration,
@@ -42,7 +39,7 @@ pub struct Builder<S> {
     store: PhantomData<fn() -> S>,
 }
 
-impl<S> Builder<S> {
+impl<S> TimedStorageBuilder<S> {
     /// Sets how long an entry lives without a refresh; the default is four hours. The entry keeps
     /// this timeout, so that a reader with a shorter one does not remove it.
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -141,9 +138,9 @@ impl<S> Builder<S> {
     }
 }
 
-impl<S> fmt::Debug for Builder<S> {
+impl<S> fmt::Debug for TimedStorageBuilder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
+        f.debug_struct("TimedStorageBuilder")
             .field("path", &self.path)
             .field("session", &self.session)
             .field("ttl", &self.ttl)

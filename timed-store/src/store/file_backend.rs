@@ -3,25 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::runtime::Runtime;
+use super::settings::Settings;
+use super::working_copy::{Scope, WorkingCopy};
 use crate::disk::{self, Contents, HeldLock, LockFile};
 use crate::format::{Document, SalvagedEntry, salvage};
-use crate::incident::Incident;
-use crate::runtime::Runtime;
-use crate::settings::Settings;
 use crate::shared::kernel_lock::Access;
-use crate::working_copy::{Scope, WorkingCopy};
-use crate::{Durability, Error, LockPolicy};
+use crate::{Durability, Error, Incident, LockPolicy};
 
 /// Keeps the entries in a locked JSON file.
 ///
-/// [`read`](Self::read) and [`change`](Self::change) are all that [`Core`](crate::core::Core) uses;
+/// [`read`](Self::read) and [`change`](Self::change) are all that [`Core`](super::Core) uses;
 /// both work on a [`WorkingCopy`], which knows nothing of files.
 pub(crate) struct FileBackend {
     settings: Arc<Settings>,
     lock: LockFile,
 }
 
-/// Tells whether JSON is a value of the store's type. Recovery uses it to tell entries from other
+/// Whether JSON is a value of the store's type. Recovery uses it to distinguish entries from other
 /// objects.
 pub(crate) type IsValue = fn(&str) -> bool;
 
@@ -33,7 +32,7 @@ impl FileBackend {
         }
     }
 
-    /// Answers from the live entries.
+    /// Lets `query` read the live entries, and returns its answer.
     ///
     /// Cleanup by readers: a reader holds a shared lock and may not write, and a shared lock
     /// cannot become an exclusive one without a moment in between. So the reader answers first,
@@ -43,10 +42,10 @@ impl FileBackend {
     pub(crate) async fn read<R: Runtime, A>(
         &self,
         is_value: IsValue,
-        answer: impl FnOnce(&WorkingCopy<'_>) -> Result<A, Error>,
+        query: impl FnOnce(&WorkingCopy<'_>) -> Result<A, Error>,
     ) -> Result<A, Error> {
         let held = self.lock::<R>(Access::Shared).await?;
-        let (answer, is_clean) = self.answer(held, is_value, answer)?;
+        let (answer, is_clean) = self.read_under(held, is_value, query)?;
         if !is_clean && let Err(error) = self.clean::<R>(is_value).await {
             let path = self.settings.location.data.display();
             tracing::warn!(%path, %error, "cannot clean up after a read");
@@ -93,19 +92,19 @@ impl FileBackend {
         })
     }
 
-    /// The answer, and whether the file needs no cleanup.
-    fn answer<A>(
+    /// Reads the file and unlocks. Returns the answer, and whether the file needs no cleanup.
+    fn read_under<A>(
         &self,
         held: HeldLock,
         is_value: IsValue,
-        answer: impl FnOnce(&WorkingCopy<'_>) -> Result<A, Error>,
+        query: impl FnOnce(&WorkingCopy<'_>) -> Result<A, Error>,
     ) -> Result<(A, bool), Error> {
         let contents = disk::read(&self.settings.location)?;
         drop(held);
         let mut salvaged = Vec::new();
         let mut copy = WorkingCopy::new(&self.settings, Scope::Read, None);
         load(&mut copy, contents.as_ref(), &mut salvaged, is_value);
-        Ok((answer(&copy)?, !copy.is_changed))
+        Ok((query(&copy)?, !copy.is_changed))
     }
 
     /// Does everything but the write.
@@ -193,7 +192,7 @@ struct CorruptFile {
 
 impl Commit {
     /// Writes. If that includes a sync to disk, it happens off the async runtime's threads, and
-    /// goes on if the caller is cancelled.
+    /// continues if the caller is cancelled.
     async fn run<R: Runtime>(self) -> Result<(), Error> {
         let has_sync = self.next.is_some() && self.settings.durability == Durability::Power;
         if has_sync {
@@ -245,9 +244,9 @@ mod tests {
     /// `tests/it/corrupt.rs` does the same through files, for fewer values.
     #[test]
     fn every_single_byte_change_keeps_every_other_entry() {
-        let stamp = r#""updated_at":"2025-08-18T10:20:30.456Z","token":7"#;
+        let fields = r#""updated_at":"2025-08-18T10:20:30.456Z","token":7"#;
         let lines =
-            ["a", "b"].map(|session| format!(r#""{session}":{{"data":"x{session}",{stamp}}}"#));
+            ["a", "b"].map(|session| format!(r#""{session}":{{"data":"x{session}",{fields}}}"#));
         let text = format!("{{\"storage\":{{\n{}\n}}}}\n", lines.join(",\n"));
         let time = std::time::UNIX_EPOCH + Duration::from_millis(1_755_512_430_456);
         let settings = Settings {
