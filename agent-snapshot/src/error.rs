@@ -57,12 +57,12 @@ pub enum Error {
 
     /// Data is stored, but it cannot be read. It is left as it is, or kept aside by a delete; it
     /// is never overwritten.
-    #[error("agent {agent}: {place} is damaged: {reason}")]
+    #[error("agent {agent}: {location} is damaged: {reason}")]
     Damaged {
         /// The agent of the data.
         agent: AgentId,
         /// The file, database or key.
-        place: String,
+        location: String,
         /// The check that failed.
         reason: String,
     },
@@ -117,12 +117,12 @@ pub enum Error {
     },
 
     /// The database or server failed. The outcome of a save is unknown: repeat the same save.
-    #[error("cannot {action} {place}")]
+    #[error("cannot {action} {location}")]
     Storage {
         /// The attempted operation.
         action: &'static str,
         /// The database or server.
-        place: String,
+        location: String,
         /// The error of the driver.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -137,10 +137,10 @@ pub enum Error {
     },
 
     /// The storage was closed.
-    #[error("the storage at {place} is closed")]
+    #[error("the storage at {location} is closed")]
     Closed {
         /// The database.
-        place: String,
+        location: String,
     },
 
     /// An earlier commit failed or was cancelled, so its outcome is unknown. Call

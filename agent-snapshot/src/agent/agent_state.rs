@@ -75,7 +75,7 @@ pub(super) struct PendingCommit {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Recovery {
     /// Replies that were saved but not confirmed as sent, oldest first. Send them again.

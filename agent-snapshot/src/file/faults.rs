@@ -93,7 +93,7 @@ fn matches(files: &mut Sim, snapshot: Option<&AgentSnapshot>, stream: usize) -> 
         return Err(format!("{loaded:?} is stored instead of {snapshot:?}"));
     }
     let read = files
-        .history(&(0..u64::MAX))
+        .stream(&(0..u64::MAX))
         .map_err(|error| error.to_string())?;
     let numbers: Vec<usize> = read.iter().map(|(seq, _)| *seq as usize).collect();
     if numbers != (0..stream).collect::<Vec<_>>() {

@@ -84,7 +84,7 @@ const MAX_OPEN: usize = 256;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct FileStorageBuilder {
     folder: PathBuf,
     policy: RewritePolicy,
@@ -244,12 +244,12 @@ impl SnapshotStorage for FileStorage {
         Ok(agents)
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, Error> {
-        self.with(agent, move |files| files.history(&range)).await
+        self.with(agent, move |files| files.stream(&range)).await
     }
 
     async fn close(&self) -> Result<(), Error> {

@@ -49,14 +49,14 @@ pub struct RedisStorage {
 
 struct Shared {
     connection: Connection,
-    place: String,
+    location: String,
     prefix: String,
     /// Milliseconds; 0 means that agents do not expire.
     ttl: u64,
     warnings: Vec<String>,
     stamps: StampCache,
     save: Script,
-    history: Script,
+    stream: Script,
     delete: Script,
 }
 
@@ -115,27 +115,27 @@ impl RedisStorageBuilder {
             return Err(invalid(format!("the prefix {prefix:?} contains a brace")));
         }
         let client = Client::open(url.as_str()).map_err(|error| invalid(error.to_string()))?;
-        let place = client.get_connection_info().addr().to_string();
+        let location = client.get_connection_info().addr().to_string();
         let failed = |source: RedisError| Error::Storage {
             action: "connect to",
-            place: place.clone(),
+            location: location.clone(),
             source: Box::new(source),
         };
         let connection = Connection::open(client).await.map_err(failed)?;
         let warnings = server_warnings(&connection).await.map_err(failed)?;
         for warning in &warnings {
-            tracing::warn!(server = place, "{warning}");
+            tracing::warn!(server = location, "{warning}");
         }
         Ok(RedisStorage {
             shared: Arc::new(Shared {
                 connection,
-                place,
+                location,
                 prefix,
                 ttl: ttl.map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(0)),
                 warnings,
                 stamps: StampCache::default(),
                 save: Script::new(include_str!("save.lua")),
-                history: Script::new(include_str!("history.lua")),
+                stream: Script::new(include_str!("stream.lua")),
                 delete: Script::new(include_str!("delete.lua")),
             }),
         })
@@ -187,7 +187,7 @@ impl RedisStorage {
     fn failed(&self, action: &'static str, source: RedisError) -> Error {
         Error::Storage {
             action,
-            place: self.shared.place.clone(),
+            location: self.shared.location.clone(),
             source: Box::new(source),
         }
     }
@@ -195,13 +195,13 @@ impl RedisStorage {
     fn damaged(&self, agent: &AgentId, reason: impl Into<String>) -> Error {
         Error::Damaged {
             agent: agent.clone(),
-            place: self.place(agent),
+            location: self.location(agent),
             reason: reason.into(),
         }
     }
 
-    fn place(&self, agent: &AgentId) -> String {
-        format!("{} key {}", self.shared.place, self.keys(agent).0)
+    fn location(&self, agent: &AgentId) -> String {
+        format!("{} key {}", self.shared.location, self.keys(agent).0)
     }
 
     async fn query<T: FromRedisValue>(
@@ -242,7 +242,7 @@ impl RedisStorage {
     /// not match; then the hash has another stamp, and both steps are repeated. A mismatch with the
     /// same stamp twice is damage.
     async fn fetch(&self, agent: &AgentId) -> Result<(StoredStamp, Option<AgentSnapshot>), Error> {
-        let place = self.place(agent);
+        let location = self.location(agent);
         let (record, _) = self.keys(agent);
         let mut command = Cmd::new();
         command
@@ -251,7 +251,7 @@ impl RedisStorage {
             .arg(&["stamp", "floor", "state", "head"]);
         let mut doubted = None;
         loop {
-            let [stamp, floor, state, head]: [Option<String>; 4] =
+            let [stamp, floor, body, head]: [Option<String>; 4] =
                 self.query(agent, "load from", &command).await?;
             let floor = floor.as_deref().unwrap_or("0");
             let stored = self.stored(agent, stamp.as_deref().unwrap_or_default(), floor)?;
@@ -259,8 +259,8 @@ impl RedisStorage {
                 return Ok((stored, None));
             };
             let messages = self.view(agent, stamp).await?;
-            let (state, head) = (state.unwrap_or_default(), head.unwrap_or_default());
-            match backend::assemble(agent, &place, stamp, &state, &head, messages) {
+            let (body, head) = (body.unwrap_or_default(), head.unwrap_or_default());
+            match backend::assemble(agent, &location, stamp, &body, &head, messages) {
                 Err(error) if error.is_damaged() && doubted.as_ref() != stored.stamp.as_ref() => {
                     doubted = stored.stamp;
                 }
@@ -275,7 +275,7 @@ impl RedisStorage {
             return Ok(Vec::new());
         }
         let (_, messages) = self.keys(agent);
-        let index = |seq: u64| i64::try_from(seq - stamp.start).unwrap_or(i64::MAX);
+        let index = |seq: u64| i64::try_from(seq - stamp.stream_start).unwrap_or(i64::MAX);
         let mut command = Cmd::new();
         command
             .arg("LRANGE")
@@ -321,7 +321,7 @@ impl CompareAndSwap for RedisStorage {
         let (record, messages) = self.keys(agent);
         let SavePlan {
             stamp,
-            state,
+            body,
             head,
             stream,
             messages: new,
@@ -333,13 +333,13 @@ impl CompareAndSwap for RedisStorage {
             .key(messages)
             .arg(old.map(Stamp::to_text).unwrap_or_default())
             .arg(expected.epoch_floor)
-            .arg(old.map_or(0, |old| old.next - old.start))
+            .arg(old.map_or(0, |old| old.next - old.stream_start))
             .arg(stamp.to_text())
-            .arg(state)
+            .arg(body)
             .arg(head.unwrap_or_default())
             .arg(stamp.next - stamp.first)
             .arg(stamp.epoch)
-            .arg(stamp.start)
+            .arg(stamp.stream_start)
             .arg(u8::from(stream == StreamChange::Replace))
             .arg(self.shared.ttl);
         for json in new {
@@ -422,7 +422,7 @@ impl SnapshotStorage for RedisStorage {
             while let Some(answer) = checks.join_next().await {
                 let answer = answer.map_err(|panic| Error::Storage {
                     action: "list the agents of",
-                    place: self.shared.place.clone(),
+                    location: self.shared.location.clone(),
                     source: Box::new(panic),
                 })?;
                 agents.extend(answer?);
@@ -432,7 +432,7 @@ impl SnapshotStorage for RedisStorage {
         Ok(agents)
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
@@ -444,7 +444,7 @@ impl SnapshotStorage for RedisStorage {
             let first = range.start.max(start);
             let index = |seq: u64| i64::try_from(seq - start).unwrap_or(i64::MAX);
             let last = range.end.saturating_sub(1);
-            let mut script = self.shared.history.key(record);
+            let mut script = self.shared.stream.key(record);
             script.key(messages).arg(start);
             if last < first {
                 return Ok(Vec::new());
@@ -456,14 +456,14 @@ impl SnapshotStorage for RedisStorage {
                 return Ok(Vec::new());
             };
             let Some(messages) = messages else {
-                start = stamp.start;
+                start = stamp.stream_start;
                 continue;
             };
             let expected = range.end.min(stamp.next).saturating_sub(first);
             if messages.len() as u64 != expected {
                 return Err(self.damaged(agent, "its messages are not complete"));
             }
-            return backend::decode_messages(agent, &self.place(agent), first, messages);
+            return backend::decode_messages(agent, &self.location(agent), first, messages);
         }
     }
 }
@@ -471,7 +471,7 @@ impl SnapshotStorage for RedisStorage {
 impl fmt::Debug for RedisStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStorage")
-            .field("server", &self.shared.place)
+            .field("server", &self.shared.location)
             .field("prefix", &self.shared.prefix)
             .finish_non_exhaustive()
     }

@@ -19,7 +19,7 @@ use crate::Error;
 /// assert!(AgentId::new("../evil").is_err());
 /// # Ok::<(), agent_snapshot::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentId(String);
 
 /// The encoded form is at most three times as long. With the longest suffix of `FileStorage` it

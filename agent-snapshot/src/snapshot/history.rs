@@ -20,7 +20,7 @@ use crate::conversation::Message;
 ///
 /// Trimming moves `first_seq` forward; it takes nothing out of the stream. A storage writes the
 /// messages that were pushed since the last save, and
-/// [`SnapshotStorage::history`](crate::SnapshotStorage::history) reads the whole stream.
+/// [`SnapshotStorage::stream`](crate::SnapshotStorage::stream) reads the whole stream.
 ///
 /// A clone shares its messages with the original and is cheap.
 ///
@@ -58,8 +58,8 @@ use crate::conversation::Message;
 // A link is computed once, when it is first needed, from the text that is written. It does not
 // depend on how the history came about: pushed one by one, loaded, or made from scratch.
 //
-// Invariants: `start <= first <= next`; the entries of `start..next` are in memory; the link
-// before `start` is known (`base`), so a history that released its hidden messages can go on.
+// Invariants: `in_memory_from <= first <= next`; the entries of `in_memory_from..next` are in memory; the link
+// before `in_memory_from` is known (`base`), so a history that released its hidden messages can go on.
 #[derive(Clone)]
 pub struct History {
     pinned: Arc<[Message]>,
@@ -67,16 +67,16 @@ pub struct History {
     /// Digest of the pinned messages and the summary, computed when it is first needed.
     head: OnceLock<u128>,
     /// Chunk `c` holds the sequence numbers from `c * CHUNK` on; the first chunk may start later
-    /// (at `start`), the last one may be short.
+    /// (at `in_memory_from`), the last one may be short.
     ///
     /// Each tick clones the history. With one shared pointer for each message instead of each
     /// chunk, a tick of an agent with 1,000 messages took 1.5 times as long, and with 10,000
     /// messages 5 times.
     chunks: VecDeque<Arc<Vec<Arc<LinkedMessage>>>>,
-    start: u64,
+    in_memory_from: u64,
     first: u64,
     next: u64,
-    /// The link before `start`.
+    /// The link before `in_memory_from`.
     base: u128,
 }
 
@@ -137,7 +137,7 @@ impl History {
             summary: summary.map(Arc::new),
             head: OnceLock::new(),
             chunks: VecDeque::new(),
-            start: first,
+            in_memory_from: first,
             first,
             next: first,
             base,
@@ -261,14 +261,14 @@ impl History {
     /// message that was never saved would be missing from the stream.
     pub fn release_hidden(&mut self) {
         while let Some(chunk) = self.chunks.front() {
-            let end = self.start + chunk.len() as u64;
+            let end = self.in_memory_from + chunk.len() as u64;
             // A message without a link was never encoded, so it was never saved.
             let link = chunk.last().and_then(|last| last.link.get().copied());
             let Some(link) = link.filter(|_| end <= self.first) else {
                 break;
             };
             self.base = link;
-            self.start = end;
+            self.in_memory_from = end;
             self.chunks.pop_front();
         }
     }
@@ -334,7 +334,7 @@ impl History {
         let continued = stored
             .filter(|(next, link)| self.link_before(*next) == Some(*link))
             .map(|(next, _)| next);
-        let from = continued.unwrap_or(self.start);
+        let from = continued.unwrap_or(self.in_memory_from);
         let mut messages = Vec::with_capacity((self.next - from) as usize);
         for seq in from..self.next {
             let index = seq.checked_sub(known).map(|index| index as usize);
@@ -356,21 +356,21 @@ impl History {
         })
     }
 
-    /// The link before message `seq`, if it is computed. It always is at `start`.
+    /// The link before message `seq`, if it is computed. It always is at `in_memory_from`.
     pub(crate) fn link_before(&self, seq: u64) -> Option<u128> {
-        if seq == self.start {
+        if seq == self.in_memory_from {
             return Some(self.base);
         }
         self.linked(seq.checked_sub(1)?)?.link.get().copied()
     }
 
     fn linked(&self, seq: u64) -> Option<&LinkedMessage> {
-        if seq < self.start || seq >= self.next {
+        if seq < self.in_memory_from || seq >= self.next {
             return None;
         }
-        let chunk = (seq / CHUNK - self.start / CHUNK) as usize;
+        let chunk = (seq / CHUNK - self.in_memory_from / CHUNK) as usize;
         let offset = if chunk == 0 {
-            seq - self.start
+            seq - self.in_memory_from
         } else {
             seq % CHUNK
         };
@@ -506,7 +506,7 @@ mod tests {
         history.drop_front(290);
         history.release_hidden();
         assert!(history.get(0).is_none());
-        assert_eq!(history.start, 256);
+        assert_eq!(history.in_memory_from, 256);
         history.extend(numbered(300..301));
         let encoded = history.encode_since(known).unwrap();
         assert_eq!((encoded.from, encoded.messages.len()), (300, 1));

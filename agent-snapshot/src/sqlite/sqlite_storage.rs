@@ -67,7 +67,7 @@ struct Shared {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct SqliteStorageBuilder {
     path: PathBuf,
     busy_timeout: Duration,
@@ -148,7 +148,7 @@ impl SqliteStorage {
         }
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         self.shared.path.display().to_string()
     }
 
@@ -170,7 +170,7 @@ impl SqliteStorage {
 
     fn closed(&self) -> Error {
         Error::Closed {
-            place: self.place(),
+            location: self.location(),
         }
     }
 
@@ -186,7 +186,7 @@ impl CompareAndSwap for SqliteStorage {
         let Some(rows) = self.read_rows(agent).await? else {
             return Ok(StoredStamp::default());
         };
-        rows.assemble(agent, &self.place())?;
+        rows.assemble(agent, &self.location())?;
         Ok(rows.stored)
     }
 
@@ -213,7 +213,7 @@ impl SnapshotStorage for SqliteStorage {
         let Some(rows) = self.read_rows(agent).await? else {
             return Ok(None);
         };
-        let snapshot = rows.assemble(agent, &self.place())?;
+        let snapshot = rows.assemble(agent, &self.location())?;
         self.shared.stamps.set(agent, rows.stored);
         Ok(snapshot)
     }
@@ -228,7 +228,7 @@ impl SnapshotStorage for SqliteStorage {
         self.read(Database::list).await
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
@@ -240,7 +240,7 @@ impl SnapshotStorage for SqliteStorage {
         };
         match messages {
             Some((first, messages)) => {
-                backend::decode_messages(agent, &self.place(), first, messages)
+                backend::decode_messages(agent, &self.location(), first, messages)
             }
             None => Ok(Vec::new()),
         }

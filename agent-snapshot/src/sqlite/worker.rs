@@ -244,7 +244,7 @@ mod tests {
         let mut failing = pin!(worker.call(|_| {
             Err::<(), _>(Error::Storage {
                 action: "test",
-                place: String::new(),
+                location: String::new(),
                 source: "it fails".into(),
             })
         }));

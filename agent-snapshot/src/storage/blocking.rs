@@ -10,7 +10,7 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     result.unwrap_or_else(|panicked_or_shut_down| {
         Err(Error::Storage {
             action: "finish a job on",
-            place: "a background thread".to_owned(),
+            location: "a background thread".to_owned(),
             source: Box::new(panicked_or_shut_down),
         })
     })

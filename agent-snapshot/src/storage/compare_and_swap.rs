@@ -26,7 +26,7 @@ pub(crate) trait CompareAndSwap {
 }
 
 /// What a storage knows about an agent before it looks at the snapshot.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StoredStamp {
     /// `None` if no snapshot is stored.
     pub(crate) stamp: Option<Stamp>,

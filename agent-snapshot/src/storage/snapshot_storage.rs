@@ -29,7 +29,7 @@ use crate::{AgentId, AgentSnapshot, Error};
 /// 9. `list` returns each agent that has a snapshot once, in ascending order.
 /// 10. A `save` whose history continues the stored stream appends to it: the cost depends on the
 ///     new messages, not on the stored ones. A `save` with another history replaces the stream.
-/// 11. `history` reads the stream, including messages out of view. Numbers that the stream does
+/// 11. `stream` reads the stream, including messages out of view. Numbers that the stream does
 ///     not have are left out. If nothing is stored, the result is empty.
 /// 12. Agents do not affect each other.
 /// 13. After `close` the data is at rest. Every later call is [`Error::Closed`] or works as
@@ -113,7 +113,7 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     /// # Cancel safety
     ///
     /// Cancel safe: reading changes nothing.
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
@@ -152,12 +152,12 @@ impl<S: SnapshotStorage + ?Sized> SnapshotStorage for Arc<S> {
         (**self).list().await
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, Error> {
-        (**self).history(agent, range).await
+        (**self).stream(agent, range).await
     }
 
     async fn close(&self) -> Result<(), Error> {

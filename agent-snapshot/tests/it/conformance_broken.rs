@@ -13,7 +13,7 @@ use async_trait::async_trait;
 /// The defects, and a list of all of them.
 macro_rules! defects {
     ($($name:ident,)*) => {
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Clone, Debug, Copy, PartialEq, Eq)]
         enum Defect {
             $($name,)*
         }
@@ -127,7 +127,7 @@ impl Shared {
             false => Ok(()),
             true => Err(Error::Damaged {
                 agent: agent.clone(),
-                place: "memory".into(),
+                location: "memory".into(),
                 reason: "made up".into(),
             }),
         }
@@ -274,7 +274,7 @@ impl SnapshotStorage for Broken {
             Err(Error::Conflict { .. }) if self.defect == ReportsConflictsAsFailures => {
                 Err(Error::Storage {
                     action: "save to",
-                    place: "memory".into(),
+                    location: "memory".into(),
                     source: "conflict".into(),
                 })
             }
@@ -383,14 +383,14 @@ impl SnapshotStorage for Broken {
         Ok(agents)
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, Error> {
         self.shared.check(agent)?;
         let good = self.good();
-        let mut stream = good.history(&self.folded(agent), range).await?;
+        let mut stream = good.stream(&self.folded(agent), range).await?;
         let kept = self
             .shared
             .streams

@@ -75,7 +75,7 @@ async fn a_server_killed_in_the_middle_loses_no_acknowledged_save() {
     }
     let storage = saving.await.unwrap();
     let stream = storage
-        .history(&AgentId::new("a").unwrap(), 0..u64::MAX)
+        .stream(&AgentId::new("a").unwrap(), 0..u64::MAX)
         .await
         .unwrap();
     assert_eq!(stream.len(), 400);

@@ -267,7 +267,7 @@ impl SnapshotStorage for Flaky {
             3 => std::future::pending().await,
             _ => Err(Error::Storage {
                 action: "save to",
-                place: "nowhere".into(),
+                location: "nowhere".into(),
                 source: "made up".into(),
             }),
         }
@@ -285,12 +285,12 @@ impl SnapshotStorage for Flaky {
         self.inner.list().await
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, Error> {
-        self.inner.history(agent, range).await
+        self.inner.stream(agent, range).await
     }
 }
 
@@ -317,7 +317,7 @@ async fn a_failed_or_cancelled_commit_is_in_doubt_until_it_is_retried() {
         assert!(agent.retry_commit().await.unwrap().is_empty());
         agent.begin_tick().unwrap().commit().await.unwrap();
         assert_eq!((agent.tick_index(), agent.history().len()), (2, 1));
-        let stream = storage.history(&id(), 0..9).await.unwrap();
+        let stream = storage.stream(&id(), 0..9).await.unwrap();
         assert_eq!(stream.len(), 1);
     }
 }
@@ -358,9 +358,6 @@ async fn a_trimmed_history_frees_memory_but_not_the_stream() {
         tick.commit().await.unwrap();
     }
     assert!(agent.history().get(100).is_none());
-    assert_eq!(
-        storage.history(&id(), 0..u64::MAX).await.unwrap().len(),
-        300
-    );
+    assert_eq!(storage.stream(&id(), 0..u64::MAX).await.unwrap().len(), 300);
     assert_eq!(hydrate(&storage).await.0.history(), agent.history());
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::session_record::{PendingOffload, StoredSession};
-use super::session_store::Swap;
+use super::session_store::SaveOutcome;
 use super::{SessionId, SessionManager};
 use crate::History;
 use crate::conversation::{Error, Offload};
@@ -92,7 +92,7 @@ impl SessionManager {
                 }
                 self.acknowledge(id, pending.from).await?;
             } else if stored.record.ended.is_none()
-                || self.store().delete(stored).await? == Swap::Saved
+                || self.store().delete(stored).await? == SaveOutcome::Saved
             {
                 break;
             }
@@ -143,7 +143,7 @@ impl SessionManager {
             }
             // With the time of the last commit: an offload is no activity of the user.
             let timestamp = stored.snapshot.timestamp;
-            if self.store().save_at(&stored, timestamp).await? == Swap::Saved {
+            if self.store().save_at(&stored, timestamp).await? == SaveOutcome::Saved {
                 break;
             }
         }

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 use std::fmt;
 
 use super::session_record::StoredSession;
-use super::session_store::Swap;
+use super::session_store::SaveOutcome;
 use super::{SessionId, SessionManager};
 use crate::History;
 use crate::conversation::{
@@ -203,7 +203,7 @@ impl Session {
     /// Stores the appended messages, and trims the view if it exceeds its budget. With a
     /// summariser, the removed messages are summarised. They stay in the stream in any case.
     ///
-    /// If other processes have committed in the meantime, our messages are appended behind
+    /// If other processes have committed since then, our messages are appended behind
     /// theirs. A summariser is called after our messages are stored.
     ///
     /// # Errors
@@ -279,7 +279,7 @@ impl Session {
             }
             let mut next = self.stored.next()?;
             next.memory.short_term_history = self.conversation.history().clone();
-            if self.manager.store().swap(&next).await? == Swap::Saved {
+            if self.manager.store().swap(&next).await? == SaveOutcome::Saved {
                 self.conversation.release_hidden();
                 next.memory.short_term_history = self.conversation.history().clone();
                 self.stored.snapshot = next;
@@ -306,7 +306,7 @@ impl Session {
             ViewChange::Trim => {}
             ViewChange::Summary(summary) => state.apply_summary(&mut self.conversation, summary)?,
         }
-        // After a summary too: other processes may have added many messages in the meantime.
+        // After a summary too: other processes may have added many messages since then.
         let over_limit = state.trim(&mut self.conversation).err();
         committed.trimmed = Trimmed {
             messages: before - self.conversation.history().tail_len(),

@@ -20,7 +20,7 @@ use crate::conversation::Error;
 /// assert!(SessionId::new("../evil").is_err());
 /// # Ok::<(), agent_snapshot::conversation::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(AgentId);
 
 const PREFIX: &str = "session.";

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::delivery::{Offloaded, timed_out};
 use super::session_record::{PendingOffload, SessionRecord, StoredSession};
-use super::session_store::{SessionStore, Swap};
+use super::session_store::{SaveOutcome, SessionStore};
 use super::{Session, SessionId};
 use crate::conversation::timestamps::{from_millis, to_millis};
 use crate::conversation::{EndReason, Error, MemoryEngine, Message, StateManager, Summarizer};
@@ -67,7 +67,7 @@ pub struct SessionManager {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionInfo {
     /// The id of the session.
@@ -207,7 +207,7 @@ impl SessionManager {
         let (pinned, error) = self.first_prompt(&stored.record).await?;
         stored.snapshot.memory.short_term_history.pin(pinned);
         stored.snapshot = stored.next()?;
-        if self.store.insert(&mut stored.snapshot).await? == Swap::Lost {
+        if self.store.insert(&mut stored.snapshot).await? == SaveOutcome::Lost {
             return Err(exists());
         }
         Ok(Session::new(self.clone(), id.clone(), stored)?.with_memory_error(error))
@@ -297,7 +297,7 @@ impl SessionManager {
             history.drop_front(history.tail_len());
             history.set_summary(None);
             history.pin(pinned.clone());
-            if self.store.save(&stored).await? == Swap::Saved {
+            if self.store.save(&stored).await? == SaveOutcome::Saved {
                 break;
             }
         }
@@ -362,7 +362,7 @@ impl SessionManager {
             match self.end(id, EndReason::Idle, Some(cutoff)).await {
                 Ok(true) => ended.push(id.clone()),
                 Ok(false) => {}
-                // Another process ended it in the meantime, and delivers it.
+                // Another process ended it since then, and delivers it.
                 Err(Error::UnknownSession { .. }) => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -391,7 +391,7 @@ impl SessionManager {
             self.enqueue(&mut stored, reason);
             stored.record.ended = Some(reason);
             stored.snapshot.status = Status::STOPPED;
-            if self.store.save(&stored).await? == Swap::Saved {
+            if self.store.save(&stored).await? == SaveOutcome::Saved {
                 return Ok(true);
             }
         }

@@ -23,7 +23,7 @@ use crate::conversation::{Error, Message, Role};
 /// | tool, result of b | *refused: `AlreadyAnswered`* | |
 /// | tool, result of c | *refused: `UnknownCall`* | |
 /// | tool, result of a | a, b | |
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pairing {
     messages: HashSet<String>,
     calls: HashSet<String>,

@@ -55,7 +55,7 @@ pub struct StateManager {
 /// assert_eq!(trimmed.messages + conversation.iter().count(), 50);
 /// # Ok::<(), agent_snapshot::conversation::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Trimmed {
     /// The number of messages.
@@ -239,7 +239,7 @@ impl StateManager {
     /// conversation is within its budget.
     ///
     /// Run the job, then call [`apply_summary`](Self::apply_summary); if either fails, call
-    /// [`trim`](Self::trim). Messages may be appended to the conversation in the meantime.
+    /// [`trim`](Self::trim). Messages may be appended to the conversation since then.
     ///
     /// # Errors
     ///
@@ -253,7 +253,7 @@ impl StateManager {
     }
 
     /// Replaces the summarised messages, and the previous summary, by the summary. Messages that
-    /// were appended in the meantime stay.
+    /// were appended since then stay.
     ///
     /// # Errors
     ///

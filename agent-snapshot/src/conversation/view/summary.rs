@@ -268,7 +268,7 @@ impl Summary {
         if let Some(present) = conversation.history().summary()
             && present.id != self.target.previous
         {
-            return rejected("another summary was applied in the meantime");
+            return rejected("another summary was applied since then");
         }
         let cut = window::cut_at(conversation, self.target.until);
         let summary = SummaryChange::Replace(self.message.clone());

@@ -52,7 +52,7 @@ use super::{Conversation, StateManager};
 use crate::conversation::{Error, Message, Role};
 
 /// A place where the tail can be cut.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Debug, Copy)]
 pub(super) struct Cut {
     /// The index of the first tail message that stays.
     pub(super) at: usize,
@@ -60,7 +60,7 @@ pub(super) struct Cut {
     size: usize,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Debug, Copy)]
 enum Anchor {
     /// The cut is at a user message, or the conversation has none.
     None,
