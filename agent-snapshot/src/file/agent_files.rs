@@ -14,7 +14,7 @@ use crate::shared::private_file::FileError;
 use crate::{AgentId, AgentSnapshot, Error};
 
 /// When the JSON file is rewritten.
-#[derive(Clone, Debug, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct RewritePolicy {
     /// After this many ticks at the earliest; 0 means at every save.
     pub(super) min_ticks: u64,

@@ -10,7 +10,7 @@ use crate::shared::private_file::FileError;
 
 /// A fault, and the number of the step at which it happens. Only operations that change something
 /// are steps.
-#[derive(Clone, Debug, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The step fails and does nothing. A failed sync forgets the data, as on Linux: the next sync
     /// succeeds without it.
@@ -24,7 +24,7 @@ pub(super) enum Fault {
 }
 
 /// What a crash leaves of data that was not synced.
-#[derive(Clone, Debug, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unsynced {
     Lost,
     Kept,

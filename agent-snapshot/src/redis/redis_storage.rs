@@ -12,7 +12,7 @@ use super::server_warnings::server_warnings;
 use crate::backend::{self, SavePlan, Stamp, StreamChange};
 use crate::conversation::Message;
 use crate::storage::{
-    CompareAndSwap, StampCache, StoredStamp, Swap, save_by_swap, without_password,
+    CompareAndSwap, StampCache, StoredStamp, Swap, save_by_swap, task_result, without_password,
 };
 use crate::{AgentId, AgentSnapshot, Error, SnapshotStorage};
 
@@ -99,7 +99,7 @@ impl RedisStorageBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidUrl`] if the address or the prefix is not valid, [`Error::Storage`] if the
+    /// [`Error::Invalid`] if the address or the prefix is not valid, [`Error::Storage`] if the
     /// server cannot be reached.
     ///
     /// # Cancel safety
@@ -107,14 +107,16 @@ impl RedisStorageBuilder {
     /// Cancel safe: connecting changes nothing.
     pub async fn connect(self) -> Result<RedisStorage, Error> {
         let Self { url, prefix, ttl } = self;
-        let invalid = |reason: String| Error::InvalidUrl {
-            url: without_password(&url),
-            reason,
-        };
         if prefix.contains(['{', '}']) {
-            return Err(invalid(format!("the prefix {prefix:?} contains a brace")));
+            return Err(Error::invalid("key prefix", &prefix, "it contains a brace"));
         }
-        let client = Client::open(url.as_str()).map_err(|error| invalid(error.to_string()))?;
+        let client = Client::open(url.as_str()).map_err(|error| {
+            Error::invalid(
+                "storage address",
+                &without_password(&url),
+                error.to_string(),
+            )
+        })?;
         let location = client.get_connection_info().addr().to_string();
         let failed = |source: RedisError| Error::Storage {
             action: "connect to",
@@ -420,12 +422,7 @@ impl SnapshotStorage for RedisStorage {
                 });
             }
             while let Some(answer) = checks.join_next().await {
-                let answer = answer.map_err(|panic| Error::Storage {
-                    action: "list the agents of",
-                    location: self.shared.location.clone(),
-                    source: Box::new(panic),
-                })?;
-                agents.extend(answer?);
+                agents.extend(task_result(answer)?);
             }
         }
         agents.sort();

@@ -88,7 +88,7 @@ impl SqliteStorageBuilder {
     ///
     /// [`Error::NotPrivate`] if another user could change the database or its folder,
     /// [`Error::Io`] or [`Error::Storage`] if it cannot be opened, [`Error::UnsupportedVersion`] if
-    /// a newer version of this crate made it, [`Error::InvalidUrl`] for `:memory:`.
+    /// a newer version of this crate made it, [`Error::Invalid`] for `:memory:`.
     ///
     /// # Cancel safety
     ///
@@ -97,10 +97,12 @@ impl SqliteStorageBuilder {
         let Self { path, busy_timeout } = self;
         if ["", ":memory:"].map(Path::new).contains(&&*path) {
             // For SQLite these are databases of one connection. The storage has two.
-            return Err(Error::InvalidUrl {
-                url: format!("sqlite:{}", path.display()),
-                reason: "the database needs a file; use MemoryStorage in memory".to_owned(),
-            });
+            let reason = "the database needs a file; use MemoryStorage in memory";
+            return Err(Error::invalid(
+                "database path",
+                &path.display().to_string(),
+                reason,
+            ));
         }
         let opened = path.clone();
         // Opening may wait for another process that has the database locked.

@@ -77,7 +77,7 @@ pub struct SavePlan {
 /// write(&mut stream, StreamChange::Append, vec!["new".to_owned()]);
 /// assert_eq!(stream, ["old", "new"]);
 /// ```
-#[derive(Clone, Debug, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamChange {
     /// The stored messages stay, and the new ones follow.
     Append,

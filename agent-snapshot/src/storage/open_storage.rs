@@ -23,7 +23,7 @@ use crate::Error;
 ///
 /// # Errors
 ///
-/// [`Error::InvalidUrl`] if the address is not valid or its feature is off; otherwise the errors
+/// [`Error::Invalid`] if the address is not valid or its feature is off; otherwise the errors
 /// of the storage's own `open` or `connect`.
 ///
 /// # Cancel safety
@@ -39,10 +39,11 @@ pub async fn open_storage(url: &str) -> Result<Arc<dyn SnapshotStorage>, Error> 
         "file" => open_file(url, path(rest)).await,
         "sqlite" if rest.is_empty() => Err(invalid(url, "the path of the database is missing")),
         "sqlite" => open_sqlite(url, path(rest)).await,
-        "redis" | "rediss" | "redis+unix" => open_redis(url).await,
+        "redis" | "redis+unix" => open_redis(url).await,
+        "rediss" => Err(invalid(url, "TLS is not supported; use a tunnel")),
         _ => Err(invalid(
             url,
-            "the known schemes are memory, file, sqlite, redis, rediss and redis+unix",
+            "the known schemes are memory, file, sqlite, redis and redis+unix",
         )),
     }
 }
@@ -99,10 +100,7 @@ async fn open_redis(url: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
 }
 
 fn invalid(url: &str, reason: &str) -> Error {
-    Error::InvalidUrl {
-        url: without_password(url),
-        reason: reason.to_owned(),
-    }
+    Error::invalid("storage address", &without_password(url), reason)
 }
 
 /// The address without its password, which is before the host or in the query.

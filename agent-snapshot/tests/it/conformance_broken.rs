@@ -13,7 +13,7 @@ use async_trait::async_trait;
 /// The defects, and a list of all of them.
 macro_rules! defects {
     ($($name:ident,)*) => {
-        #[derive(Clone, Debug, Copy, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         enum Defect {
             $($name,)*
         }

@@ -72,7 +72,7 @@ pub trait MemoryEngine: Send + Sync {
 /// assert_eq!(serde_json::to_string(&EndReason::Idle)?, r#""idle""#);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Clone, Debug, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum EndReason {

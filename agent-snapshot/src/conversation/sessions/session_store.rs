@@ -15,7 +15,7 @@ pub(super) struct SessionStore {
 }
 
 /// The outcome of a compare-and-swap.
-#[derive(Clone, Debug, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SaveOutcome {
     Saved,
     /// Another process saved first: load again.

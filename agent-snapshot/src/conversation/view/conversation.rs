@@ -39,7 +39,7 @@ pub struct Conversation {
 }
 
 /// What the window chooser has to know about a message of the tail.
-#[derive(Clone, Debug, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct TailEntry {
     pub(super) tokens: usize,
     pub(super) role: Role,

@@ -55,7 +55,7 @@ pub struct StateManager {
 /// assert_eq!(trimmed.messages + conversation.iter().count(), 50);
 /// # Ok::<(), agent_snapshot::conversation::Error>(())
 /// ```
-#[derive(Clone, Debug, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Trimmed {
     /// The number of messages.

@@ -52,7 +52,7 @@ use super::{Conversation, StateManager};
 use crate::conversation::{Error, Message, Role};
 
 /// A place where the tail can be cut.
-#[derive(Clone, Debug, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     /// The index of the first tail message that stays.
     pub(super) at: usize,
@@ -60,7 +60,7 @@ pub(super) struct Cut {
     size: usize,
 }
 
-#[derive(Clone, Debug, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Anchor {
     /// The cut is at a user message, or the conversation has none.
     None,
