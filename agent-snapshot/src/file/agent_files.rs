@@ -20,11 +20,11 @@ pub(super) struct RewritePolicy {
     pub(super) min_ticks: u64,
 }
 
-/// The log is folded into the JSON file once it is this many times as long. Each byte of history
+/// The log is compacted into the JSON file once it is this many times as long. Each byte of history
 /// is then rewritten at most 1.25 times in all (1 + 1/5 + 1/25 ...).
 const MAX_LOG_BY_DOCUMENT: u64 = 4;
 
-/// The operations on the files of one agent, and what is known about the files between two calls.
+/// The operations on the files of one agent, and the knowledge about the files between two calls.
 ///
 /// The module documentation has the theory: commit points, generations, tombstones.
 pub(super) struct AgentFiles<F: Folder> {
@@ -106,7 +106,7 @@ impl<F: Folder> AgentFiles<F> {
             if let Err(error) = self.note(result) {
                 // The save itself is durable: it is in the log.
                 let agent = &self.files.agent;
-                tracing::warn!(%agent, %error, "cannot fold the log into the JSON file");
+                tracing::warn!(%agent, %error, "cannot compact the log");
             }
         }
         Ok(())

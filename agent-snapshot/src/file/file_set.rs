@@ -225,7 +225,7 @@ impl<F: Folder> FileSet<F> {
             .ok_or_else(|| self.damaged("deleted", "it is not readable".to_owned()))
     }
 
-    /// The agent's files, except those that were kept aside.
+    /// The agent's files, except files that were kept aside.
     pub(super) fn own_files(&self) -> Result<Vec<String>, FileError> {
         let own = format!("{}.", self.stem);
         let aside = format!("{own}damaged.");

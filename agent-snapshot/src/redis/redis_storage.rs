@@ -73,6 +73,7 @@ struct Shared {
 /// assert!(!format!("{builder:?}").contains("secret"));
 /// ```
 #[derive(Clone)]
+#[must_use = "nothing is opened until `connect`"]
 pub struct RedisStorageBuilder {
     url: String,
     prefix: String,
@@ -80,16 +81,14 @@ pub struct RedisStorageBuilder {
 }
 
 impl RedisStorageBuilder {
-    /// Starts every key with `prefix` instead of `agent-snapshot`.
-    #[must_use]
+    /// Sets the first part of every key; the default is `agent-snapshot`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Removes an agent, with its epoch, that was not saved for this long. By default agents do not
-    /// expire.
-    #[must_use]
+    /// Sets the time without a save after which an agent is removed, with its epoch; the default is
+    /// never.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -160,7 +159,6 @@ impl RedisStorage {
     }
 
     /// A storage with options.
-    #[must_use]
     pub fn builder(url: &str) -> RedisStorageBuilder {
         RedisStorageBuilder {
             url: url.to_owned(),

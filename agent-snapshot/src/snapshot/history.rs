@@ -59,7 +59,7 @@ use crate::conversation::Message;
 // depend on how the history came about: pushed one by one, loaded, or made from scratch.
 //
 // Invariants: `in_memory_from <= first <= next`; the entries of `in_memory_from..next` are in memory; the link
-// before `in_memory_from` is known (`base`), so a history that released its hidden messages can go on.
+// before `in_memory_from` is known (`base`), so a history that released its hidden messages can continue.
 #[derive(Clone)]
 pub struct History {
     pinned: Arc<[Message]>,
@@ -218,7 +218,7 @@ impl History {
     pub(crate) fn push_stored(&mut self, message: Message, json: &str) -> u64 {
         let link = self
             .link_before(self.next)
-            .map(|link| OnceLock::from(chain(link, json)));
+            .map(|link| OnceLock::from(next_link(link, json)));
         self.push_linked(LinkedMessage {
             message,
             link: link.unwrap_or_default(),
@@ -316,7 +316,7 @@ impl History {
                 break;
             };
             let json = encode_message(&linked.message)?;
-            link = chain(link, &json);
+            link = next_link(link, &json);
             let _ = linked.link.set(link);
             fresh.push(json);
         }
@@ -395,7 +395,7 @@ fn has_unknown_fields(message: &Message) -> bool {
     all.any(|extra| !extra.is_empty())
 }
 
-fn chain(link: u128, json: &str) -> u128 {
+fn next_link(link: u128, json: &str) -> u128 {
     let mut hash = Xxh3::new();
     hash.update(&link.to_le_bytes());
     hash.update(json.as_bytes());

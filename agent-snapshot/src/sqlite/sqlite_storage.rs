@@ -68,15 +68,15 @@ struct Shared {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "nothing is opened until `open`"]
 pub struct SqliteStorageBuilder {
     path: PathBuf,
     busy_timeout: Duration,
 }
 
 impl SqliteStorageBuilder {
-    /// How long a call waits for another process that has the database locked (30 seconds by
-    /// default).
-    #[must_use]
+    /// Sets how long a call waits for another process that has the database locked; the default is
+    /// 30 seconds.
     pub fn busy_timeout(mut self, timeout: Duration) -> Self {
         self.busy_timeout = timeout;
         self
@@ -142,7 +142,6 @@ impl SqliteStorage {
     }
 
     /// A storage with options.
-    #[must_use]
     pub fn builder(path: impl AsRef<Path>) -> SqliteStorageBuilder {
         SqliteStorageBuilder {
             path: path.as_ref().to_owned(),

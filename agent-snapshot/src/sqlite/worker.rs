@@ -54,7 +54,7 @@ where
 
     fn answer(self: Box<Self>) {
         if let Some(result) = self.result {
-            // The caller may have dropped its future. The call took place all the same.
+            // The caller may have dropped its future. The call was made all the same.
             let _ = self.reply.send(result);
         }
     }

@@ -1,5 +1,5 @@
-//! For authors of a [`SnapshotStorage`](crate::SnapshotStorage): how to judge a save, what to
-//! write, and how to put a snapshot together again.
+//! For authors of a [`SnapshotStorage`](crate::SnapshotStorage): how to judge a save, which parts
+//! to write, and how to put a snapshot together again.
 //!
 //! A storage keeps four parts for each agent: the *body* (the snapshot without its messages), the
 //! *head* (pinned messages and summary), the *stream* of messages by sequence number, and a small
@@ -54,7 +54,7 @@ pub struct SavePlan {
     pub body: String,
     /// Replaces the stored head, a JSON array. `None`: the stored head stays.
     pub head: Option<String>,
-    /// What happens to the stored stream before `messages` are appended.
+    /// Whether the stored stream is kept or removed before `messages` are appended.
     pub stream: StreamChange,
     /// The messages from number `from` on, each as JSON.
     pub messages: Vec<String>,
@@ -62,7 +62,7 @@ pub struct SavePlan {
     pub from: u64,
 }
 
-/// What a save does to the stored stream.
+/// The change that a save makes to the stored stream.
 ///
 /// ```
 /// use agent_snapshot::backend::StreamChange;
@@ -110,13 +110,14 @@ impl fmt::Debug for SavePlan {
 //
 // | question | answer |
 // |---|---|
-// | Is it a repeat? | equal `digest`, which covers body, head and links |
+// | Is it a repeat? | equal `digest`, which covers body, head and links; stored `epoch` not below the floor |
 // | Is it newer? | (`tick`, `revision`) and `epoch`, rules 5 and 7 |
 // | Does it continue the stream? | the history has `link` before number `next` (see `History`) |
 // | Did the head change? | another `head` digest |
 //
 // The repeat is looked for first: the answer to the first attempt may have been lost, and the
-// repeat of it is not "newer" than itself.
+// repeat of it is not "newer" than itself. A stamp below the epoch floor is older than a delete: a
+// holder from before the delete must get a conflict (rule 7), also for a repeat.
 //
 // Example: stored is tick 7 with next 12. The agent saves tick 8, and the connection breaks before
 // the answer. It saves tick 8 again. If the first attempt was stored, the stored digest equals the
@@ -218,7 +219,8 @@ fn check_newer(
     })
 }
 
-/// Puts a snapshot together. `messages` are those in view, numbers `stamp.first` to `stamp.next`.
+/// Puts a snapshot together. `messages` is the tail in view: `stamp.first` up to, not including,
+/// `stamp.next`.
 ///
 /// # Errors
 ///

@@ -67,7 +67,7 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// The save takes effect as a whole or not at all; the same save may be repeated.
+    /// Cancel safe: the save takes effect as a whole or not at all. The same save may be repeated.
     async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error>;
 
     /// Reads the last snapshot.
@@ -90,7 +90,7 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// The delete takes effect as a whole or not at all; it may be repeated.
+    /// Cancel safe: the delete takes effect as a whole or not at all. It may be repeated.
     async fn delete(&self, agent: &AgentId) -> Result<(), Error>;
 
     /// The agents that have a snapshot, in ascending order.
@@ -119,7 +119,7 @@ pub trait SnapshotStorage: Debug + Send + Sync {
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, Error>;
 
-    /// Brings the data to rest: `FileStorage` folds its logs into the JSON files,
+    /// Brings the data to rest: `FileStorage` compacts its logs into the JSON files,
     /// `SqliteStorage` closes the database. The default does nothing.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost; call it again until it returns.
+    /// Cancel safe: nothing is lost. Call it again until it returns.
     async fn close(&self) -> Result<(), Error> {
         Ok(())
     }

@@ -75,7 +75,7 @@ fn view(conversation: &Conversation) -> Vec<Message> {
 }
 
 #[tokio::test]
-async fn a_new_summary_folds_in_the_previous_one() {
+async fn a_new_summary_merges_the_previous_one() {
     let storage = MemoryStorage::new();
     let summarizer = Counting::default();
     let sessions = sessions(&storage, &summarizer);

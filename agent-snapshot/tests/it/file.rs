@@ -78,7 +78,7 @@ async fn with_the_option_the_json_is_always_up_to_date() {
 }
 
 #[tokio::test]
-async fn the_log_is_folded_when_it_is_long() {
+async fn the_log_is_compacted_when_it_is_long() {
     let folder = tempfile::tempdir().unwrap();
     let builder = FileStorage::builder(folder.path())
         .rewrite_every(10)

@@ -323,6 +323,26 @@ async fn a_failed_or_cancelled_commit_is_in_doubt_until_it_is_retried() {
 }
 
 #[tokio::test]
+async fn a_tick_may_be_stored_although_its_retry_is_a_conflict() {
+    let storage = Arc::new(Flaky::default());
+    let (mut agent, _) = AgentState::hydrate(storage.clone(), id()).await.unwrap();
+    storage.mode.store(2, Ordering::SeqCst);
+    let mut tick = agent.begin_tick().unwrap();
+    tick.reply("once");
+    tick.commit().await.unwrap_err();
+    storage.mode.store(0, Ordering::SeqCst);
+
+    let (other, recovery) = AgentState::hydrate(storage, id()).await.unwrap();
+    assert_eq!((other.tick_index(), recovery.unsent.len()), (1, 1));
+    let error = agent.retry_commit().await.unwrap_err();
+    assert!(error.is_fenced(), "{error}");
+    assert_eq!(agent.tick_index(), 0);
+    // The doubt is over, but every further commit is refused.
+    let tick = agent.begin_tick().unwrap();
+    assert!(tick.commit().await.unwrap_err().is_fenced());
+}
+
+#[tokio::test]
 async fn a_save_between_ticks_whose_answer_was_lost_does_not_block_the_next() {
     for mode in [1, 2] {
         let storage = Arc::new(Flaky::default());
