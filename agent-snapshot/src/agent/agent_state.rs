@@ -1,3 +1,51 @@
+//! # Theory: hydration
+//!
+//! The epoch is a fencing token.
+//!
+//! **Invariant.** Of all holders of an agent, only the one with the highest stored epoch can save
+//! (rule 7). Hydration saves the loaded state with an epoch one higher, so the save itself is
+//! the moment at which the earlier holder loses the agent.
+//!
+//! **Races.**
+//! - Two hydrations load epoch 4, and both save epoch 5 with the same contents. The `holder`,
+//!   a random id, makes the saves different: the second is a conflict instead of a repeat. It
+//!   loads again and saves epoch 6, so the first one is fenced off. Last hydration wins.
+//! - The earlier holder commits between our load and our save: our tick is then lower than the
+//!   stored one, a conflict. We load again and get the new tick.
+//! - The agent was deleted. The storage still knows its epoch (rule 7), but `load` returns
+//!   `None`. Hydration therefore saves a blank state with epoch 0: if an epoch is stored, the
+//!   save is a conflict that names it; if not, the blank state is the correct first state.
+//!
+//! **Example.** Worker A holds epoch 1 at tick 10 and hangs. Worker B hydrates: loads tick 10, saves
+//! tick 10 with epoch 2. A wakes up and commits tick 11 with epoch 1: `Conflict` with
+//! `is_fenced()`, so A must stop.
+//!
+//! # Theory: a commit in doubt
+//!
+//! A save can be stored although its answer is lost, so a commit is in doubt from the
+//! moment before its save until the storage has answered.
+//!
+//! | event | `in_doubt` | `committed` |
+//! |---|---|---|
+//! | `Tick::commit` begins | the new snapshot | unchanged |
+//! | the save succeeds | none | the new snapshot |
+//! | the save is a conflict | none | unchanged |
+//! | another error, or the future is dropped | kept | unchanged |
+//!
+//! **Invariants.** Replies are handed out only after a successful save. While `in_doubt` is set, no
+//! other save starts: it could be built on a state that the storage does not have. A retry saves
+//! the same snapshot, so the storage recognises it as a repeat (rule 6) if it is already stored.
+//!
+//! **Race.** A commits tick 8, and the answer is lost. B hydrates: it loads tick 8 and saves it with
+//! epoch 2. A retries: another digest and a lower epoch, `Conflict`. A's tick 8 *is* stored. So a
+//! conflict ends the doubt only for this holder: it can never store the commit now. Whether an
+//! earlier attempt was stored is not known. If it was, the other holder has the replies in its
+//! outbox, and the events are handled.
+//!
+//! **Example.** Tick 8 has one reply. The save fails after it was stored; `begin_tick` is `InDoubt`.
+//! `retry_commit` saves tick 8 again, the storage finds the same digest and answers `Ok`, and the
+//! reply is handed out, once.
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -100,30 +148,11 @@ impl AgentState {
     /// # Cancel safety
     ///
     /// Cancel safe: nothing is lost. The earlier holder may already be fenced off.
-    //
-    // Theory: the epoch is a fencing token.
-    //
-    // Invariant: of all holders of an agent, only the one with the highest stored epoch can save
-    // (rule 7). Hydration saves the loaded state with an epoch one higher, so the save itself is
-    // the moment at which the earlier holder loses the agent.
-    //
-    // Races:
-    // - Two hydrations load epoch 4, and both save epoch 5 with the same contents. The `holder`,
-    //   a random id, makes the saves different: the second is a conflict instead of a repeat. It
-    //   loads again and saves epoch 6, so the first one is fenced off. Last hydration wins.
-    // - The earlier holder commits between our load and our save: our tick is then lower than the
-    //   stored one, a conflict. We load again and get the new tick.
-    // - The agent was deleted. The storage still knows its epoch (rule 7), but `load` returns
-    //   `None`. Hydration therefore saves a blank state with epoch 0: if an epoch is stored, the
-    //   save is a conflict that names it; if not, the blank state is the correct first state.
-    //
-    // Example: worker A holds epoch 1 at tick 10 and hangs. Worker B hydrates: loads tick 10, saves
-    // tick 10 with epoch 2. A wakes up and commits tick 11 with epoch 1: `Conflict` with
-    // `is_fenced()`, so A must stop.
     pub async fn hydrate(
         storage: Arc<dyn SnapshotStorage>,
         agent: AgentId,
     ) -> Result<(Self, Recovery), Error> {
+        // See the theory above.
         let mut known_epoch = None;
         let mut attempt = 0;
         loop {
@@ -192,31 +221,7 @@ impl AgentState {
         self.save_pending().await
     }
 
-    /// Saves the commit in doubt, if there is one, and hands out its replies.
-    //
-    // Theory: a save can be stored although its answer is lost, so a commit is in doubt from the
-    // moment before its save until the storage has answered.
-    //
-    // | event | `in_doubt` | `committed` |
-    // |---|---|---|
-    // | `Tick::commit` begins | the new snapshot | unchanged |
-    // | the save succeeds | none | the new snapshot |
-    // | the save is a conflict | none | unchanged |
-    // | another error, or the future is dropped | kept | unchanged |
-    //
-    // Invariants: replies are handed out only after a successful save. While `in_doubt` is set, no
-    // other save starts: it could be built on a state that the storage does not have. A retry saves
-    // the same snapshot, so the storage recognises it as a repeat (rule 6) if it is already stored.
-    //
-    // Race: A commits tick 8, and the answer is lost. B hydrates: it loads tick 8 and saves it with
-    // epoch 2. A retries: another digest and a lower epoch, `Conflict`. A's tick 8 *is* stored. So a
-    // conflict ends the doubt only for this holder: it can never store the commit now. Whether an
-    // earlier attempt was stored is not known. If it was, the other holder has the replies in its
-    // outbox, and the events are handled.
-    //
-    // Example: tick 8 has one reply. The save fails after it was stored; `begin_tick` is `InDoubt`.
-    // `retry_commit` saves tick 8 again, the storage finds the same digest and answers `Ok`, and the
-    // reply is handed out, once.
+    /// Saves the commit in doubt, if there is one, and hands out its replies. See the theory above.
     pub(super) async fn save_pending(&mut self) -> Result<Vec<Reply>, Error> {
         let Some(pending) = &self.in_doubt else {
             return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! What a clause is made of: its outcome, its fixture, and steps that many clauses share.
+//! The parts of a clause: its outcome, its fixture, and steps that many clauses share.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -23,7 +23,7 @@ pub(super) enum Fault {
     Crash(u64),
 }
 
-/// What a crash leaves of data that was not synced.
+/// The part of unsynced data that a crash leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unsynced {
     Lost,

@@ -168,7 +168,7 @@ pub(super) fn read(text: &str) -> Result<SnapshotDocument, Unreadable> {
     })
 }
 
-/// Reads a file of another program: its parts are those that a first save would write.
+/// Reads a file of another program: its parts are the parts that a first save would write.
 fn read_foreign(text: &str) -> Result<SnapshotDocument, Unreadable> {
     let mut snapshot = AgentSnapshot::from_json(text)?;
     snapshot.extra.remove(KEY);

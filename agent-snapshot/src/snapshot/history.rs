@@ -1,3 +1,29 @@
+//! # Theory: links
+//!
+//! A storage must find the new messages of a history without reading the stored ones. For that,
+//! each message has a *link*, a digest of the stream up to and including it:
+//!
+//! ```text
+//! link before message 0 = 0
+//! link after message n  = xxh3(link before n, JSON of message n)
+//! ```
+//!
+//! Equal links at the same number mean equal streams up to that number. A storage keeps one pair,
+//! `next` and the link before `next`. The next save continues the stored stream if the history has
+//! the same link there; then only the messages from `next` on are written. Otherwise the histories
+//! differ, and the save replaces the stream.
+//!
+//! **Example.** The storage has messages 0..3, so it keeps (3, L3). The history now has 0..5. Its link
+//! before 3 is L3: the save appends messages 3 and 4 and keeps (5, L5). A history with another
+//! message 1 has another link before 3, although its messages 0 and 2 are the same.
+//!
+//! A link is computed once, when it is first needed, from the text that is written. It does not
+//! depend on how the history came about: pushed one by one, loaded, or made from scratch.
+//!
+//! **Invariants.** `in_memory_from <= first <= next`; the entries of `in_memory_from..next` are in
+//! memory; the link before `in_memory_from` is known (`base`), so a history that released its hidden
+//! messages can continue.
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -37,29 +63,6 @@ use crate::conversation::Message;
 /// assert_eq!((history.first_seq(), history.next_seq()), (8, 10));
 /// assert_eq!(history.len(), 4);
 /// ```
-//
-// Theory: links.
-//
-// A storage must find out what is new in a history without reading what it has stored. For that,
-// each message has a *link*, a digest of the stream up to and including it:
-//
-//     link before message 0 = 0
-//     link after message n  = xxh3(link before n, JSON of message n)
-//
-// Equal links at the same number mean equal streams up to that number. A storage keeps one pair,
-// `next` and the link before `next`. The next save continues the stored stream if the history has
-// the same link there; then only the messages from `next` on are written. Otherwise the histories
-// differ, and the save replaces the stream.
-//
-// Example: the storage has messages 0..3, so it keeps (3, L3). The history now has 0..5. Its link
-// before 3 is L3: the save appends messages 3 and 4 and keeps (5, L5). A history with another
-// message 1 has another link before 3, although its messages 0 and 2 are the same.
-//
-// A link is computed once, when it is first needed, from the text that is written. It does not
-// depend on how the history came about: pushed one by one, loaded, or made from scratch.
-//
-// Invariants: `in_memory_from <= first <= next`; the entries of `in_memory_from..next` are in memory; the link
-// before `in_memory_from` is known (`base`), so a history that released its hidden messages can continue.
 #[derive(Clone)]
 pub struct History {
     pinned: Arc<[Message]>,

@@ -16,6 +16,30 @@
 //! The example
 //! [`own_backend`](https://docs.rs/crate/agent-snapshot/latest/source/examples/own_backend.rs) is a
 //! complete storage.
+//!
+//! # Theory
+//!
+//! The stamp is all that a save needs to know about the stored data.
+//!
+//! | question | answer |
+//! |---|---|
+//! | Is it a repeat? | equal `digest`, which covers body, head and links; stored `epoch` not below the floor |
+//! | Is it newer? | (`tick`, `revision`) and `epoch`, rules 5 and 7 |
+//! | Does it continue the stream? | the history has `link` before number `next` (see `History`) |
+//! | Did the head change? | another `head` digest |
+//!
+//! The repeat is looked for first: the answer to the first attempt may have been lost, and the
+//! repeat of it is not "newer" than itself. A stamp below the epoch floor is older than a delete: a
+//! holder from before the delete must get a conflict (rule 7), also for a repeat.
+//!
+//! **Example.** Stored is tick 7 with next 12. The agent saves tick 8, and the connection breaks before
+//! the answer. It saves tick 8 again. If the first attempt was stored, the stored digest equals the
+//! new one: `None`, success. If it was not, stored is still tick 7: 8 > 7, and the plan appends from
+//! number 12. Another writer's tick 8 has another digest and is not newer than 8: `Conflict`.
+//!
+//! **Race.** The stamp may be outdated when the plan is executed. So each backend executes the plan only
+//! if the stored stamp is still the one that was judged: under a lock (file), in the same
+//! transaction (SQLite), in the same script (Redis).
 
 use std::fmt;
 
@@ -105,28 +129,6 @@ impl fmt::Debug for SavePlan {
 ///
 /// [`Error::Conflict`] if the snapshot is not newer, [`Error::Encode`] if it cannot be written as
 /// JSON that can be read again.
-//
-// Theory: the stamp is all that a save needs to know about the stored data.
-//
-// | question | answer |
-// |---|---|
-// | Is it a repeat? | equal `digest`, which covers body, head and links; stored `epoch` not below the floor |
-// | Is it newer? | (`tick`, `revision`) and `epoch`, rules 5 and 7 |
-// | Does it continue the stream? | the history has `link` before number `next` (see `History`) |
-// | Did the head change? | another `head` digest |
-//
-// The repeat is looked for first: the answer to the first attempt may have been lost, and the
-// repeat of it is not "newer" than itself. A stamp below the epoch floor is older than a delete: a
-// holder from before the delete must get a conflict (rule 7), also for a repeat.
-//
-// Example: stored is tick 7 with next 12. The agent saves tick 8, and the connection breaks before
-// the answer. It saves tick 8 again. If the first attempt was stored, the stored digest equals the
-// new one: `None`, success. If it was not, stored is still tick 7: 8 > 7, and the plan appends from
-// number 12. Another writer's tick 8 has another digest and is not newer than 8: `Conflict`.
-//
-// Race: the stamp may be outdated when the plan is executed. So each backend executes the plan only
-// if the stored stamp is still the one that was judged: under a lock (file), in the same
-// transaction (SQLite), in the same script (Redis).
 pub fn plan(
     snapshot: &AgentSnapshot,
     stored: Option<&Stamp>,

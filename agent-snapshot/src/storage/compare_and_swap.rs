@@ -1,3 +1,25 @@
+//! Saves for backends that compare and swap a stamp.
+//!
+//! # Theory
+//!
+//! **Invariant.** A refusal or a repeat is reported only for a stamp that was read from the backend
+//! during this call (`is_current`). A cached stamp may be outdated, so a refusal based on it proves
+//! nothing. A successful swap proves that the cached stamp was current.
+//!
+//! **Races and how they end.**
+//!
+//! - Another process saves between our guess and our swap: the swap returns `Changed` with the
+//!   current stamp, and the save is judged again. It ends as a conflict, or continues the stream of
+//!   the other writer.
+//! - Another process deletes the agent: the same, with no stamp and a higher epoch floor.
+//! - The future is dropped, or the answer is lost, while the swap is under way: the outcome is
+//!   unknown. The entry was removed before the swap, so the next save reads the stamp and, if the
+//!   swap was done, recognises its repeat by the digest.
+//!
+//! **Example.** Processes A and B have cached tick 7. A saves tick 8. B saves its own tick 8: judged by
+//! the cached tick 7 it is newer, the swap finds tick 8 and returns `Changed`; judged by that it is
+//! a conflict, which B gets.
+
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -68,25 +90,7 @@ impl StampCache {
     }
 }
 
-/// Saves by compare-and-swap, starting from the cached stamp.
-///
-/// Invariant: a refusal or a repeat is reported only for a stamp that was read from the backend
-/// during this call (`is_current`). A cached stamp may be outdated, so a refusal based on it proves
-/// nothing. A successful swap proves that the cached stamp was current.
-///
-/// Races and how they end:
-///
-/// - Another process saves between our guess and our swap: the swap returns `Changed` with the
-///   current stamp, and the save is judged again. It ends as a conflict, or continues the stream of
-///   the other writer.
-/// - Another process deletes the agent: the same, with no stamp and a higher epoch floor.
-/// - The future is dropped, or the answer is lost, while the swap is under way: the outcome is
-///   unknown. The entry was removed before the swap, so the next save reads the stamp and, if the
-///   swap was done, recognises its repeat by the digest.
-///
-/// Example: processes A and B have cached tick 7. A saves tick 8. B saves its own tick 8: judged by
-/// the cached tick 7 it is newer, the swap finds tick 8 and returns `Changed`; judged by that it is
-/// a conflict, which B gets.
+/// Saves by compare-and-swap, starting from the cached stamp. See the theory above.
 pub(crate) async fn save_by_swap(
     backend: &impl CompareAndSwap,
     cache: &StampCache,

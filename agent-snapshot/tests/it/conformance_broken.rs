@@ -64,7 +64,7 @@ defects! {
 
 use Defect::*;
 
-/// The data of one fixture, outside of the correct storage.
+/// The data of one fixture, outside the correct storage.
 #[derive(Debug, Default)]
 struct Shared {
     good: Mutex<MemoryStorage>,
@@ -84,13 +84,13 @@ struct BrokenFixture {
     defect: Defect,
     shared: Arc<Shared>,
     /// Whether to open the storage without its defect.
-    sound: bool,
+    is_correct: bool,
 }
 
 #[async_trait]
 impl Fixture for BrokenFixture {
     async fn open(&self) -> Result<Arc<dyn SnapshotStorage>, Error> {
-        if self.sound {
+        if self.is_correct {
             return Ok(Arc::new(self.shared.good()));
         }
         let shared = match self.defect {
@@ -113,7 +113,7 @@ impl Fixture for BrokenFixture {
 
     async fn damage(&self, agent: &AgentId) -> bool {
         self.shared.damaged.lock().unwrap().insert(agent.clone());
-        !self.sound
+        !self.is_correct
     }
 }
 
@@ -439,7 +439,7 @@ async fn every_defect_is_caught() {
             let fixture = async || BrokenFixture {
                 defect,
                 shared: Arc::default(),
-                sound: false,
+                is_correct: false,
             };
             runtime.block_on(conformance::run(fixture))
         };
@@ -461,11 +461,11 @@ async fn every_defect_is_caught() {
 
 /// The wrapper alone has no defect, so the suite finds the defects and not the wrapper.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_storage_under_the_defects_is_sound() {
+async fn the_storage_under_the_defects_is_correct() {
     let fixture = async || BrokenFixture {
         defect: ForgetsDelete,
         shared: Arc::default(),
-        sound: true,
+        is_correct: true,
     };
     let report = conformance::run(fixture).await;
     assert!(report.passed(), "{report}");

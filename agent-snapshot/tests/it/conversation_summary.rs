@@ -130,7 +130,7 @@ async fn messages_that_are_added_while_a_summary_is_made_stay() {
     let asked = summarizer.asked.clone();
     until(|| asked.load(Ordering::SeqCst) == 1).await;
 
-    // The session goes on, in this process and in another one.
+    // The session continues, in this process and in another one.
     let mut here = slow.get(&id).await.unwrap();
     turn(&mut here, 1000);
     let committed = here.commit().await.unwrap();

@@ -35,7 +35,7 @@ async fn nothing_saved_is_a_blank_state_at_tick_0() {
 }
 
 #[tokio::test]
-async fn an_agent_comes_back_with_everything_it_knew() {
+async fn hydration_restores_the_committed_state() {
     let storage = MemoryStorage::new();
     let (mut agent, _) = hydrate(&storage).await;
     agent

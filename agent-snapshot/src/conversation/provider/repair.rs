@@ -162,7 +162,7 @@ impl Exchange {
     }
 }
 
-/// A message with error results for those calls of `asked` that are in `open`.
+/// A message with error results for the calls of `asked` that are in `open`.
 pub(crate) fn abort(asked: &Message, open: &[String]) -> (Message, Vec<AbortedCall>) {
     let calls = asked.tool_calls.iter().filter(|c| open.contains(&c.id));
     let result = |call: &ToolCallRequest| {

@@ -1,4 +1,4 @@
-//! The way of an ended conversation to long-term memory.
+//! Delivers ended conversations to long-term memory.
 //!
 //! Every step is one save or one idempotent call, and every step is derived from what the storage
 //! has. So any process can continue after a crash:
@@ -23,7 +23,7 @@ use super::{SessionId, SessionManager};
 use crate::History;
 use crate::conversation::{Error, Offload};
 
-/// What became of an ended conversation.
+/// Whether long-term memory has an ended conversation.
 ///
 /// ```
 /// use std::sync::Arc;

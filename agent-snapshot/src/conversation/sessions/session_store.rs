@@ -14,7 +14,7 @@ pub(super) struct SessionStore {
     storage: Arc<dyn SnapshotStorage>,
 }
 
-/// The outcome of a compare-and-swap.
+/// The outcome of a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SaveOutcome {
     Saved,
@@ -81,7 +81,7 @@ impl SessionStore {
     pub(super) async fn insert(&self, first: &mut AgentSnapshot) -> Result<SaveOutcome, Error> {
         let saved = self.storage.save(first).await;
         // An ended session of this id leaves its epoch in the storage. The new session takes the
-        // epoch over, so that its own saves pass and those of the old session do not.
+        // epoch over, so that its saves pass and the saves of the old session do not.
         if let Err(crate::Error::Conflict { stored_epoch, .. }) = saved
             && stored_epoch > first.epoch
         {
@@ -93,9 +93,9 @@ impl SessionStore {
 
     /// Deletes an ended session; `Lost` if it was changed since it was loaded.
     ///
-    /// A commit that is under way must not bring the session back, so the epoch is raised first:
+    /// A commit that is under way must not create the session again, so the epoch is raised first:
     /// the storage remembers it and refuses the commit. Not earlier than here, because a higher
-    /// epoch wins over an equal tick, and so over messages that were stored since then.
+    /// epoch wins over an equal tick, and so over messages that another process has stored.
     pub(super) async fn delete(&self, mut stored: StoredSession) -> Result<SaveOutcome, Error> {
         stored.snapshot.epoch += 1;
         let swap = self.save(&stored).await?;

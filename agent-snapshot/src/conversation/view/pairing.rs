@@ -122,12 +122,12 @@ fn check_shape(message: &Message) -> Result<(), Error> {
             "a tool message with text: providers accept only results"
         }
         Role::Tool => return Ok(()),
-        _ if !message.tool_results.is_empty() => "tool results outside of a tool message",
+        _ if !message.tool_results.is_empty() => "tool results outside a tool message",
         Role::Assistant if !message.tool_calls.iter().all(|c| is_object(&c.args)) => {
             "tool arguments that are not an object"
         }
         Role::Assistant => return Ok(()),
-        _ if !message.tool_calls.is_empty() => "tool calls outside of an assistant message",
+        _ if !message.tool_calls.is_empty() => "tool calls outside an assistant message",
         _ => return Ok(()),
     };
     Err(Error::InvalidMessage { reason })
