@@ -296,7 +296,7 @@ async fn clean_up(crew: &Crew, config: &ClusterConfig) -> Result<()> {
 /// Refuses a storage in memory: members are separate processes.
 fn storage(kind: &str) -> std::result::Result<String, String> {
     match kind.split_once(':').map_or(kind, |(scheme, _)| scheme) {
-        "file" | "sqlite" | "redis" | "rediss" | "redis+unix" => Ok(kind.to_owned()),
+        "file" | "sqlite" | "redis" | "redis+unix" => Ok(kind.to_owned()),
         _ => Err("expected `file`, `sqlite` or the address of a Redis server".to_owned()),
     }
 }
