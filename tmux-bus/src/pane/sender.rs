@@ -17,12 +17,15 @@
 //! If the terminal is in canonical mode and the program did not enable bracketed paste, steps 2 to
 //! 4 are one paste of text and return: the terminal driver itself separates the line.
 //!
-//! - Invariant: no message is submitted twice. Only a paste that tmux refused is repeated, and tmux
-//!   refuses by the process id: a program that was restarted has another one. Its terminal may have
-//!   the same name again and cannot tell.
-//! - Races: the program ends or is restarted at any moment. Before step 2: refused, or sent to the
-//!   new program. Between 2 and 4: [`Refusal::Dead`], the text is gone with the old program. During
-//!   the last paste the connection can be lost: then the outcome is unknown, and the error says so.
+//! - Invariant: no message is submitted twice. Only a paste that tmux refused is repeated. tmux
+//!   compares the process id of the pane, because a restarted program has a new process id but can
+//!   get the same terminal name.
+//! - Race: the program ends or is restarted. Before step 2: refused, or sent to the new program.
+//!   Between 2 and 4: [`Refusal::Dead`], because the text has ended with the old program.
+//! - Race: a person switches the input of the pane off. Before step 2: refused. Between 2 and 4:
+//!   [`Error::NotSubmitted`], because the text is in the input line of a live program.
+//! - Race: the connection is lost during the last paste. The outcome is then unknown:
+//!   [`Error::SubmitUnknown`].
 //! - tmux 3.3 crashes on a paste into a dead pane: the reason for the test inside tmux.
 //! - Cancellation: the caller runs [`Sender::send`] in a task of its own. Half a message in an
 //!   input line would become the beginning of the next one.
@@ -204,10 +207,19 @@ impl Sender {
         match self.paste(pid, &text, Bracket::Never, tap).await {
             Ok(Some(report)) => Ok(report),
             Ok(None) => Err(self.refused(Refusal::Dead)),
-            Err(error) => match self.submit_unknown(error) {
-                unknown @ Error::SubmitUnknown { .. } => Err(unknown),
-                error => Err(self.not_submitted(error)),
-            },
+            Err(error) => Err(match self.submit_unknown(error) {
+                // The text has ended with the program that had it.
+                error @ (Error::SubmitUnknown { .. }
+                | Error::Refused {
+                    reason: Refusal::Dead | Refusal::NoSuchPane,
+                    ..
+                }) => error,
+                // The text is in the input line of a live program: another send would add to it.
+                error => Error::NotSubmitted {
+                    pane: self.pane,
+                    source: Box::new(error),
+                },
+            }),
         }
     }
 
@@ -334,7 +346,8 @@ impl Sender {
         }
     }
 
-    /// For an error after which the message is certainly not submitted.
+    /// For an error of the paste before the submit. If the paste was refused or never asked for, no
+    /// text is in the pane.
     fn not_submitted(&self, error: Error) -> Error {
         match error {
             error @ (Error::Refused { .. } | Error::Io { .. } | Error::NotPrivate { .. }) => error,
@@ -447,6 +460,41 @@ mod tests {
         let submitted = sender.submit(before.pid, modes, &tap).await;
         assert!(submitted.is_err_and(|error| error.is_not_sent()));
         assert!(sender.submit(after.pid, modes, &tap).await.is_ok());
+    }
+
+    /// The text stays in the input line of a live program: a second send would add to it.
+    #[tokio::test]
+    async fn input_switched_off_between_paste_and_submit_is_not_submitted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, _kill) = start(dir.path()).await;
+        let pane = server.open_pane(&Launch::new("exec cat")).await.unwrap();
+        let sender = sender(&server, dir.path(), pane);
+        let (target, modes) = sender.target().await.unwrap();
+        let tap = || Arc::new(Tap::new(1024));
+        let paste = || async {
+            let (text, tap) = (b"text", tap());
+            sender
+                .paste(target.pid, text, Bracket::IfEnabled, &tap)
+                .await
+        };
+        let input_off = |error: &Error| {
+            let reason = Refusal::InputOff;
+            matches!(error, Error::Refused { reason: found, .. } if *found == reason)
+        };
+
+        assert!(paste().await.unwrap().is_some());
+        let switch_off = format!("select-pane -d -t {pane}");
+        let control = server.control();
+        control.run_one("select-pane", switch_off).await.unwrap();
+        let error = sender.submit(target.pid, modes, &tap()).await.err();
+        match error {
+            Some(Error::NotSubmitted { source, .. }) => assert!(input_off(&source), "{source:?}"),
+            other => panic!("{other:?}"),
+        }
+
+        // Before the paste nothing is in the pane: the message may be sent again.
+        let error = paste().await.err().unwrap();
+        assert!(input_off(&error) && error.is_not_sent(), "{error:?}");
     }
 
     /// The public path refuses a pane that is known to be dead before it asks tmux. A pane that dies
