@@ -10,48 +10,48 @@
 //! 2. Paste the text. One line of tmux commands loads the buffer, reads the state, captures the
 //!    screen and pastes, if the pane is alive, accepts input and runs the expected process. tmux
 //!    runs nothing between the commands of one line, so no state can change between test and paste.
-//! 3. Wait until the program has taken the paste in, see [`settle`].
+//! 3. Wait until the program has taken the paste in, see [`wait_for_echo`].
 //! 4. Paste a return by the same guarded line. Its `%begin` is the submit offset of the tap, its
 //!    capture the screen before the answer.
 //!
 //! If the terminal is in canonical mode and the program did not enable bracketed paste, steps 2 to
 //! 4 are one paste of text and return: the terminal driver itself separates the line.
 //!
-//! - Invariant: no message is submitted twice. Only a paste that tmux refused is repeated. tmux
+//! - **Invariant.** No message is submitted twice. Only a paste that tmux refused is repeated. tmux
 //!   compares the process id of the pane, because a restarted program has a new process id but can
 //!   get the same terminal name.
-//! - Race: the program ends or is restarted. Before step 2: refused, or sent to the new program.
-//!   Between 2 and 4: [`Refusal::Dead`], because the text has ended with the old program.
-//! - Race: a person switches the input of the pane off. Before step 2: refused. Between 2 and 4:
-//!   [`Error::NotSubmitted`], because the text is in the input line of a live program.
-//! - Race: the connection is lost during the last paste. The outcome is then unknown:
+//! - **Race.** The program ends or is restarted. Before step 2: refused, or sent to the new
+//!   program. Between 2 and 4: [`Refusal::Dead`], because the text has ended with the old program.
+//! - **Race.** A person switches the input of the pane off. Before step 2: refused. Between 2 and
+//!   4: [`Error::NotSubmitted`], because the text is in the input line of a live program.
+//! - **Race.** The connection is lost during the last paste. The outcome is then unknown:
 //!   [`Error::SubmitUnknown`].
 //! - tmux 3.3 crashes on a paste into a dead pane: the reason for the test inside tmux.
-//! - Cancellation: the caller runs [`Sender::send`] in a task of its own. Half a message in an
+//! - **Cancellation.** The caller runs [`Sender::send`] in a task of its own. Half a message in an
 //!   input line would become the beginning of the next one.
 //!
-//! Worked example, a program that enabled bracketed paste gets `hi`:
-//! `set-buffer -b B -- "hi" ; display-message ... ; capture-pane ... ; if-shell -F <unfit>
-//! { delete-buffer ... } { copy-mode -q ... ; paste-buffer -d -r -p -b B -t %1 }`, the echo `> hi`,
-//! 15 ms of quiet, and the same line with `"\015"` and without `-p`.
+//! **Example.** A program that enabled bracketed paste gets `hi`: `set-buffer -b B -- "hi" ;
+//! display-message ... ; capture-pane ... ; if-shell -F <unfit> { delete-buffer ... } { copy-mode
+//! -q ... ; paste-buffer -d -r -p -b B -t %1 }`, the echo `> hi`, 15 ms of quiet, and the same line
+//! with `"\015"` and without `-p`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::echo_wait::wait_for_echo;
 use super::pane_id::PaneId;
 use super::pane_lock::PaneLockGuard;
 use super::pane_table::PaneTarget;
 use super::paste_buffer::PasteBuffer;
-use super::settle::settle;
 use super::tty_modes::{self, TtyModes};
 use crate::answer::marker::{self, FoldedChar};
 use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
 use crate::control::quoting::quote;
 use crate::control::tap::Tap;
-use crate::error::{Error, PartialAnswer, Refusal};
+use crate::{Error, PartialAnswer, Refusal};
 
 /// The longest message, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 1 << 20;
@@ -64,7 +64,7 @@ pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 /// let options = SendOptions::default().allow_unbracketed();
 /// # let _ = options;
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SendOptions {
     unbracketed: bool,
@@ -90,8 +90,8 @@ pub(crate) struct Submitted {
     pub(crate) folded: Vec<FoldedChar>,
     pub(crate) width: usize,
     pub(crate) height: usize,
-    /// Number of lines above the screen.
-    pub(crate) history: usize,
+    /// Number of lines that have scrolled off the screen.
+    pub(crate) scrolled_lines: usize,
     /// The terminal driver echoes the message after the submit.
     pub(crate) echoed: bool,
     /// Held until the answer is read.
@@ -144,10 +144,10 @@ impl Sender {
                 self.paste_and_submit(message, &target, modes, &tap).await?
             };
             let Some(report) = sent else {
-                self.control.list_panes().await?;
+                self.control.list_panes_and_exits().await?;
                 continue;
             };
-            self.control.panes().asked(self.pane);
+            self.control.panes().message_submitted(self.pane);
             return Ok(Submitted {
                 tap,
                 at: Instant::now(),
@@ -155,7 +155,7 @@ impl Sender {
                 folded: marker::fold(message),
                 width: report.width,
                 height: report.height,
-                history: report.history,
+                scrolled_lines: report.scrolled_lines,
                 echoed: in_one_paste && modes.echo,
                 _lock: lock,
             });
@@ -193,7 +193,7 @@ impl Sender {
         if pasted.is_none() {
             return Ok(None);
         }
-        settle(&echo, &target.tty, message).await;
+        wait_for_echo(&echo, &target.tty, message).await;
         self.submit(target.pid, modes, tap).await.map(Some)
     }
 
@@ -231,7 +231,7 @@ impl Sender {
         let target = match known.filter(|known| known.exit.is_none() && known.pid != 0) {
             Some(target) => target,
             None => {
-                self.control.list_panes().await?;
+                self.control.list_panes_and_exits().await?;
                 let target = self.control.panes().target(self.pane);
                 target.ok_or_else(|| self.refused(Refusal::NoSuchPane))?
             }
@@ -370,7 +370,7 @@ enum Bracket {
 struct PasteReport {
     width: usize,
     height: usize,
-    history: usize,
+    scrolled_lines: usize,
     dead: bool,
     input_off: bool,
     pid: u32,
@@ -388,7 +388,7 @@ impl PasteReport {
         Some(Self {
             width: next()?.parse().ok()?,
             height: next()?.parse().ok()?,
-            history: next()?.parse().ok()?,
+            scrolled_lines: next()?.parse().ok()?,
             dead: next()? == "1",
             input_off: next()? == "1",
             pid: next()?.parse().ok()?,
@@ -405,8 +405,8 @@ mod tests {
     use super::*;
     use crate::pane::paste_buffer::MAX_INLINE;
     use crate::timing::SUBMIT_QUIET;
-    use crate::tmux::launch::Launch;
-    use crate::tmux::server::Server;
+    use crate::tmux::Launch;
+    use crate::tmux::Server;
 
     /// Ends the server, also when the test fails.
     struct KillServer(PathBuf);
@@ -506,7 +506,7 @@ mod tests {
         let pane = server.open_pane(&Launch::new("exit 0")).await.unwrap();
         let deadline = Instant::now() + Duration::from_secs(40);
         let pid = loop {
-            let infos = server.control().list_panes().await.unwrap();
+            let infos = server.control().list_panes_and_exits().await.unwrap();
             if infos[0].dead {
                 break infos[0].pid;
             }
