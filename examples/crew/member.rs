@@ -13,7 +13,7 @@ use exec_core::{
 };
 use serde_json::{Value, json};
 use timed_store::Claim;
-use tmux_bus::{AskOptions, ClusterManager, Refusal};
+use tmux_bus::{SendToOptions, ClusterManager, Refusal};
 
 use crate::crew::{CODING, Crew, GRAND_BOSS, MIDDLE_MANAGER, RESEARCH, ROLES, Role, TESTING};
 
@@ -155,7 +155,7 @@ impl Member {
         let cluster = ClusterManager::attach(self.crew.config()?).await?;
         let (me, marker) = (cluster.agent(self.role.name)?, cluster.get_marker(to)?);
         let message = format!("task {task}\n{text}");
-        let options = AskOptions::default().timeout(ASK_TIMEOUT);
+        let options = SendToOptions::default().timeout(ASK_TIMEOUT);
         let mut died_at: Option<Instant> = None;
         loop {
             match me.send_to_with(to, &message, &options).await {

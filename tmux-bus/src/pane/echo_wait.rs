@@ -3,11 +3,11 @@
 use tokio::time::Instant;
 
 use super::tty_modes;
-use crate::answer::detector::EchoFinder;
+use crate::answer::echo_finder::EchoFinder;
 use crate::answer::marker;
 use crate::answer::tokenizer::{TerminalOp, Tokenizer};
 use crate::control::tap::Tap;
-use crate::timing::{ECHO_WAIT, SETTLE_LIMIT, SPINNER_LIMIT, SUBMIT_QUIET};
+use crate::timing::{ECHO_WAIT, SPINNER_LIMIT, SUBMIT_QUIET, TAKE_IN_LIMIT};
 
 /// Number of visible characters of the message after which an echo is expected to continue.
 const ECHO_BEGUN: usize = 4;
@@ -25,10 +25,10 @@ const ECHO_BEGUN: usize = 4;
 /// | nothing | after `ECHO_WAIT` |
 ///
 /// In each case the program must also have read its input. Nothing waits longer than
-/// `SETTLE_LIMIT`.
-pub(crate) async fn settle(tap: &Tap, tty: &str, message: &str) {
+/// `TAKE_IN_LIMIT`.
+pub(crate) async fn wait_for_echo(tap: &Tap, tty: &str, message: &str) {
     let start = Instant::now();
-    let limit = start + SETTLE_LIMIT;
+    let limit = start + TAKE_IN_LIMIT;
     let folded = marker::fold(message);
     let mut echo = EchoFinder::new(message);
     let mut tokenizer = Tokenizer::default();
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     /// Shows the pieces, one every 100 ms, and returns how many were waited for.
-    async fn settled_with(message: &str, shown: &[&str]) -> usize {
+    async fn pieces_waited_for(message: &str, shown: &[&str]) -> usize {
         let tap = Arc::new(Tap::new(1024));
         tap.open();
         let feeding = async {
@@ -95,7 +95,7 @@ mod tests {
         };
         let start = Instant::now();
         tokio::select! {
-            () = settle(&tap, "/nowhere", message) => {}
+            () = wait_for_echo(&tap, "/nowhere", message) => {}
             () = feeding => {}
         }
         let pieces = start.elapsed().as_millis() / 100 + 1;
@@ -106,8 +106,8 @@ mod tests {
     async fn an_echo_that_comes_in_pieces_is_waited_for() {
         let message = "take this task apart, please";
         let pieces = ["take this", " task apart,", " please"];
-        assert_eq!(settled_with(message, &pieces).await, 3);
+        assert_eq!(pieces_waited_for(message, &pieces).await, 3);
         let other = ["[pasted 1 line]", "something later"];
-        assert_eq!(settled_with(message, &other).await, 1);
+        assert_eq!(pieces_waited_for(message, &other).await, 1);
     }
 }
