@@ -79,7 +79,7 @@ fn append_to(state: &StateManager, list: &Conversation) -> Duration {
 
 fn filled(state: &StateManager, size: usize) -> Conversation {
     let history: History = (0..size).map(chat).collect();
-    state.open(history).unwrap()
+    state.conversation(history).unwrap()
 }
 
 fn chat(n: usize) -> Message {
@@ -99,7 +99,7 @@ fn trim(bench: &mut Bench) {
         let list = filled(&open, size);
         let all: Vec<Message> = list.iter().cloned().collect();
         // One token over the limit, so that a trim removes a quarter of the messages.
-        let state = StateManager::new(list.tokens() - 1).answer_room(0);
+        let state = StateManager::new(list.tokens() - 1).answer_tokens(0);
         let budget = state.low_water_mark();
         let mut peer = LangChain::start(bench, [all.as_slice()], budget);
         let mut comparison = bench
@@ -186,9 +186,13 @@ fn acceptance(bench: &mut Bench) {
     let conversations: Vec<Vec<Message>> = (0..count).map(agentic).collect();
     let budget = 3_000;
     // A limit whose low-water mark is the budget, so that all contenders trim to the same size.
-    let state = StateManager::new(budget * 4 / 3 + 4).answer_room(0);
+    let state = StateManager::new(budget * 4 / 3 + 4).answer_tokens(0);
     assert_eq!(state.low_water_mark(), budget);
-    let open = |messages: &Vec<Message>| state.open(messages.iter().cloned().collect()).unwrap();
+    let open = |messages: &Vec<Message>| {
+        state
+            .conversation(messages.iter().cloned().collect())
+            .unwrap()
+    };
     let lists: Vec<Conversation> = conversations.iter().map(open).collect();
     let peer = LangChain::start(bench, conversations.iter().map(Vec::as_slice), budget);
     let peer = peer.map(RefCell::new);

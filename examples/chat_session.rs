@@ -70,8 +70,8 @@ async fn run(arguments: Arguments) -> Result<()> {
     let storage = FileStorage::open(arguments.dir.join("snapshots")).await?;
     let memory = JsonLinesEngine::new(arguments.dir.join("memory.jsonl"));
     let state = StateManager::new(arguments.limit)
-        .answer_room(arguments.limit / 8)
-        .summary_room(arguments.limit / 6);
+        .answer_tokens(arguments.limit / 8)
+        .summary_tokens(arguments.limit / 6);
     let sessions = SessionManager::new(Arc::new(storage), state)
         .memory(memory)
         .summarizer(FirstWords);
@@ -81,7 +81,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     }
     let id = &arguments.session;
     let mut session = match sessions.get(id).await {
-        Err(agent_snapshot::Error::UnknownSession { .. }) => {
+        Err(agent_snapshot::conversation::Error::UnknownSession { .. }) => {
             sessions.create_as(id, USER, Some(PROMPT)).await?
         }
         found => found?,
@@ -129,7 +129,7 @@ async fn run(arguments: Arguments) -> Result<()> {
 
 /// A user message, a tool call with its result, and the answer.
 async fn take_turn(sessions: &SessionManager, session: &mut Session, show: bool) -> Result<()> {
-    let number = sessions.full_history(session.id()).await?.len() / 4 + 1;
+    let number = sessions.stream(session.id()).await?.len() / 4 + 1;
     let city = [
         "Sapporo", "Sendai", "Tokyo", "Nagoya", "Kyoto", "Osaka", "Fukuoka",
     ][number % 7];
@@ -165,7 +165,7 @@ async fn take_turn(sessions: &SessionManager, session: &mut Session, show: bool)
 
 async fn report(arguments: &Arguments, sessions: &SessionManager) -> Result<()> {
     let session = sessions.get(&arguments.session).await?;
-    let full = sessions.full_history(&arguments.session).await?.len();
+    let full = sessions.stream(&arguments.session).await?.len();
     let conversation = session.conversation();
     let (view, tokens) = (conversation.iter().count(), conversation.tokens());
     let summary = conversation
@@ -188,7 +188,7 @@ async fn report(arguments: &Arguments, sessions: &SessionManager) -> Result<()> 
 }
 
 async fn reset(arguments: &Arguments, sessions: &SessionManager) -> Result<()> {
-    let full = sessions.full_history(&arguments.session).await?.len();
+    let full = sessions.stream(&arguments.session).await?.len();
     let session = sessions.reset(&arguments.session).await?;
     let prompt = session
         .messages()

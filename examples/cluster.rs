@@ -29,8 +29,8 @@ use examples::{Result, pane_agent, report, scripted_agent};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use tmux_bus::{
-    AgentStatus, ClusterBuilder, ClusterConfig, ClusterManager, LogFilter, MessageLog,
-    MessageLogger, ProcessConfig, Server,
+    AgentConfig, AgentStatus, ClusterBuilder, ClusterConfig, ClusterManager, LogFilter, MessageLog,
+    MessageLogger, Server,
 };
 
 /// Runs agents in tmux panes and sends messages between them.
@@ -117,7 +117,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         Command::Logs => {
             let path = log_file(&config);
             let log = match path.exists() {
-                true => MessageLog::read(&path, &LogFilter::default())?,
+                true => MessageLog::load(&path, &LogFilter::default())?,
                 false => MessageLog::default(),
             };
             for line in &log.skipped {
@@ -186,7 +186,7 @@ fn with_commands(mut config: ClusterConfig, chosen: Option<&str>) -> Result<Clus
         eprintln!("note: {warning}");
     }
     let open = config.agents.iter_mut().filter(|a| a.command.is_none());
-    let open: Vec<&mut ProcessConfig> = open.collect();
+    let open: Vec<&mut AgentConfig> = open.collect();
     let label = match chosen {
         Some(label) => label,
         None if open.is_empty() || examples::on_path("claude") => "claude-code",
@@ -220,7 +220,7 @@ fn with_commands(mut config: ClusterConfig, chosen: Option<&str>) -> Result<Clus
 }
 
 /// The state of all agents, as JSON and as a table.
-async fn status(cluster: &ClusterManager) -> tmux_bus::Result<(Value, String)> {
+async fn status(cluster: &ClusterManager) -> Result<(Value, String)> {
     let status = cluster.status().await?;
     let attach = format!("tmux -S {} attach", status.socket.display());
     let rows = status.agents.iter().map(|agent| {

@@ -113,7 +113,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
     }
     let service = ExecutionService::builder(registry)
         .state_dir(&state)
-        .build()?;
+        .open()?;
     // Processes of an earlier run that was killed may still be alive.
     let reaped = service.reap_orphans().await?;
     if !reaped.executions.is_empty() {

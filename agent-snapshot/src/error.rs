@@ -1,24 +1,45 @@
-use crate::AgentId;
+use std::io;
+use std::path::PathBuf;
 
-/// What can go wrong.
+use crate::AgentId;
+use crate::shared::private_file::FileError;
+
+/// The error of agents and storages. Conversations have
+/// [an error of their own](crate::conversation::Error).
+///
+/// ```
+/// use agent_snapshot::{AgentId, AgentSnapshot, Error, MemoryStorage, SnapshotStorage};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Error> {
+/// let storage = MemoryStorage::new();
+/// let mut snapshot = AgentSnapshot::new(AgentId::new("worker_007")?);
+/// snapshot.tick_index = 2;
+/// storage.save(&snapshot).await?;
+/// snapshot.tick_index = 1;
+/// let error = storage.save(&snapshot).await.unwrap_err();
+/// assert!(error.is_conflict() && !error.is_fenced());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text cannot be an agent's name.
+    /// The text cannot be the id of an agent.
     #[error("invalid agent id {id:?}: {reason}")]
     InvalidAgentId {
-        /// The text, cut to 64 characters.
+        /// The first 64 characters of the text.
         id: String,
-        /// What is wrong with it.
+        /// The rule that the text breaks.
         reason: &'static str,
     },
 
-    /// Somebody else has saved this agent: load it again, or stop.
+    /// Another writer has saved this agent. Load it again, or stop.
     #[error(
-        "agent {agent}: tick {tick} (revision {revision}, epoch {epoch}) is not newer than what is stored: tick {stored_tick} (revision {stored_revision}, epoch {stored_epoch})"
+        "agent {agent}: tick {tick} (revision {revision}, epoch {epoch}) is not newer than the stored tick {stored_tick} (revision {stored_revision}, epoch {stored_epoch})"
     )]
     Conflict {
-        /// Whose save it was.
+        /// The agent of the refused save.
         agent: AgentId,
         /// The refused tick.
         tick: u64,
@@ -34,204 +55,111 @@ pub enum Error {
         stored_epoch: u64,
     },
 
-    /// There is data, but it cannot be read. It was left as it is or kept aside, never
-    /// overwritten.
+    /// Data is stored, but it cannot be read. It is left as it is, or kept aside by a delete; it
+    /// is never overwritten.
     #[error("agent {agent}: {place} is damaged: {reason}")]
     Damaged {
-        /// Whose data it is.
+        /// The agent of the data.
         agent: AgentId,
-        /// The file, row or key.
+        /// The file, database or key.
         place: String,
-        /// What does not hold.
+        /// The check that failed.
         reason: String,
     },
 
-    /// The data was written by a newer version of this crate.
+    /// A newer version of this crate wrote the data.
     #[error("{what} has schema version {found}, but this version reads up to {supported}")]
     UnsupportedVersion {
-        /// The snapshot or file.
+        /// The snapshot, file or database.
         what: String,
         /// The version found.
         found: u64,
-        /// The newest version that is understood.
+        /// The newest version that this crate reads.
         supported: u64,
     },
 
-    /// A value cannot be written as JSON.
+    /// A value cannot be written as JSON that can be read again.
     #[error("cannot encode {what}")]
     Encode {
         /// The value.
         what: String,
-        /// Why.
-        #[source]
-        source: serde_json::Error,
-    },
-
-    /// A text is not the JSON that it should be.
-    #[error("cannot read {what}")]
-    Decode {
-        /// The value.
-        what: String,
-        /// Why.
-        #[source]
-        source: serde_json::Error,
-    },
-
-    /// The backend failed. Whether a save took place is unknown: repeating the very same
-    /// save is always right.
-    #[error("{operation} failed at {place}")]
-    Storage {
-        /// What was being done.
-        operation: &'static str,
-        /// The file, database or server.
-        place: String,
-        /// The backend's own error.
-        #[source]
+        /// The error of the encoder.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
-    /// The address of a storage is not understood.
+    /// A text is not the expected JSON.
+    #[error("cannot decode {what}")]
+    Decode {
+        /// The expected value.
+        what: String,
+        /// The error of the decoder.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// A system call failed. The outcome of a save is unknown: repeat the same save.
+    #[error("cannot {action} {}", .path.display())]
+    Io {
+        /// The attempted operation.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+
+    /// Another user could have written the file or folder, or could change it.
+    #[error("refusing {}: {reason}", .path.display())]
+    NotPrivate {
+        /// The file or folder.
+        path: PathBuf,
+        /// The rule that it breaks, and the remedy.
+        reason: &'static str,
+    },
+
+    /// The database or server failed. The outcome of a save is unknown: repeat the same save.
+    #[error("cannot {action} {place}")]
+    Storage {
+        /// The attempted operation.
+        action: &'static str,
+        /// The database or server.
+        place: String,
+        /// The error of the driver.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// The address of a storage is not valid.
     #[error("invalid storage address {url:?}: {reason}")]
     InvalidUrl {
-        /// The address, without its password.
+        /// The address without its password.
         url: String,
-        /// What is wrong with it.
+        /// The rule that the address breaks.
         reason: String,
     },
 
     /// The storage was closed.
     #[error("the storage at {place} is closed")]
     Closed {
-        /// The file, database or server.
+        /// The database.
         place: String,
     },
 
-    /// An earlier commit failed or was cancelled, and it is not known whether it is stored:
-    /// call [`retry_commit`](crate::AgentState::retry_commit), or hydrate again.
+    /// An earlier commit failed or was cancelled, so its outcome is unknown. Call
+    /// [`retry_commit`](crate::AgentState::retry_commit), or hydrate again.
     #[error("agent {agent}: the outcome of an earlier commit is unknown")]
     InDoubt {
-        /// The agent.
+        /// The agent of the commit.
         agent: AgentId,
-    },
-
-    /// A message with this id is in the conversation already.
-    #[error("message {id:?} is in the conversation already")]
-    DuplicateMessage {
-        /// The id.
-        id: String,
-    },
-
-    /// A tool call with this id is in the conversation already.
-    #[error("tool call {call:?} is in the conversation already")]
-    DuplicateCall {
-        /// The call's id.
-        call: String,
-    },
-
-    /// A result for a call that is not in the conversation.
-    #[error("result for tool call {call:?}, which is not in the conversation")]
-    UnknownCall {
-        /// The call's id.
-        call: String,
-    },
-
-    /// A second result for a call.
-    #[error("tool call {call:?} has a result already")]
-    AlreadyAnswered {
-        /// The call's id.
-        call: String,
-    },
-
-    /// Calls wait for their results, and nothing else may come first: append the results, or
-    /// abort the calls.
-    #[error("tool calls wait for their results: {}", .calls.join(", "))]
-    OpenCalls {
-        /// The calls' ids.
-        calls: Vec<String>,
-    },
-
-    /// A message that no provider takes, whatever stands before it.
-    #[error("invalid message: {reason}")]
-    InvalidMessage {
-        /// What is wrong with it.
-        reason: &'static str,
-    },
-
-    /// The messages do not fit the model's window, however much is trimmed: shorten the
-    /// newest one.
-    #[error("{needed} tokens do not fit the room of {room}: {over} tokens over")]
-    OverLimit {
-        /// What the prompt, the newest user message and the newest exchange take.
-        needed: usize,
-        /// What messages may take.
-        room: usize,
-        /// How much too much that is.
-        over: usize,
-    },
-
-    /// No summary was made; the conversation was trimmed without one.
-    #[error("cannot summarise the conversation")]
-    Summary {
-        /// Why.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-
-    /// Long-term memory failed.
-    #[error("long-term memory failed at {what}")]
-    Memory {
-        /// What it was asked for.
-        what: String,
-        /// Why.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-
-    /// There is no session of this name, or it has ended.
-    #[error("there is no session {session}, or it has ended")]
-    UnknownSession {
-        /// The session's name.
-        session: String,
-    },
-
-    /// The name of a new session is in use.
-    #[error("there is a session {session} already")]
-    SessionExists {
-        /// The session's name.
-        session: String,
-    },
-
-    /// Somebody else has reset the session: the messages belong to a conversation that has
-    /// ended.
-    #[error("session {session} was reset by somebody else")]
-    SessionReset {
-        /// The session's name.
-        session: String,
-    },
-
-    /// Others were faster time and again: try later.
-    #[error("session {session} is changed by others all the time")]
-    Busy {
-        /// The session's name.
-        session: String,
-    },
-
-    /// A summary that does not belong here.
-    #[error("the summary does not fit the conversation: {reason}")]
-    SummaryRejected {
-        /// Why.
-        reason: &'static str,
     },
 }
 
 impl Error {
-    /// Whether somebody else has saved the agent in the meantime.
+    /// Whether another writer has saved the agent.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict { .. })
     }
 
-    /// Whether a later hydration owns the agent now: this holder must stop.
+    /// Whether a later hydration has taken over the agent: this holder must stop.
     #[must_use]
     pub fn is_fenced(&self) -> bool {
         matches!(self, Self::Conflict { epoch, stored_epoch, .. } if epoch < stored_epoch)
@@ -241,5 +169,29 @@ impl Error {
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         matches!(self, Self::Damaged { .. } | Self::UnsupportedVersion { .. })
+    }
+
+    /// Whether the backend failed ([`Io`](Self::Io) or [`Storage`](Self::Storage)): the outcome
+    /// of the call is unknown, and the same call may be repeated.
+    #[must_use]
+    pub fn is_backend_failure(&self) -> bool {
+        matches!(self, Self::Io { .. } | Self::Storage { .. })
+    }
+}
+
+impl From<FileError> for Error {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Io {
+                action,
+                path,
+                source,
+            } => Self::Io {
+                action,
+                path,
+                source,
+            },
+            FileError::NotPrivate { path, reason } => Self::NotPrivate { path, reason },
+        }
     }
 }

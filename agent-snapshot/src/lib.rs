@@ -1,4 +1,9 @@
-#![doc = include_str!("../README.md")]
+// The program in the README needs the feature.
+#![cfg_attr(any(feature = "file", not(doctest)), doc = include_str!("../README.md"))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(not(unix))]
+compile_error!("agent-snapshot needs Unix: flock, file owners and modes, atomic rename");
 
 /// Modules that other crates of this workspace have too, byte for byte.
 mod shared {
@@ -7,50 +12,35 @@ mod shared {
     pub(crate) mod private_file;
 }
 
-mod agent_id;
-mod agent_state;
-mod encode;
 mod error;
-mod event;
+
+// What is stored. Depends on no storage.
+mod snapshot;
+
+// Where it is stored: the trait, the parts that backends share, the backends.
 #[cfg(feature = "file")]
 mod file;
-mod history;
-mod memory;
-mod open;
-#[cfg(any(feature = "file", feature = "sqlite"))]
-mod private;
 #[cfg(feature = "redis")]
 mod redis;
-mod reply;
-mod snapshot;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-mod status;
 mod storage;
-#[cfg(any(feature = "sqlite", feature = "redis"))]
-mod swap;
-mod tick;
 
-pub mod backend;
+// What uses a storage. Depends on the trait, never on a backend.
+mod agent;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod conversation;
 
-pub use agent_id::AgentId;
-pub use agent_state::{AgentState, Recovery};
+pub use agent::{AgentState, Recovery, Tick};
 pub use error::Error;
-pub use event::Event;
 #[cfg(feature = "file")]
 pub use file::{FileStorage, FileStorageBuilder};
-pub use history::History;
-pub use memory::MemoryStorage;
-pub use open::open_storage;
 #[cfg(feature = "redis")]
 pub use redis::{RedisStorage, RedisStorageBuilder};
-pub use reply::{Reply, ToolIntent};
-pub use snapshot::{AgentSnapshot, Memory, SCHEMA_VERSION};
+pub use snapshot::{
+    AgentId, AgentSnapshot, Event, History, Memory, Reply, SCHEMA_VERSION, Status, ToolIntent,
+};
 #[cfg(feature = "sqlite")]
-pub use sqlite::SqliteStorage;
-pub use status::Status;
-pub use storage::SnapshotStorage;
-pub use tick::Tick;
+pub use sqlite::{SqliteStorage, SqliteStorageBuilder};
+pub use storage::{MemoryStorage, SnapshotStorage, backend, open_storage};

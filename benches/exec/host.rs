@@ -60,7 +60,7 @@ impl Host {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let agent = OneAgent(Arc::new(Agent { command }));
         let builder = ExecutionService::builder(agent).state_dir(dir.path().join("state"));
-        let service = settings(builder).build().expect("a service");
+        let service = settings(builder).open().expect("a service");
         Self { service, dir }
     }
 

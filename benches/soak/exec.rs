@@ -97,7 +97,7 @@ impl Host {
             .state_dir(&self.state)
             .host_name("soak")
             .stop_ladder(ladder)
-            .build()?;
+            .open()?;
         self.reap(&service).await?;
         let mut slots = JoinSet::new();
         for _ in 0..self.slots {
@@ -126,7 +126,7 @@ impl Host {
             if entry.state == HistoryState::Open {
                 worker::violation(&format!("{id} has no end after its host was killed"));
             }
-            for process in alive.get(id).into_iter().flatten() {
+            for process in alive.get(id.as_str()).into_iter().flatten() {
                 worker::violation(&format!("{process} of {id} survived the reaping"));
             }
         }
@@ -142,7 +142,7 @@ async fn slot(service: ExecutionService, workspace: PathBuf) -> Result<()> {
         let context = ExecutionContext::for_workspace(LABEL, &workspace)?;
         let prompt = what.to_owned();
         let request = NewChatRequest { context, prompt };
-        let execution = service.launch(request.try_into()?).await?;
+        let execution = service.launch(request).await?;
         worker::count("exec executions started");
         let id = execution.id();
         if let Err(error) = follow(&execution, what, random.millis(500, 4_000)).await {
@@ -151,7 +151,11 @@ async fn slot(service: ExecutionService, workspace: PathBuf) -> Result<()> {
                 with_causes(&*error)
             ));
         }
-        for process in processes::by_value(TAG).remove(&id).into_iter().flatten() {
+        for process in processes::by_value(TAG)
+            .remove(id.as_str())
+            .into_iter()
+            .flatten()
+        {
             worker::violation(&format!("{process} of {id} ({what}) is still alive"));
         }
     }

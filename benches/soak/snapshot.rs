@@ -178,7 +178,7 @@ impl Writer {
 
 /// Whether the error is temporary: the server was killed and is being restarted.
 fn is_temporary(error: &Error, began: Instant) -> bool {
-    matches!(error, Error::Storage { .. }) && began.elapsed() < MAX_OUTAGE
+    error.is_backend_failure() && began.elapsed() < MAX_OUTAGE
 }
 
 async fn pause() {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use examples::Result;
 use timed_store::blocking::TimedStorage;
-use timed_store::{Claim, LockPolicy, Process, SessionId};
+use timed_store::{Claim, LockPolicy, OwnerProcess, SessionId};
 
 use crate::ledger::Ledger;
 use crate::record::Record;
@@ -127,7 +127,7 @@ impl Holder {
                 .lock(LockPolicy::Wait(Duration::from_secs(60)))
                 .ttl(ttl);
             if !outlives {
-                builder = builder.owner(Process::current());
+                builder = builder.owner(OwnerProcess::current());
             }
             builder.open()
         };

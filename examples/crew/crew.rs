@@ -11,7 +11,7 @@ use exec_core::ExecutionService;
 use exec_profiles::ProfileRegistry;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use timed_store::{LockPolicy, Process, SessionId, TimedStorage};
+use timed_store::{LockPolicy, OwnerProcess, SessionId, TimedStorage};
 use tmux_bus::ClusterConfig;
 
 pub(crate) const GRAND_BOSS: &str = "grand_boss";
@@ -111,8 +111,8 @@ impl Crew {
         self.folder.join("config/cluster.yaml")
     }
 
-    pub(crate) fn config(&self) -> tmux_bus::Result<ClusterConfig> {
-        ClusterConfig::load(self.config_file())
+    pub(crate) fn config(&self) -> Result<ClusterConfig> {
+        Ok(ClusterConfig::load(self.config_file())?)
     }
 
     /// The folder in which the coding agents work.
@@ -135,7 +135,7 @@ impl Crew {
         let file = self.folder.with_file_name("names.json");
         TimedStorage::builder_at(file)
             .session(SessionId::new(self.session(member))?)
-            .owner(Process::current())
+            .owner(OwnerProcess::current())
             .lock(LockPolicy::Wait(Duration::from_secs(10)))
             .open()
             .map_err(Into::into)
@@ -168,6 +168,6 @@ impl Crew {
         let service = ExecutionService::builder(self.profiles()?)
             .state_dir(self.folder.join("state").join(member))
             .host_name(format!("crew-{}-{member}", self.id));
-        Ok(service.build()?)
+        Ok(service.open()?)
     }
 }

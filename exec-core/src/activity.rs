@@ -6,33 +6,33 @@ use tokio::time::Instant;
 
 use crate::Watchdog;
 
-/// How long an execution may be idle. Both are off by default.
+/// The limits of the watchdogs; `None` is off.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WatchdogLimits {
     pub(crate) no_output: Option<Duration>,
     pub(crate) after_finish: Option<Duration>,
 }
 
-/// When the agent was last seen doing something.
+/// The last signs of activity of an agent.
 pub(crate) struct Activity {
-    seen: Mutex<Seen>,
+    times: Mutex<ActivityTimes>,
     finished: Notify,
 }
 
-struct Seen {
+struct ActivityTimes {
     output_at: Instant,
     finished_at: Option<Instant>,
-    /// How many of its pipes we do not read, because the log is full.
-    held_back: usize,
+    /// How many of its pipes are not read because the log is full.
+    blocked: usize,
 }
 
 impl Activity {
     pub(crate) fn new() -> Self {
         Self {
-            seen: Mutex::new(Seen {
+            times: Mutex::new(ActivityTimes {
                 output_at: Instant::now(),
                 finished_at: None,
-                held_back: 0,
+                blocked: 0,
             }),
             finished: Notify::new(),
         }
@@ -47,47 +47,22 @@ impl Activity {
         self.finished.notify_one();
     }
 
-    /// While the guard lives, silence is ours, not the agent's.
-    pub(crate) fn hold_back(&self) -> HeldBack<'_> {
-        self.lock().held_back += 1;
-        HeldBack(self)
+    /// While the guard lives, the agent cannot write and does not count as silent.
+    pub(crate) fn block_output(&self) -> BlockedOutput<'_> {
+        self.lock().blocked += 1;
+        BlockedOutput(self)
     }
 
-    /// Waits until a limit is passed.
+    /// Waits until a limit is exceeded.
+    ///
+    /// Output only moves the deadline, so it does not wake the watchdog: the deadline is computed
+    /// again when the old one has passed.
     pub(crate) async fn idle(&self, limits: WatchdogLimits) -> Watchdog {
         loop {
-            let now = Instant::now();
-            let mut next = None;
-            {
-                let seen = self.lock();
-                let last = if seen.held_back > 0 {
-                    now
-                } else {
-                    seen.output_at
-                };
-                let deadlines = [
-                    (
-                        limits.no_output.map(|limit| last + limit),
-                        Watchdog::NoOutput,
-                    ),
-                    (
-                        seen.finished_at
-                            .zip(limits.after_finish)
-                            .map(|(at, limit)| at + limit),
-                        Watchdog::StillAliveAfterFinish,
-                    ),
-                ];
-                for (deadline, watchdog) in deadlines {
-                    let Some(deadline) = deadline else { continue };
-                    if deadline <= now {
-                        return watchdog;
-                    }
-                    next = Some(next.map_or(deadline, |next: Instant| next.min(deadline)));
-                }
-            }
-            match next {
-                Some(next) => tokio::select! {
-                    () = tokio::time::sleep_until(next) => {}
+            match self.next_deadline(limits) {
+                Some((deadline, watchdog)) if deadline <= Instant::now() => return watchdog,
+                Some((deadline, _)) => tokio::select! {
+                    () = tokio::time::sleep_until(deadline) => {}
                     () = self.finished.notified() => {}
                 },
                 None => self.finished.notified().await,
@@ -95,18 +70,35 @@ impl Activity {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn next_deadline(&self, limits: WatchdogLimits) -> Option<(Instant, Watchdog)> {
+        let times = self.lock();
+        let silent_since = match times.blocked {
+            0 => times.output_at,
+            _ => Instant::now(),
+        };
+        let no_output = limits
+            .no_output
+            .map(|limit| (silent_since + limit, Watchdog::NoOutput));
+        let after_finish = times
+            .finished_at
+            .zip(limits.after_finish)
+            .map(|(at, limit)| (at + limit, Watchdog::StillAliveAfterFinish));
+        let deadlines = no_output.into_iter().chain(after_finish);
+        deadlines.min_by_key(|(deadline, _)| *deadline)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ActivityTimes> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-pub(crate) struct HeldBack<'a>(&'a Activity);
+pub(crate) struct BlockedOutput<'a>(&'a Activity);
 
-impl Drop for HeldBack<'_> {
+impl Drop for BlockedOutput<'_> {
     fn drop(&mut self) {
-        let mut seen = self.0.lock();
-        seen.held_back -= 1;
-        seen.output_at = Instant::now();
+        let mut times = self.0.lock();
+        times.blocked -= 1;
+        times.output_at = Instant::now();
     }
 }
 
@@ -136,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_final_event_starts_the_shorter_clock() {
+    async fn the_final_event_starts_the_second_watchdog() {
         let activity = Activity::new();
         let begin = Instant::now();
         let talk = async {
@@ -152,13 +144,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_agent_that_we_hold_back_is_not_silent() {
+    async fn an_agent_under_back_pressure_is_not_silent() {
         let activity = Activity::new();
         let begin = Instant::now();
         let hold = async {
-            let held = activity.hold_back();
+            let blocked = activity.block_output();
             tokio::time::sleep(Duration::from_secs(60)).await;
-            drop(held);
+            drop(blocked);
             std::future::pending::<()>().await;
         };
         tokio::select! {

@@ -1,143 +1,156 @@
 use std::collections::HashSet;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::slice;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::watch;
-use uuid::Uuid;
-
-use crate::error::Result;
-use crate::event_log::EventLog;
-use crate::history::{History, What};
-use crate::registry::ActiveExecutionRegistry;
-use crate::shared::process_tree::{ProcessScanner, TreeRoot};
+use crate::live_execution::{LiveExecution, Progress};
 use crate::{
-    Error, EventKind, EventStream, ExecutionContext, ExecutionKind, ExecutionResult, ExitReport,
-    OutputStream, SessionId, StopLevel, StopOutcome, StopReport, StoppedBy,
+    Error, EventStream, ExecutionContext, ExecutionId, ExecutionKind, ExitReport, OutputStream,
+    SessionId, StopOutcome, StopReport, StoppedBy,
 };
 
 /// A handle of one launch of an agent.
 ///
-/// Cheap to clone. Dropping it, even the last one, does not touch the execution: it runs on, can
-/// be looked up by its session, and is supervised to its end.
+/// Cheap to clone. Dropping it, even the last clone, does not affect the execution: it runs on, is
+/// found by its session id, and is supervised to its end.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_folder, service) = doctest::open("exec sleep 60");
+/// # let request = doctest::request("go");
+/// use exec_core::StopOutcome;
+///
+/// let execution = service.launch(request).await?;
+/// println!("{} has process {}", execution.id(), execution.process_id());
+/// assert_eq!(execution.usage().await?.processes, 1);
+///
+/// let outcome = execution.stop().await?;
+/// assert!(matches!(outcome, StopOutcome::Stopped(_)));
+/// assert!(!execution.wait().await?.is_success());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Execution {
-    pub(crate) state: Arc<ExecutionState>,
+    pub(crate) live: Arc<LiveExecution>,
 }
 
-/// The live resources of a process tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A started execution, as [`start_new_chat`](crate::ExecutionService::start_new_chat) and
+/// [`send_follow_up`](crate::ExecutionService::send_follow_up) return it.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_folder, service) = doctest::open("cat");
+/// # let request = doctest::request("go");
+/// use exec_core::ExecutionKind;
+///
+/// let result = service.start_new_chat(request).await?;
+/// assert_eq!(result.kind, ExecutionKind::New);
+/// println!("{} started at {:?}", result.session_id, result.started_at);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExecutionResult {
+    /// The session, with its final id.
+    pub session_id: SessionId,
+    /// The process that was started; `None` if it has already ended.
+    pub process_id: Option<u32>,
+    /// When the process was started.
+    pub started_at: SystemTime,
+    /// The compound project id of the request.
+    pub project_id: String,
+    /// New or follow-up.
+    pub kind: ExecutionKind,
+}
+
+/// The resources that a process tree uses; see [`Execution::usage`].
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_folder, execution) = doctest::launch("exec sleep 60").await;
+/// let usage = execution.usage().await?;
+/// println!("{} processes, {} bytes", usage.processes, usage.resident_bytes);
+/// # execution.stop().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TreeUsage {
-    /// How many processes there are.
+    /// The number of processes.
     pub processes: usize,
-    /// Their CPU time, with that of the children they have waited for.
+    /// The CPU time of these processes and of the children they have waited for.
     pub cpu_time: Duration,
-    /// Their resident memory, summed up: what they share counts more than once.
+    /// The sum of the resident memory; memory that processes share counts more than once.
     pub resident_bytes: u64,
 }
 
-/// What the handle, the supervisor and the pumps share.
-pub(crate) struct ExecutionState {
-    pub(crate) id: Uuid,
-    pub(crate) kind: ExecutionKind,
-    pub(crate) context: ExecutionContext,
-    pub(crate) process_id: u32,
-    pub(crate) started_at: SystemTime,
-    pub(crate) started: Instant,
-    pub(crate) log: EventLog,
-    pub(crate) log_paths: Option<[PathBuf; 2]>,
-    pub(crate) root: TreeRoot,
-    pub(crate) registry: Arc<ActiveExecutionRegistry>,
-    pub(crate) scanner: Arc<ProcessScanner>,
-    pub(crate) history: Arc<History>,
-    /// Changed only while the registry is held, so that both change in one step.
-    pub(crate) session: Mutex<Session>,
-    pub(crate) progress: watch::Sender<Progress>,
-    pub(crate) stop_asked: watch::Sender<Option<StoppedBy>>,
-}
-
-pub(crate) struct Session {
-    pub(crate) id: SessionId,
-    pub(crate) settled: bool,
-}
-
-/// How far an execution has come.
-#[derive(Clone, Default)]
-pub(crate) struct Progress {
-    pub(crate) settled: bool,
-    /// The process that was started is gone; its tools may not be.
-    pub(crate) child_ended: bool,
-    /// Processes that a stop could not end.
-    pub(crate) survivors: Vec<u32>,
-    pub(crate) ended: Option<Ended>,
-    /// The supervisor is gone and will not report the end.
-    pub(crate) abandoned: bool,
-}
-
-#[derive(Clone)]
-pub(crate) struct Ended {
-    pub(crate) exit: Arc<ExitReport>,
-    pub(crate) processes: usize,
-    pub(crate) level: StopLevel,
-}
-
 impl Execution {
-    /// The id of this launch: what its processes carry as `NORMALIZED_EXECUTION_ID`.
-    pub fn id(&self) -> String {
-        self.state.id.to_string()
+    /// The id of this launch.
+    pub fn id(&self) -> &ExecutionId {
+        &self.live.id
     }
 
-    /// The session: the minted id until the agent's own is known.
+    /// The session: the minted id until the agent's own id is known.
     pub fn session_id(&self) -> SessionId {
-        self.state.session_id()
+        self.live.session_id()
     }
 
-    /// The process that was started.
+    /// The id of the process that was started.
     pub fn process_id(&self) -> u32 {
-        self.state.process_id
+        self.live.process_id
     }
 
-    /// When it was started.
+    /// When the process was started.
     pub fn started_at(&self) -> SystemTime {
-        self.state.started_at
+        self.live.started_at
     }
 
     /// New or follow-up.
     pub fn kind(&self) -> ExecutionKind {
-        self.state.kind
+        self.live.kind
     }
 
-    /// Who runs where.
+    /// The profile, project and workspace of the request.
     pub fn context(&self) -> &ExecutionContext {
-        &self.state.context
+        &self.live.context
     }
 
-    /// The file with the raw bytes of a stream, if the service was told to write one.
+    /// The file with the raw bytes of a stream, if the service has a
+    /// [`log_dir`](crate::ExecutionServiceBuilder::log_dir).
     pub fn log_path(&self, stream: OutputStream) -> Option<&Path> {
-        let [stdout, stderr] = self.state.log_paths.as_ref()?;
+        let [stdout, stderr] = self.live.log_paths.as_ref()?;
         Some(match stream {
             OutputStream::Stdout => stdout,
             OutputStream::Stderr => stderr,
         })
     }
 
-    /// The events, from the first one on, however late this is called.
+    /// The events from the first one on, also after the end of the execution.
     pub fn events(&self) -> EventStream {
-        self.state.log.subscribe()
+        self.live.log.subscribe()
     }
 
-    /// Waits until the session's id is final: the agent has told it, the time is up, or the agent
-    /// has ended. For a follow-up and for an id the agent was given, that is at once.
+    /// Waits until the session id is final: the agent has reported it, the timeout has passed, or
+    /// the agent has ended. The id of a follow-up, and one that the agent takes as an argument, is
+    /// final at once.
     ///
     /// # Errors
-    /// [`Error::Abandoned`] if the runtime that supervises the execution is gone.
+    /// [`Error::Abandoned`] if the runtime of the execution was shut down.
     ///
     /// # Cancel safety
-    /// Waiting changes nothing.
-    pub async fn resolved(&self) -> Result<SessionId> {
+    /// Dropping the future has no effect.
+    pub async fn resolved(&self) -> Result<SessionId, Error> {
         self.wait_for(|progress| progress.settled).await?;
         Ok(self.session_id())
     }
@@ -145,40 +158,39 @@ impl Execution {
     /// Waits until the whole process tree has ended.
     ///
     /// # Errors
-    /// [`Error::Abandoned`] if the runtime that supervises the execution is gone.
+    /// [`Error::Abandoned`] if the runtime of the execution was shut down.
     ///
     /// # Cancel safety
-    /// Waiting changes nothing.
-    pub async fn wait(&self) -> Result<Arc<ExitReport>> {
-        let progress = self.wait_for(|progress| progress.ended.is_some()).await?;
-        progress
-            .ended
-            .map(|ended| ended.exit)
-            .ok_or_else(|| self.abandoned())
+    /// Dropping the future has no effect.
+    pub async fn wait(&self) -> Result<Arc<ExitReport>, Error> {
+        let progress = self.wait_for(|progress| progress.end.is_some()).await?;
+        let end = progress.end.ok_or_else(|| self.abandoned())?;
+        Ok(end.exit)
     }
 
-    /// How it ended, if it has.
+    /// How the execution ended; `None` while it runs.
     pub fn exit_report(&self) -> Option<Arc<ExitReport>> {
-        let progress = self.state.progress.borrow();
-        progress.ended.as_ref().map(|ended| Arc::clone(&ended.exit))
+        let progress = self.live.progress.borrow();
+        progress.end.as_ref().map(|end| Arc::clone(&end.exit))
     }
 
-    /// Ends the whole process tree by the ladder, and returns when nothing of it is left.
+    /// Ends the whole process tree by the [`StopLadder`](crate::StopLadder), and returns when no
+    /// process of it is left.
     ///
     /// # Errors
-    /// - [`Error::StillAlive`] if there are processes that cannot be ended.
-    /// - [`Error::Abandoned`] if the runtime that supervises the execution is gone.
+    /// - [`Error::StillAlive`] if processes could not be ended.
+    /// - [`Error::Abandoned`] if the runtime of the execution was shut down.
     ///
     /// # Cancel safety
-    /// Once polled, the stop goes on even if the future is dropped.
-    pub async fn stop(&self) -> Result<StopOutcome> {
+    /// Once the future was polled, the stop goes on even if the future is dropped.
+    pub async fn stop(&self) -> Result<StopOutcome, Error> {
         let asked = Instant::now();
         if self.exit_report().is_some() {
             return Ok(StopOutcome::NotFound);
         }
-        self.state.ask_to_stop(StoppedBy::Caller);
+        self.live.ask_to_stop(StoppedBy::Caller);
         let progress = self
-            .wait_for(|progress| progress.ended.is_some() || !progress.survivors.is_empty())
+            .wait_for(|progress| progress.end.is_some() || !progress.survivors.is_empty())
             .await?;
         if !progress.survivors.is_empty() {
             return Err(Error::StillAlive {
@@ -186,38 +198,28 @@ impl Execution {
                 pids: progress.survivors,
             });
         }
-        let Some(ended) = progress.ended else {
-            return Err(self.abandoned());
-        };
+        let end = progress.end.ok_or_else(|| self.abandoned())?;
         Ok(StopOutcome::Stopped(StopReport {
-            processes: ended.processes,
-            level: ended.level,
+            processes: end.processes,
+            level: end.level,
             took: asked.elapsed(),
-            exit: ended.exit,
+            exit: end.exit,
         }))
     }
 
-    /// What the process tree uses at this moment; all zeros once it has ended.
+    /// The resources that the process tree uses now; zero after its end.
     ///
     /// # Errors
-    /// [`Error::ProcessTable`] if `/proc` cannot be read.
+    /// [`Error::Io`] if `/proc` cannot be read.
     ///
     /// # Cancel safety
-    /// Looking changes nothing.
-    pub async fn usage(&self) -> Result<TreeUsage> {
-        let roots = slice::from_ref(&self.state.root);
-        let table = self
-            .state
-            .scanner
-            .scan(roots)
-            .await
-            .map_err(|source| Error::ProcessTable { source })?;
-        let mut usage = TreeUsage {
-            processes: 0,
-            cpu_time: Duration::ZERO,
-            resident_bytes: 0,
-        };
+    /// Dropping the future has no effect.
+    pub async fn usage(&self) -> Result<TreeUsage, Error> {
+        let roots = slice::from_ref(&self.live.root);
+        let scan = self.live.scanner.scan(roots).await;
+        let table = scan.map_err(Error::io("read", Path::new("/proc")))?;
         let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
+        let mut usage = TreeUsage::default();
         for process in table.tree(roots, &HashSet::new()) {
             usage.processes += 1;
             usage.cpu_time +=
@@ -227,19 +229,19 @@ impl Execution {
         Ok(usage)
     }
 
-    /// The answer that the specification gives to a start.
     pub(crate) fn result(&self) -> ExecutionResult {
+        let child_ended = self.live.progress.borrow().child_ended;
         ExecutionResult {
             session_id: self.session_id(),
-            process_id: (!self.state.progress.borrow().child_ended).then_some(self.process_id()),
+            process_id: (!child_ended).then_some(self.process_id()),
             started_at: self.started_at(),
             project_id: self.context().project_id.clone(),
             kind: self.kind(),
         }
     }
 
-    async fn wait_for(&self, mut reached: impl FnMut(&Progress) -> bool) -> Result<Progress> {
-        let mut progress = self.state.progress.subscribe();
+    async fn wait_for(&self, reached: impl Fn(&Progress) -> bool) -> Result<Progress, Error> {
+        let mut progress = self.live.progress.subscribe();
         let progress = progress
             .wait_for(|progress| progress.abandoned || reached(progress))
             .await
@@ -254,84 +256,6 @@ impl Execution {
         Error::Abandoned {
             session_id: self.session_id(),
         }
-    }
-}
-
-impl ExecutionState {
-    pub(crate) fn session_id(&self) -> SessionId {
-        self.registry.hold(|| self.lock_session().id.clone())
-    }
-
-    pub(crate) fn ask_to_stop(&self, by: StoppedBy) {
-        self.stop_asked.send_if_modified(|asked| {
-            let first = asked.is_none();
-            asked.get_or_insert(by);
-            first
-        });
-    }
-
-    /// The agent has named its session: settles the id of a new chat, checks that of a follow-up.
-    /// Gives the event that tells of it.
-    pub(crate) fn agent_reported(&self, agent_id: &str) -> Option<EventKind> {
-        match self.kind {
-            ExecutionKind::New => self.settle(Some(agent_id)),
-            ExecutionKind::FollowUp => {
-                let asked = self.session_id().agent_id().to_owned();
-                if asked == agent_id {
-                    return None;
-                }
-                tracing::warn!(%asked, reported = agent_id, "the agent continues another session");
-                Some(EventKind::SessionMismatch {
-                    asked,
-                    reported: agent_id.to_owned(),
-                })
-            }
-        }
-    }
-
-    /// Makes the session's id final, with the agent's id if it is known. The first call that
-    /// succeeds wins; only that one gives the event.
-    pub(crate) fn settle(&self, agent_id: Option<&str>) -> Option<EventKind> {
-        let old = self.session_id();
-        let new = match agent_id
-            .map(|agent_id| old.with_agent_id(agent_id))
-            .transpose()
-        {
-            Ok(new) => new.unwrap_or_else(|| old.clone()),
-            Err(error) => {
-                tracing::warn!(%error, "the agent's session id cannot be used");
-                return None;
-            }
-        };
-        let mut first = false;
-        let renamed = self.registry.rename_if(&old, &new, || {
-            let mut session = self.lock_session();
-            if session.settled {
-                return false;
-            }
-            first = true;
-            session.settled = true;
-            session.id = new.clone();
-            true
-        });
-        if let Err(error) = renamed {
-            tracing::warn!(%error, "the agent's session id is that of another live execution");
-            return None;
-        }
-        if !first {
-            return None;
-        }
-        tracing::debug!(session_id = %new, "session id resolved");
-        let session_id = new.clone();
-        self.history
-            .write(&self.id.to_string(), What::Resolved { session_id });
-        self.progress
-            .send_modify(|progress| progress.settled = true);
-        Some(EventKind::SessionResolved { session_id: new })
-    }
-
-    pub(crate) fn lock_session(&self) -> MutexGuard<'_, Session> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

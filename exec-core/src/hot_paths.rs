@@ -1,7 +1,7 @@
-//! Private paths whose instructions are counted; only there with `--cfg hot_paths`.
+//! Private functions whose instructions are counted; only with `--cfg hot_paths`.
 #![allow(missing_docs, reason = "not part of the public surface")]
 
-use crate::framing::LineFramer;
+use crate::output::LineFramer;
 
 pub fn frame_lines(chunks: &[&[u8]]) -> usize {
     let mut framer = LineFramer::new(1024 * 1024);

@@ -1,35 +1,27 @@
 //! From checked parameters to a supervised process.
 
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
 use tokio::sync::watch;
 use tracing::Instrument;
-use uuid::Uuid;
 
 use crate::activity::Activity;
-use crate::child::{Child, Pipes};
-use crate::error::Result;
-use crate::event_log::EventLog;
-use crate::execution::{ExecutionState, Progress, Session};
-use crate::history;
-use crate::launch_plan;
-use crate::pump::{LineHandler, Pump};
-use crate::raw_log::RawLog;
-use crate::service::{Inner, Prepared};
-use crate::session_resolution::{Lookup, Resolution, Turn};
+use crate::execution_service::{CheckedRequest, ServiceInner};
+use crate::live_execution::{CurrentSession, LiveExecution, Progress};
+use crate::output::{EventLog, LineHandler, Pump, RawLog};
+use crate::process::{Child, LaunchPlan, Pipes};
+use crate::records::{LaunchRecord, LiveRecord, milliseconds};
+use crate::session_resolution::{LookupSlot, RunningLookup, SessionResolution};
 use crate::shared::process_tree::TreeRoot;
-use crate::state::{LiveRecord, Start};
-use crate::supervisor::{Stdin, Supervisor, Watched};
+use crate::supervisor::{StdinFeed, Supervisor};
 use crate::{
-    Error, EventKind, Execution, ExecutionKind, LaunchRequest, OutputStream, ProcessParameters,
-    SessionResolutionContext,
+    Error, EventKind, Execution, ExecutionId, ExecutionKind, LaunchRequest, OutputStream,
+    ProcessParameters, SessionResolutionContext,
 };
 
-/// A process that runs, and what was made for it.
-struct Spawned {
-    id: Uuid,
+/// A running process, and what was made for it.
+struct SpawnedChild {
     child: Child,
     pipes: Pipes,
     raw_logs: Option<[RawLog; 2]>,
@@ -37,24 +29,24 @@ struct Spawned {
     started: Instant,
 }
 
-impl Inner {
+impl ServiceInner {
     /// Starts the process. There is no await in here: it happens wholly or not at all.
     pub(crate) fn start(
         &self,
-        prepared: Prepared,
+        checked: CheckedRequest,
         parameters: ProcessParameters,
-        turn: Option<Turn>,
-    ) -> Result<Execution> {
-        let Prepared {
+        slot: Option<LookupSlot>,
+    ) -> Result<Execution, Error> {
+        let CheckedRequest {
             request, command, ..
-        } = prepared;
-        let id = Uuid::new_v4();
-        let (binary, mut plan) = launch_plan::plan(id, &request, &command, &parameters)?;
+        } = checked;
+        let id = ExecutionId::mint();
+        let mut plan = LaunchPlan::new(&id, &request, &command, &parameters)?;
         self.registry.register(&request.session_id)?;
-        match self.spawn(id, &request, &binary, &mut plan) {
-            Ok(spawned) => Ok(self.supervise(spawned, request, parameters, plan, turn)),
+        match self.spawn(&id, &request, &mut plan) {
+            Ok(spawned) => Ok(self.supervise(id, spawned, request, parameters, &plan, slot)),
             Err(error) => {
-                self.take_back(id, &request);
+                self.undo(&id, &request);
                 Err(error)
             }
         }
@@ -62,39 +54,37 @@ impl Inner {
 
     fn spawn(
         &self,
-        id: Uuid,
+        id: &ExecutionId,
         request: &LaunchRequest,
-        binary: &str,
-        plan: &mut Command,
-    ) -> Result<Spawned> {
+        plan: &mut LaunchPlan,
+    ) -> Result<SpawnedChild, Error> {
         let context = &request.context;
         let started_at = SystemTime::now();
         self.owner.launching(LiveRecord {
-            execution_id: id,
+            execution_id: id.clone(),
             session_id: request.session_id.clone(),
             profile: context.profile_label.clone(),
             process: None,
-            start: context.workspace_path.to_str().map(|workspace| Start {
-                at: history::milliseconds(started_at),
-                variant: context.variant_label.clone(),
-                kind: request.kind,
-                workspace: workspace.to_owned(),
-            }),
+            start: context
+                .workspace_path
+                .to_str()
+                .map(|workspace| LaunchRecord {
+                    at: milliseconds(started_at),
+                    variant: context.variant_label.clone(),
+                    kind: request.kind,
+                    workspace: workspace.to_owned(),
+                }),
         })?;
         let raw_logs = match &self.settings.log_dir {
-            Some(folder) => {
-                let [stdout, stderr] = RawLog::paths(folder, id);
-                Some([RawLog::create(&stdout)?, RawLog::create(&stderr)?])
-            }
+            Some(folder) => Some(RawLog::create_both(folder, id)?),
             None => None,
         };
         let started = Instant::now();
-        let (child, pipes) = Child::spawn(plan).map_err(|source| Error::Spawn {
-            binary: binary.to_owned(),
+        let (child, pipes) = Child::spawn(&mut plan.command).map_err(|source| Error::Spawn {
+            binary: plan.binary.clone(),
             source,
         })?;
-        Ok(Spawned {
-            id,
+        Ok(SpawnedChild {
             child,
             pipes,
             raw_logs,
@@ -103,10 +93,10 @@ impl Inner {
         })
     }
 
-    fn take_back(&self, id: Uuid, request: &LaunchRequest) {
+    fn undo(&self, id: &ExecutionId, request: &LaunchRequest) {
         self.registry.unregister(&request.session_id);
         if let Err(error) = self.owner.ended(id) {
-            tracing::error!(%error, "cannot take back a start");
+            tracing::error!(%error, "cannot undo the record of a launch");
         }
         if let Some(folder) = &self.settings.log_dir {
             for path in RawLog::paths(folder, id) {
@@ -117,34 +107,30 @@ impl Inner {
 
     fn supervise(
         &self,
-        spawned: Spawned,
+        id: ExecutionId,
+        spawned: SpawnedChild,
         request: LaunchRequest,
         parameters: ProcessParameters,
-        plan: Command,
-        turn: Option<Turn>,
+        plan: &LaunchPlan,
+        slot: Option<LookupSlot>,
     ) -> Execution {
         let process_id = spawned.child.pid();
-        let lookup = parameters.session_id_lookup.zip(turn);
-        // With nothing to read the id from, the one we have is final.
+        let lookup = parameters.session_id_lookup.zip(slot);
         let settled = request.kind == ExecutionKind::FollowUp
             || (lookup.is_none() && parameters.session_id_resolver.is_none());
-        let state = Arc::new(ExecutionState {
-            id: spawned.id,
+        let log_dir = self.settings.log_dir.as_ref();
+        let live = Arc::new(LiveExecution {
             kind: request.kind,
             process_id,
             started_at: spawned.started_at,
             started: spawned.started,
             log: EventLog::new(self.settings.memory_policy),
-            log_paths: self
-                .settings
-                .log_dir
-                .as_ref()
-                .map(|folder| RawLog::paths(folder, spawned.id)),
-            root: TreeRoot::new(Some(spawned.id.to_string()), Some(process_id)),
+            log_paths: log_dir.map(|folder| RawLog::paths(folder, &id)),
+            root: TreeRoot::new(Some(id.to_string()), Some(process_id)),
             registry: Arc::clone(&self.registry),
             scanner: Arc::clone(&self.scanner),
             history: Arc::clone(&self.history),
-            session: Mutex::new(Session {
+            session: Mutex::new(CurrentSession {
                 id: request.session_id.clone(),
                 settled,
             }),
@@ -154,46 +140,47 @@ impl Inner {
             }),
             stop_asked: watch::Sender::new(None),
             context: request.context,
+            id,
         });
         let execution = Execution {
-            state: Arc::clone(&state),
+            live: Arc::clone(&live),
         };
         self.registry.attach(&request.session_id, execution.clone());
-        tracing::info!(id = %state.id, session_id = %request.session_id, "started");
-        state.log.push(EventKind::Started { process_id });
+        tracing::info!(id = %live.id, session_id = %request.session_id, "started");
+        live.log.push(EventKind::Started { process_id });
         if settled {
             let session_id = request.session_id.clone();
-            state.log.push(EventKind::SessionResolved { session_id });
+            live.log.push(EventKind::SessionResolved { session_id });
         }
 
         let activity = Arc::new(Activity::new());
-        let handler = |stream| LineHandler::new(stream, Arc::clone(&state), Arc::clone(&activity));
+        let handler = |stream| LineHandler::new(stream, Arc::clone(&live), Arc::clone(&activity));
         let stdout_lines = handler(OutputStream::Stdout)
             .parsing(parameters.event_parser, parameters.session_id_resolver);
         let stderr_lines = handler(OutputStream::Stderr);
-        let (stdout_log, stderr_log) = spawned.raw_logs.map_or((None, None), |[stdout, stderr]| {
-            (Some(stdout), Some(stderr))
-        });
+        let [stdout_log, stderr_log] = match spawned.raw_logs {
+            Some(logs) => logs.map(Some),
+            None => [None, None],
+        };
         let max_line_bytes = self.settings.max_line_bytes;
         let Pipes {
             stdin,
             stdout,
             stderr,
         } = spawned.pipes;
-        let payload = parameters.stdin_payload.unwrap_or_default();
         let span = tracing::info_span!(
             parent: None,
             "execution",
-            id = %state.id,
-            profile = state.context.profile_label,
+            id = %live.id,
+            profile = live.context.profile_label,
             pid = process_id,
         );
         let supervisor = Box::new(Supervisor {
             owner: Arc::clone(&self.owner),
             child: spawned.child,
-            stdin: stdin.map(|pipe| Stdin {
+            stdin: stdin.map(|pipe| StdinFeed {
                 pipe,
-                payload,
+                payload: parameters.stdin_payload.unwrap_or_default(),
                 keep_open: parameters.keep_stdin_open,
             }),
             stdout: Pump::new(stdout, max_line_bytes, stdout_log, stdout_lines),
@@ -203,27 +190,27 @@ impl Inner {
             ladder: parameters
                 .stop_ladder
                 .unwrap_or_else(|| self.settings.stop_ladder.clone()),
-            resolution: Resolution {
-                lookup: lookup.map(|(lookup, turn)| {
+            resolution: SessionResolution {
+                lookup: lookup.map(|(lookup, slot)| {
                     let mut context = SessionResolutionContext::new(
                         request.session_id,
-                        &state.context.workspace_path,
-                        state.started_at,
+                        &live.context.workspace_path,
+                        live.started_at,
                         process_id,
                     );
-                    context.env = launch_plan::full_env(&plan);
-                    Lookup {
+                    context.env = plan.full_env();
+                    RunningLookup {
                         lookup,
                         context,
-                        _turn: turn,
+                        _slot: slot,
                     }
                 }),
                 timeout: self.settings.resolution_timeout,
             },
-            state: Watched(state),
+            execution: live,
         });
-        // What a supervisor keeps while it runs is four kilobytes: to allocate and fill them is for
-        // its first turn, not for the launch.
+        // The future of `run` is four kilobytes. It is allocated in the new task, so that the
+        // launch does not wait for it.
         tokio::spawn(async move { Box::pin(supervisor.run()).await }.instrument(span));
         execution
     }

@@ -1,9 +1,9 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("exec-core finds and ends process trees through /proc and pidfd: it needs Linux");
 
-// What is asked for, and the contract with the profiles.
 /// Modules that other crates of this workspace have too, byte for byte.
 mod shared {
     pub(crate) mod json_lines;
@@ -13,64 +13,65 @@ mod shared {
     pub(crate) mod process_tree;
 }
 
+// Requests, and the contract with the profiles.
 mod agent_event;
-mod command;
+mod command_config;
+mod env_policy;
 mod error;
+mod execution_context;
+mod execution_id;
+mod launch_request;
+mod process_parameters;
 mod profile;
-mod request;
-mod resolution;
 mod session_id;
+mod session_id_resolver;
 mod stop_ladder;
 
-// What an embedder holds.
-mod builder;
+// What the embedder holds and receives.
+mod active_execution_registry;
 mod event;
-mod event_log;
 mod execution;
-mod history;
-mod line;
-mod orphans;
-mod prefix;
-mod registry;
-mod report;
-mod service;
+mod execution_service;
+mod execution_service_builder;
+mod exit_report;
+mod stop_report;
 
-// How it is done, from the process up.
+// The life of an execution, in the order of its use.
+mod launch;
+mod live_execution;
+mod supervisor;
+// Used by the supervisor.
 mod activity;
-mod child;
-mod framing;
+mod output;
+mod process;
+mod records;
+mod session_resolution;
+
 #[cfg(hot_paths)]
 #[doc(hidden)]
 pub mod hot_paths;
-mod launch;
-mod launch_plan;
-mod pump;
-mod raw_log;
-mod session_resolution;
-mod state;
-mod state_folder;
-mod stop;
-mod supervisor;
 
+pub use active_execution_registry::ActiveExecutionRegistry;
 pub use agent_event::{AgentEvent, EventParser, Outcome, Usage};
-pub use builder::ExecutionServiceBuilder;
-pub use command::{CommandConfig, EnvPolicy, ProcessParameters, Wrapper};
+pub use command_config::{CommandConfig, Wrapper};
+pub use env_policy::EnvPolicy;
 pub use error::Error;
 pub use event::{Event, EventKind, Output, OutputStream};
-pub use event_log::{EventStream, MemoryPolicy};
-pub use execution::{Execution, TreeUsage};
-pub use history::{History, HistoryContents, HistoryEntry, HistoryState, ProfileStatistics};
-pub use line::Line;
-pub use orphans::{ReapReport, ReapedExecution};
-pub use prefix::print_prefixed;
+pub use execution::{Execution, ExecutionResult, TreeUsage};
+pub use execution_context::ExecutionContext;
+pub use execution_id::ExecutionId;
+pub use execution_service::ExecutionService;
+pub use execution_service_builder::ExecutionServiceBuilder;
+pub use exit_report::{ExitReport, StoppedBy, Watchdog};
+pub use launch_request::{ExecutionKind, FollowUpRequest, LaunchRequest, NewChatRequest};
+pub use output::{EventStream, Line, MemoryPolicy, print_prefixed};
+pub use process_parameters::ProcessParameters;
 pub use profile::{Profile, ProfileSource};
-pub use registry::ActiveExecutionRegistry;
-pub use report::{ExitReport, StopLevel, StopOutcome, StopReport, StoppedBy, Watchdog};
-pub use request::{
-    ExecutionContext, ExecutionKind, ExecutionResult, FollowUpRequest, LaunchRequest,
-    NewChatRequest,
+pub use records::{
+    History, HistoryContents, HistoryEntry, HistoryState, ProfileStatistics, ReapReport,
+    ReapedExecution,
 };
-pub use resolution::{SessionIdLookup, SessionIdResolver, SessionResolutionContext};
-pub use service::ExecutionService;
 pub use session_id::SessionId;
+pub use session_id_resolver::{SessionIdLookup, SessionIdResolver, SessionResolutionContext};
 pub use stop_ladder::{StopAction, StopLadder, StopStep};
+pub use stop_report::{StopLevel, StopOutcome, StopReport};

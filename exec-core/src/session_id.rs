@@ -1,15 +1,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::error::Result;
 
-/// The id of a session: `{EXECUTOR_TYPE}:{ACTUAL_PROJECT_ID}:{agent's own id}`.
+/// The id of a session of an agent: `{EXECUTOR_TYPE}:{ACTUAL_PROJECT_ID}:{agent's own id}`.
 ///
-/// Exactly three parts. The first two hold no `:`; the last one may, and is not always a UUID
-/// (`ses_…`, `T-…`). It never starts with `-`, because it is handed to command lines.
+/// The first two parts contain no `:`. The last part may, and is not always a UUID (`ses_…`,
+/// `T-…`). It never starts with `-`, because it becomes an argument on command lines.
 ///
 /// ```
 /// use exec_core::SessionId;
@@ -23,22 +22,27 @@ use crate::error::Result;
 /// assert!(bare.to_string().contains("{EXECUTOR_TYPE}:{ACTUAL_PROJECT_ID}:{id}"));
 /// # Ok::<(), exec_core::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct SessionId {
     text: String,
-    /// Where the second part starts.
+    /// The offset of the second part.
     project: usize,
-    /// Where the third part starts.
+    /// The offset of the third part.
     agent: usize,
 }
 
 impl SessionId {
-    /// Puts an id together from its parts.
+    /// The id with these parts.
     ///
     /// # Errors
-    /// [`Error::InvalidSessionId`] for a part that is empty or holds white space or control
-    /// characters, a `:` in the first two, or a last part that starts with `-`.
-    pub fn new(executor_type: &str, actual_project_id: &str, agent_id: &str) -> Result<Self> {
+    /// [`Error::InvalidSessionId`] if a part is empty or contains white space or control
+    /// characters, if one of the first two contains a `:`, or if the last one starts with `-`.
+    pub fn new(
+        executor_type: &str,
+        actual_project_id: &str,
+        agent_id: &str,
+    ) -> Result<Self, Error> {
         let invalid = |reason| Error::InvalidSessionId {
             value: format!("{executor_type}:{actual_project_id}:{agent_id}"),
             reason,
@@ -54,34 +58,34 @@ impl SessionId {
         })
     }
 
-    /// A fresh id with a random UUID as the last part.
+    /// A new id with a random UUID as the last part.
     ///
     /// # Errors
     /// As [`new`](Self::new), for the first two parts.
-    pub fn mint(executor_type: &str, actual_project_id: &str) -> Result<Self> {
+    pub fn mint(executor_type: &str, actual_project_id: &str) -> Result<Self, Error> {
         let uuid = uuid::Uuid::new_v4().to_string();
         Self::new(executor_type, actual_project_id, &uuid)
     }
 
-    /// The same executor type and project with another agent id.
+    /// The id with the same first two parts and another last part.
     ///
     /// # Errors
     /// As [`new`](Self::new), for the last part.
-    pub fn with_agent_id(&self, agent_id: &str) -> Result<Self> {
+    pub fn with_agent_id(&self, agent_id: &str) -> Result<Self, Error> {
         Self::new(self.executor_type(), self.actual_project_id(), agent_id)
     }
 
-    /// The first part: which kind of agent.
+    /// The first part: the kind of agent.
     pub fn executor_type(&self) -> &str {
         &self.text[..self.project - 1]
     }
 
-    /// The second part: which project.
+    /// The second part: the project.
     pub fn actual_project_id(&self) -> &str {
         &self.text[self.project..self.agent - 1]
     }
 
-    /// The last part: the id the agent itself knows, for its `--resume`.
+    /// The last part: the id that the agent itself uses, for example for `--resume`.
     pub fn agent_id(&self) -> &str {
         &self.text[self.agent..]
     }
@@ -92,10 +96,10 @@ impl SessionId {
     }
 }
 
-/// What the first two parts must be; the reason why not, otherwise.
-pub(crate) fn check_name(what: &str, value: &str) -> Result<(), String> {
+/// The check of the first two parts; the error is the reason.
+fn check_name(what: &str, value: &str) -> Result<(), String> {
     if value.contains(':') {
-        return Err(format!("the {what} holds a ':'"));
+        return Err(format!("the {what} contains a ':'"));
     }
     check_text(what, value)
 }
@@ -113,7 +117,7 @@ fn check_text(what: &str, value: &str) -> Result<(), String> {
     }
     if value.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return Err(format!(
-            "the {what} holds white space or a control character"
+            "the {what} contains white space or a control character"
         ));
     }
     Ok(())
@@ -122,7 +126,7 @@ fn check_text(what: &str, value: &str) -> Result<(), String> {
 impl FromStr for SessionId {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self> {
+    fn from_str(text: &str) -> Result<Self, Error> {
         let mut parts = text.splitn(3, ':');
         match (parts.next(), parts.next(), parts.next()) {
             (Some(executor_type), Some(project), Some(agent)) => {
@@ -156,17 +160,17 @@ impl AsRef<str> for SessionId {
     }
 }
 
-impl Serialize for SessionId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.text)
+impl TryFrom<String> for SessionId {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self, Error> {
+        text.parse()
     }
 }
 
-impl<'de> Deserialize<'de> for SessionId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+impl From<SessionId> for String {
+    fn from(id: SessionId) -> Self {
+        id.text
     }
 }
 
@@ -193,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn has_exactly_three_parts() {
+    fn an_id_has_exactly_three_parts() {
         check("A:b:c", Ok(["A", "b", "c"]));
         check("A:b:c:d:", Ok(["A", "b", "c:d:"]));
         check("A:b:ses_日本", Ok(["A", "b", "ses_日本"]));
@@ -203,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_parts_that_could_be_misread() {
+    fn ambiguous_parts_are_refused() {
         check(":b:c", Err("executor type is empty"));
         check("A::c", Err("project id is empty"));
         check("A:b:", Err("agent's id is empty"));
@@ -215,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trips_through_serde_with_validation() {
+    fn serde_validates() {
         let id = SessionId::mint("A", "b").unwrap();
         let json = serde_json::to_string(&id).unwrap();
         assert_eq!(serde_json::from_str::<SessionId>(&json).unwrap(), id);

@@ -1,3 +1,39 @@
+//! How the session id of a new chat becomes final.
+//!
+//! # Theory
+//!
+//! A new chat starts with a minted id. The agent's own id, if it has one, arrives from one of
+//! three sources:
+//!
+//! 1. a line of standard output ([`SessionIdResolver`](crate::SessionIdResolver), called by the
+//!    line handler);
+//! 2. a file that the agent writes ([`SessionIdLookup`], called here);
+//! 3. neither in time: the minted id stays.
+//!
+//! **Invariant.** The id becomes final exactly once, by the first source that succeeds. The id in
+//! the registry and the id of the execution change in one step, under the lock of the registry
+//! ([`LiveExecution::settle`]): at any moment the session is registered under exactly one id, and
+//! a `stop_execution` with the id that `session_id()` returns finds it. Exactly one
+//! [`SessionResolved`](crate::EventKind::SessionResolved) event is published.
+//!
+//! **Races.**
+//! - Two sources answer at the same time: both call `settle`, and the second call sees `settled`.
+//! - The child ends before the next look of the lookup: [`SessionResolution::last_look`] asks it
+//!   once more, after the pipes were drained.
+//! - Two launches in the same workspace look for new files: either could take the other's file.
+//!   So only one launch of a profile at a time looks at a workspace ([`LookupSlots`]). The slot is
+//!   released when the id is known; if the id is not known in time, only when the agent ends,
+//!   because a slow agent may still write its file.
+//!
+//! **Example.** Two launches of one profile in one workspace:
+//!
+//! | launch A | launch B |
+//! |---|---|
+//! | takes the slot, notes the files, starts | waits for the slot |
+//! | the agent writes `sessions/7`; `settle("7")` releases the slot | |
+//! | | takes the slot, notes the files (with `7`), starts |
+//! | | the agent writes `sessions/8`; `settle("8")` |
+
 use std::collections::HashMap;
 use std::future::pending;
 use std::path::{Path, PathBuf};
@@ -6,105 +42,98 @@ use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
 
-use crate::execution::ExecutionState;
+use crate::live_execution::LiveExecution;
 use crate::{SessionIdLookup, SessionResolutionContext};
 
-/// How the id of one session is found, apart from standard output.
-pub(crate) struct Resolution {
-    pub(crate) lookup: Option<Lookup>,
+/// Makes the id of one session final, together with the line handler.
+pub(crate) struct SessionResolution {
+    pub(crate) lookup: Option<RunningLookup>,
     pub(crate) timeout: Duration,
 }
 
-pub(crate) struct Lookup {
+pub(crate) struct RunningLookup {
     pub(crate) lookup: Box<dyn SessionIdLookup>,
     pub(crate) context: SessionResolutionContext,
-    /// Let go when the id is known, and otherwise only when the agent has ended: one that is
-    /// merely late may still write its file.
-    pub(crate) _turn: Turn,
+    pub(crate) _slot: LookupSlot,
 }
 
-impl Resolution {
+impl SessionResolution {
     /// Runs until the id is final.
-    pub(crate) async fn run(&mut self, state: &ExecutionState) {
-        let mut progress = state.progress.subscribe();
+    pub(crate) async fn run(&mut self, execution: &LiveExecution) {
+        let mut progress = execution.progress.subscribe();
         let found = tokio::select! {
             _ = progress.wait_for(|progress| progress.settled) => true,
-            () = look(self.lookup.as_mut(), state) => true,
+            () = look_up(self.lookup.as_mut(), execution) => true,
             () = tokio::time::sleep(self.timeout) => false,
         };
         if found {
             self.lookup = None;
-        } else if let Some(event) = state.settle(None) {
-            tracing::warn!("the agent's session id is not known in time, the minted one stays");
-            state.log.push(event);
+        } else if let Some(event) = execution.settle(None) {
+            tracing::warn!("no session id of the agent in time, the minted one is final");
+            execution.log.push(event);
         }
     }
 
-    /// The agent has ended: whatever is known now is final.
-    pub(crate) fn last_look(&mut self, state: &ExecutionState) {
-        if state.progress.borrow().settled {
+    /// To be called when the child has ended: makes the id final in any case.
+    pub(crate) fn last_look(&mut self, execution: &LiveExecution) {
+        if execution.progress.borrow().settled {
             return;
         }
         let found = self
             .lookup
             .as_mut()
-            .and_then(|lookup| lookup.lookup.last_look(&lookup.context))
-            .and_then(|agent_id| state.settle(Some(&agent_id)));
-        if let Some(event) = found.or_else(|| state.settle(None)) {
-            state.log.push(event);
+            .and_then(|running| running.lookup.last_look(&running.context))
+            .and_then(|agent_id| execution.settle(Some(&agent_id)));
+        if let Some(event) = found.or_else(|| execution.settle(None)) {
+            execution.log.push(event);
         }
     }
 }
 
-/// Returns only when the lookup has settled the id.
-async fn look(lookup: Option<&mut Lookup>, state: &ExecutionState) {
-    if let Some(Lookup {
-        lookup, context, ..
-    }) = lookup
-        && let Some(agent_id) = lookup.resolve_session_id(context).await
-        && let Some(event) = state.settle(Some(&agent_id))
+/// Returns only when the lookup has made the id final.
+async fn look_up(running: Option<&mut RunningLookup>, execution: &LiveExecution) {
+    if let Some(running) = running
+        && let Some(agent_id) = running.lookup.resolve_session_id(&running.context).await
+        && let Some(event) = execution.settle(Some(&agent_id))
     {
-        state.log.push(event);
+        execution.log.push(event);
         return;
     }
     pending::<()>().await;
 }
 
-/// Lets one launch at a time look for its session in a workspace.
-///
-/// What a lookup sees in the file system does not say which launch it belongs to. If only one is
-/// looking, it does.
+/// Lets one launch of a profile at a time look for its session id in a workspace.
 #[derive(Debug, Default)]
-pub(crate) struct LookupTurns {
+pub(crate) struct LookupSlots {
     /// By profile and workspace.
-    turns: Mutex<HashMap<(String, PathBuf), TurnLock>>,
+    slots: Mutex<HashMap<(String, PathBuf), SlotLock>>,
 }
 
-type TurnLock = Arc<tokio::sync::Mutex<()>>;
+type SlotLock = Arc<tokio::sync::Mutex<()>>;
 
-/// While this is held, no other launch of the profile looks at the same workspace.
+/// The right to look for a session id. Dropping it admits the next launch.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct LookupSlot {
     _guard: OwnedMutexGuard<()>,
 }
 
-impl LookupTurns {
-    /// Waits for the turn; `None` if it does not come in time.
+impl LookupSlots {
+    /// Waits for the slot, first come, first served; `None` after the timeout.
     pub(crate) async fn take(
         &self,
         profile: &str,
         workspace: &Path,
         timeout: Duration,
-    ) -> Option<Turn> {
-        let turn = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+    ) -> Option<LookupSlot> {
+        let slot = {
+            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            slots.retain(|_, slot| Arc::strong_count(slot) > 1);
             let key = (profile.to_owned(), workspace.to_owned());
-            Arc::clone(turns.entry(key).or_default())
+            Arc::clone(slots.entry(key).or_default())
         };
-        let guard = tokio::time::timeout(timeout, turn.lock_owned())
-            .await
-            .ok()?;
-        Some(Turn { _guard: guard })
+        let taken = tokio::time::timeout(timeout, slot.lock_owned()).await;
+        Some(LookupSlot {
+            _guard: taken.ok()?,
+        })
     }
 }

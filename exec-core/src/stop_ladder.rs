@@ -1,11 +1,11 @@
 use std::time::Duration;
 
-/// How an execution is asked to end before it is made to.
+/// The steps by which an execution is asked to end before it is killed.
 ///
-/// The steps are taken in order, each on the whole process tree, until the tree is empty. `KILL`
-/// follows the last step and is not part of the list: no ladder can leave it out.
+/// Each step applies to the whole process tree. The next one follows when the grace of the step
+/// has passed and processes are left. `KILL` always comes last and is not part of the list.
 ///
-/// The default is `TERM` with five seconds of grace.
+/// The default is `TERM` with a grace of five seconds.
 ///
 /// ```
 /// use std::time::Duration;
@@ -22,6 +22,15 @@ pub struct StopLadder {
 }
 
 /// One step of a [`StopLadder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use exec_core::{StopAction, StopLadder};
+///
+/// let first = StopLadder::default().steps()[0];
+/// assert_eq!(first.action, StopAction::Terminate);
+/// assert_eq!(first.grace, Duration::from_secs(5));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopStep {
     /// What is done.
@@ -31,21 +40,32 @@ pub struct StopStep {
 }
 
 /// What a [`StopStep`] does.
+///
+/// ```
+/// use std::time::Duration;
+/// use exec_core::{StopAction, StopLadder};
+///
+/// // For an agent that ends with its input.
+/// let ladder = StopLadder::kill_at_once().then(StopAction::CloseStdin, Duration::from_secs(10));
+/// assert_eq!(ladder.steps()[0].action, StopAction::CloseStdin);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopAction {
-    /// Close the agent's standard input: for agents that run until its end
+    /// Closes the agent's standard input: for agents that run until its end
     /// ([`keep_stdin_open`](crate::ProcessParameters::keep_stdin_open)).
     CloseStdin,
-    /// `SIGINT` to every process of the tree. A host that ignores it itself, as one in the
-    /// background of a shell script does, passes that on: its agents heed only the next step.
+    /// `SIGINT` to every process of the tree. A host that ignores the signal itself, such as one
+    /// in the background of a shell script, passes that on to its agents: they react only to the
+    /// next step.
     Interrupt,
     /// `SIGTERM` to every process of the tree.
     Terminate,
 }
 
 impl StopLadder {
-    /// The ladder without steps: `KILL` straight away. Also the start for a ladder of one's own.
+    /// The ladder without steps: `KILL` at once. Add steps with [`then`](Self::then).
+    #[must_use]
     pub fn kill_at_once() -> Self {
         Self { steps: Vec::new() }
     }
@@ -57,7 +77,7 @@ impl StopLadder {
         self
     }
 
-    /// The steps before `KILL`, in order.
+    /// The steps before `KILL`.
     pub fn steps(&self) -> &[StopStep] {
         &self.steps
     }

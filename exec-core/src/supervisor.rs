@@ -1,7 +1,6 @@
-//! The task that stays with an execution from its start to its end.
+//! The task that supervises one execution from its start to its end.
 
 use std::future::{pending, ready};
-use std::ops::Deref;
 use std::pin::{Pin, pin};
 use std::slice;
 use std::sync::Arc;
@@ -11,169 +10,161 @@ use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
 use crate::activity::{Activity, WatchdogLimits};
-use crate::child::{Child, Remains};
-use crate::execution::{Ended, ExecutionState};
-use crate::history::What;
-use crate::pump::Pump;
-use crate::session_resolution::Resolution;
+use crate::live_execution::{ExecutionEnd, LiveExecution};
+use crate::output::Pump;
+use crate::process::{Child, ChildExit, StoppedTree, stop_tree};
+use crate::records::{HistoryEvent, OwnerJournal};
+use crate::session_resolution::SessionResolution;
 use crate::shared::process_tree::TreeEnder;
-use crate::state::Owner;
-use crate::stop::{StoppedTree, stop};
 use crate::{EventKind, ExitReport, StopLadder, StoppedBy};
 
+/// Dropping it before the end (the runtime is shut down) reports the execution as abandoned, so
+/// that no caller waits for ever.
 pub(crate) struct Supervisor {
-    pub(crate) state: Watched,
-    pub(crate) owner: Arc<Owner>,
+    pub(crate) execution: Arc<LiveExecution>,
+    pub(crate) owner: Arc<OwnerJournal>,
     pub(crate) child: Child,
-    pub(crate) stdin: Option<Stdin>,
+    pub(crate) stdin: Option<StdinFeed>,
     pub(crate) stdout: Pump,
     pub(crate) stderr: Pump,
     pub(crate) activity: Arc<Activity>,
     pub(crate) limits: WatchdogLimits,
     pub(crate) ladder: StopLadder,
-    pub(crate) resolution: Resolution,
+    pub(crate) resolution: SessionResolution,
 }
 
-/// The state of an execution that is supervised.
-pub(crate) struct Watched(pub(crate) Arc<ExecutionState>);
-
-impl Deref for Watched {
-    type Target = Arc<ExecutionState>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-/// The child's standard input.
-pub(crate) struct Stdin {
+/// What is written to the child's standard input.
+pub(crate) struct StdinFeed {
     pub(crate) pipe: pipe::Sender,
     pub(crate) payload: String,
     pub(crate) keep_open: bool,
 }
 
-type Ending<'a> = Pin<Box<dyn Future<Output = StoppedTree> + Send + 'a>>;
+type TreeStop<'a> = Pin<Box<dyn Future<Output = StoppedTree> + Send + 'a>>;
 
 impl Supervisor {
     pub(crate) async fn run(mut self: Box<Self>) {
-        let state = Arc::clone(&self.state);
-        self.write_down_start();
+        let execution = Arc::clone(&self.execution);
+        self.record_start();
         let close_stdin = Notify::new();
         let ladder = self.ladder.clone();
-        let end_tree = || -> Ending<'_> {
-            let tree = TreeEnder::new(&state.scanner, slice::from_ref(&state.root));
-            Box::pin(stop(tree, &ladder, || close_stdin.notify_one()))
+        let stop = || -> TreeStop<'_> {
+            let tree = TreeEnder::new(&execution.scanner, slice::from_ref(&execution.root));
+            Box::pin(stop_tree(tree, &ladder, || close_stdin.notify_one()))
         };
 
-        let (stopped_by, ending) = self.until_child_ends(&close_stdin, &end_tree).await;
+        let (stopped_by, stopping) = self.until_child_ends(&close_stdin, &stop).await;
 
-        state
-            .progress
-            .send_modify(|progress| progress.child_ended = true);
-        // What the child has written is in the pipes: nobody needs to wait any longer.
+        let progress = &execution.progress;
+        progress.send_modify(|progress| progress.child_ended = true);
+        // All that the child has written is in the pipes.
         self.stdout.drain();
         self.stderr.drain();
-        self.resolution.last_look(&state);
+        self.resolution.last_look(&execution);
 
-        // Its tools may have outlived it. As long as it is not reaped its group is its own.
-        let mut ending = ending.unwrap_or_else(end_tree);
+        // Processes that the child started may have outlived it. Its group is not reused until it
+        // is reaped.
+        let mut stopping = stopping.unwrap_or_else(stop);
         let tree = {
-            let mut output = pin!(both(&mut self.stdout, &mut self.stderr));
+            let mut output = pin!(run_both(&mut self.stdout, &mut self.stderr));
             tokio::select! {
-                tree = &mut ending => tree,
-                () = &mut output => ending.await,
+                tree = &mut stopping => tree,
+                () = &mut output => stopping.await,
             }
         };
         self.finish(stopped_by, tree);
     }
 
-    /// Everything that happens while the child runs. Gives who stopped it, and the stop, under way
-    /// or done.
+    /// Everything that happens while the child runs. Returns the origin of the stop and the stop
+    /// itself, running or done; both are `None` if the child ended by itself.
     async fn until_child_ends<'a>(
         &mut self,
         close_stdin: &Notify,
-        end_tree: &impl Fn() -> Ending<'a>,
-    ) -> (Option<StoppedBy>, Option<Ending<'a>>) {
-        let state = &self.state;
-        let mut stop_asked = state.stop_asked.subscribe();
+        stop: &impl Fn() -> TreeStop<'a>,
+    ) -> (Option<StoppedBy>, Option<TreeStop<'a>>) {
+        let execution = &self.execution;
+        let mut stop_asked = execution.stop_asked.subscribe();
         let mut stopped_by = None;
-        let mut ending: Option<Ending<'a>> = None;
-        let mut tree_ended = None;
-        let mut output = pin!(both(&mut self.stdout, &mut self.stderr));
+        let mut stopping: Option<TreeStop<'a>> = None;
+        let mut stopped = None;
+        let mut output = pin!(run_both(&mut self.stdout, &mut self.stderr));
         let mut feeding = pin!(feed(self.stdin.take(), close_stdin));
-        let mut resolving = pin!(self.resolution.run(state));
+        let mut resolving = pin!(self.resolution.run(execution));
         let mut watchdog = pin!(self.activity.idle(self.limits));
         let (mut reading, mut writing, mut unresolved) = (true, true, true);
         loop {
             tokio::select! {
                 () = self.child.ended() => {
-                    let done = tree_ended.map(|tree| -> Ending<'a> { Box::pin(ready(tree)) });
-                    return (stopped_by, done.or(ending));
+                    let done = stopped.map(|tree| -> TreeStop<'a> { Box::pin(ready(tree)) });
+                    return (stopped_by, done.or(stopping));
                 }
                 () = &mut output, if reading => reading = false,
                 () = &mut feeding, if writing => writing = false,
                 () = &mut resolving, if unresolved => unresolved = false,
                 fired = &mut watchdog, if stopped_by.is_none() => {
                     tracing::warn!(watchdog = ?fired, "watchdog fired");
-                    state.log.push(EventKind::Watchdog(fired));
-                    state.ask_to_stop(StoppedBy::Watchdog(fired));
-                    stopped_by = *state.stop_asked.borrow();
-                    ending = Some(end_tree());
+                    execution.log.push(EventKind::Watchdog(fired));
+                    execution.ask_to_stop(StoppedBy::Watchdog(fired));
+                    stopped_by = *execution.stop_asked.borrow();
+                    stopping = Some(stop());
                 }
                 Ok(by) = stop_asked.wait_for(Option::is_some), if stopped_by.is_none() => {
                     stopped_by = *by;
                     drop(by);
                     tracing::debug!("stopping");
-                    ending = Some(end_tree());
+                    stopping = Some(stop());
                 }
-                tree = completed(&mut ending) => {
-                    ending = None;
-                    if tree.end.survivors.is_empty() {
-                        // The child is gone with the others, only the word of it is not here yet.
-                        tree_ended = Some(tree);
+                tree = completed(&mut stopping) => {
+                    stopping = None;
+                    if tree.survivors.is_empty() {
+                        // The child has ended with the others; its pidfd will tell in a moment.
+                        stopped = Some(tree);
                     } else {
-                        // The tree is as empty as it gets, and yet the child has not ended. Tell
-                        // those who wait for the stop; it can only be waited for.
-                        state.progress.send_modify(|progress| progress.survivors = tree.end.survivors);
+                        // The stop has failed. Its callers get the survivors now; the end of the
+                        // child can only be waited for.
+                        let survivors = tree.survivors;
+                        let progress = &execution.progress;
+                        progress.send_modify(|progress| progress.survivors = survivors);
                     }
                 }
             }
         }
     }
 
-    /// Not part of the launch: a crash before this loses nothing, because the process carries its
-    /// tag and the tag is on record.
-    fn write_down_start(&self) {
-        let state = &self.state;
-        if let Some(leader) = state.root.leader()
-            && let Err(error) = self.owner.started(state.id, leader)
+    /// Not part of the launch, to keep it short. A crash before this loses nothing: the process
+    /// carries its tag, and the journal has it.
+    fn record_start(&self) {
+        let execution = &self.execution;
+        if let Some(leader) = execution.root.leader()
+            && let Err(error) = self.owner.started(&execution.id, leader)
         {
-            tracing::error!(%error, "cannot write down the process id");
+            tracing::error!(%error, "cannot record the process id");
         }
-        state.history.write(
-            &state.id.to_string(),
-            What::Started {
-                session_id: state.session_id(),
-                profile: state.context.profile_label.clone(),
-                variant: state.context.variant_label.clone(),
-                kind: state.kind,
-                workspace: state.context.workspace_path.clone(),
-                process_id: Some(state.process_id),
+        let context = &execution.context;
+        execution.history.write(
+            &execution.id,
+            HistoryEvent::Started {
+                session_id: execution.session_id(),
+                profile: context.profile_label.clone(),
+                variant: context.variant_label.clone(),
+                kind: execution.kind,
+                workspace: context.workspace_path.clone(),
+                process_id: Some(execution.process_id),
             },
         );
     }
 
     fn finish(mut self: Box<Self>, stopped_by: Option<StoppedBy>, tree: StoppedTree) {
-        let state = &self.state;
+        let execution = &self.execution;
         self.stdout.finish();
         self.stderr.finish();
-        let Remains {
+        let ChildExit {
             code,
             signal,
             cpu_time,
             peak_memory_bytes,
         } = self.child.reap();
-        let session_id = state.session_id();
+        let session_id = execution.session_id();
         tracing::info!(%session_id, code, signal, ?stopped_by, "ended");
         let exit = Arc::new(ExitReport {
             session_id: session_id.clone(),
@@ -181,66 +172,64 @@ impl Supervisor {
             signal,
             stopped_by,
             stderr_tail: self.stderr.tail(),
-            wall_time: state.started.elapsed(),
+            wall_time: execution.started.elapsed(),
             cpu_time,
             peak_memory_bytes,
             truncated_lines: self.stdout.truncated_lines() + self.stderr.truncated_lines(),
             leftover_processes: match stopped_by {
                 Some(_) => 0,
-                None => tree.end.processes,
+                None => tree.processes,
             },
         });
         let report = Box::new(ExitReport::clone(&exit));
-        state
-            .history
-            .write(&state.id.to_string(), What::Ended { report });
-        if let Err(error) = self.owner.ended(state.id) {
-            tracing::error!(%error, "cannot write down the end");
+        let history = &execution.history;
+        history.write(&execution.id, HistoryEvent::Ended { report });
+        if let Err(error) = self.owner.ended(&execution.id) {
+            tracing::error!(%error, "cannot record the end");
         }
-        state.registry.unregister(&session_id);
-        state.log.push(EventKind::Exited(Arc::clone(&exit)));
-        state.log.close();
-        state.progress.send_modify(|progress| {
-            progress.survivors = tree.end.survivors;
-            progress.ended = Some(Ended {
-                exit,
-                processes: tree.end.processes,
+        execution.registry.unregister(&session_id);
+        // Before the last event, so that a subscriber that has seen it gets the exit report.
+        execution.progress.send_modify(|progress| {
+            progress.survivors = tree.survivors;
+            progress.end = Some(ExecutionEnd {
+                exit: Arc::clone(&exit),
+                processes: tree.processes,
                 level: tree.level,
             });
         });
+        execution.log.push(EventKind::Exited(exit));
+        execution.log.close();
     }
 }
 
-/// A supervisor that is dropped before the end (perhaps before it ever ran) leaves nobody waiting.
-impl Drop for Watched {
+impl Drop for Supervisor {
     fn drop(&mut self) {
-        let state = &self.0;
-        if state.progress.borrow().ended.is_some() {
+        let execution = &self.execution;
+        if execution.progress.borrow().end.is_some() {
             return;
         }
-        tracing::error!(execution_id = %state.id, "the runtime ended before the execution");
-        state.registry.unregister(&state.session_id());
-        state.log.close();
-        state
-            .progress
-            .send_modify(|progress| progress.abandoned = true);
+        tracing::error!(execution_id = %execution.id, "the runtime ended before the execution");
+        execution.registry.unregister(&execution.session_id());
+        execution.log.close();
+        let progress = &execution.progress;
+        progress.send_modify(|progress| progress.abandoned = true);
     }
 }
 
-async fn both(stdout: &mut Pump, stderr: &mut Pump) {
+async fn run_both(stdout: &mut Pump, stderr: &mut Pump) {
     tokio::join!(stdout.run(), stderr.run());
 }
 
-async fn completed(ending: &mut Option<Ending<'_>>) -> StoppedTree {
-    match ending {
-        Some(ending) => ending.await,
+async fn completed(stopping: &mut Option<TreeStop<'_>>) -> StoppedTree {
+    match stopping {
+        Some(stopping) => stopping.await,
         None => pending().await,
     }
 }
 
-/// Writes the payload while the output is read by others, and closes the pipe.
-async fn feed(stdin: Option<Stdin>, close: &Notify) {
-    let Some(Stdin {
+/// Writes the payload, and closes the pipe or keeps it open until `close`.
+async fn feed(stdin: Option<StdinFeed>, close: &Notify) {
+    let Some(StdinFeed {
         mut pipe,
         payload,
         keep_open,
@@ -255,7 +244,7 @@ async fn feed(stdin: Option<Stdin>, close: &Notify) {
         match written {
             Ok(()) if keep_open => pending().await,
             Ok(()) => {}
-            // An agent that has read enough closes its end, or has ended.
+            // The agent has closed its end, or has ended.
             Err(error) => tracing::debug!(%error, "the agent did not read all of its input"),
         }
     };

@@ -46,13 +46,13 @@ async fn run() -> Result<(), Box<dyn Error>> {
 
     let service = ExecutionService::builder(registry)
         .state_dir(folder.path().join("state"))
-        .build()?;
+        .open()?;
     let context = ExecutionContext::for_workspace("parrot", folder.path())?;
     let request = NewChatRequest {
         context: context.clone(),
         prompt: "hello".into(),
     };
-    let first = service.launch(request.try_into()?).await?;
+    let first = service.launch(request).await?;
     print_output(&first).await?;
 
     let request = FollowUpRequest {
@@ -60,7 +60,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         session_id: first.resolved().await?,
         message: "how are you?".into(),
     };
-    let second = service.launch(request.try_into()?).await?;
+    let second = service.launch(request).await?;
     print_output(&second).await
 }
 

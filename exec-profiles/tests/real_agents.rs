@@ -228,7 +228,7 @@ impl Lab {
         registry.save_user_profile(agent.label, &profile).unwrap();
         let service = ExecutionService::builder(registry)
             .state_dir(folder.join("state"))
-            .build()
+            .open()
             .unwrap();
         Bench {
             label: agent.label,
@@ -309,7 +309,7 @@ impl Bench {
     async fn expect_stop(&self, execution: &Execution, what: &str) {
         let label = self.label;
         wait_until(|| self.mark().exists()).await;
-        let before = tagged(&execution.id());
+        let before = tagged(execution.id().as_str());
         let session_id = execution.session_id();
         let outcome = within(self.service.stop_execution(&session_id))
             .await
@@ -317,7 +317,7 @@ impl Bench {
         let StopOutcome::Stopped(report) = outcome else {
             panic!("{label}: {outcome:?}");
         };
-        let left = tagged(&execution.id());
+        let left = tagged(execution.id().as_str());
         assert!(left.is_empty(), "{label}: still alive: {left:?}");
         println!(
             "{label}: {what:<10} {} processes ({}) gone in {:.0?}, {:?}, exit {:?}",

@@ -4,41 +4,54 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Clock, ManualClock, duration_ms};
+use crate::clock::{Clock, duration_ms};
 use crate::config;
-use crate::core::{Core, IncidentHandler, Settings};
-use crate::file::Durability;
-use crate::incident::Incident;
-use crate::location::Location;
-use crate::lock::LockPolicy;
-use crate::state::LARGEST_NUMBER;
-use crate::{Error, Process, SessionId, blocking};
+use crate::core::Core;
+use crate::disk::Location;
+use crate::settings::{IncidentHandler, Settings};
+use crate::working_copy::LARGEST_NUMBER;
+use crate::{Durability, Error, Incident, LockPolicy, ManualClock, OwnerProcess, SessionId};
 
-/// How a store is to be opened. `S` is what comes of it: a [`TimedStorage`](crate::TimedStorage)
-/// or a [`blocking::TimedStorage`].
+/// The options of a store. `S` is the store that `open` returns: the async `TimedStorage` or
+/// [`blocking::TimedStorage`](crate::blocking::TimedStorage).
+///
+/// ```
+/// use std::time::Duration;
+/// use timed_store::{LockPolicy, OwnerProcess, SessionId, blocking::TimedStorage};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// let store = TimedStorage::<String>::builder_at(folder.path().join("operators.json"))
+///     .session(SessionId::new("terminal-1")?)
+///     .owner(OwnerProcess::current())
+///     .ttl(Duration::from_secs(3600))
+///     .lock(LockPolicy::Wait(Duration::from_secs(2)))
+///     .open()?;
+/// # assert_eq!(store.session().as_str(), "terminal-1");
+/// # Ok::<(), timed_store::Error>(())
+/// ```
 #[must_use = "nothing is opened until `open`"]
 pub struct Builder<S> {
     path: Result<PathBuf, Error>,
     session: Option<SessionId>,
     ttl: Duration,
-    owner: Option<Process>,
+    owner: Option<OwnerProcess>,
     lock: LockPolicy,
     durability: Durability,
     clock: Clock,
     on_incident: Option<IncidentHandler>,
-    opens: PhantomData<fn() -> S>,
+    store: PhantomData<fn() -> S>,
 }
 
 impl<S> Builder<S> {
-    /// How long an entry lives without a refresh. Four hours if nothing else is said. It is
-    /// kept in the entry, so that a reader with another timeout leaves it alone.
+    /// Sets how long an entry lives without a refresh; the default is four hours. The entry keeps
+    /// this timeout, so that a reader with a shorter one does not remove it.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Takes the timeout from a JSON configuration file: `{"operatorTimeout": 14400000}`, in
-    /// milliseconds. Other keys are ignored; without this one the timeout stays as it is.
+    /// Reads the timeout from a JSON configuration file: `{"operatorTimeout": 14400000}`, in
+    /// milliseconds. Other keys are ignored; without this key the timeout stays unchanged.
     ///
     /// # Errors
     ///
@@ -51,40 +64,40 @@ impl<S> Builder<S> {
         })
     }
 
-    /// Whose entry this handle changes. [`SessionId::detect`] if nothing else is said.
+    /// Sets the session whose entry this handle changes; the default is [`SessionId::detect`].
     pub fn session(mut self, session: SessionId) -> Self {
         self.session = Some(session);
         self
     }
 
-    /// Names a process as the owner of what is *claimed* through this handle: when it ends, the
-    /// value is free. Entries of a terminal session have no owner without this, because the
-    /// short-lived processes of a session come and go.
-    pub fn owner(mut self, process: Process) -> Self {
+    /// Sets a process as the owner of the values that are claimed (not stored) through this handle:
+    /// when the process ends, the value is free. By default the entries of a terminal session have
+    /// no owner, because a session outlives its short-lived processes.
+    pub fn owner(mut self, process: OwnerProcess) -> Self {
         self.owner = Some(process);
         self
     }
 
-    /// What to do when somebody else holds the lock. [`LockPolicy::Fail`] if nothing else is said.
+    /// Sets what an operation does while the lock is held; the default is [`LockPolicy::Fail`].
     pub fn lock(mut self, policy: LockPolicy) -> Self {
         self.lock = policy;
         self
     }
 
-    /// What a write is to survive. [`Durability::Process`] if nothing else is said.
+    /// Sets which failures a write survives; the default is [`Durability::Process`].
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// Is called when a file was put right. It runs after the lock was given up, on the thread
-    /// that did the operation. Incidents go to `tracing` as warnings in any case.
+    /// Sets a handler for repaired damage. It runs after the unlock, on the thread of the
+    /// operation, and may use the store. Incidents also go to `tracing` as warnings.
     pub fn on_incident(mut self, handler: impl Fn(&Incident) + Send + Sync + 'static) -> Self {
         self.on_incident = Some(Arc::new(handler));
         self
     }
 
-    /// Takes the time from a clock that the caller moves, for tests.
+    /// Sets a clock that the caller moves, for tests.
     pub fn manual_clock(mut self, clock: ManualClock) -> Self {
         self.clock = Clock::Manual(clock);
         self
@@ -108,11 +121,11 @@ impl<S> Builder<S> {
             durability: Durability::default(),
             clock: Clock::System,
             on_incident: None,
-            opens: PhantomData,
+            store: PhantomData,
         }
     }
 
-    fn core(self) -> Result<Arc<Core>, Error> {
+    pub(crate) fn into_core(self) -> Result<Arc<Core>, Error> {
         Ok(Arc::new(Core::new(Settings {
             location: Arc::new(Location::new(&self.path?)?),
             session: self.session.unwrap_or_else(SessionId::detect),
@@ -125,29 +138,6 @@ impl<S> Builder<S> {
             clock: self.clock,
             on_incident: self.on_incident,
         })))
-    }
-}
-
-#[cfg(feature = "tokio")]
-impl<T> Builder<crate::TimedStorage<T>> {
-    /// Makes the handle. Nothing is read or created yet.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Invalid`] if the name or the path cannot be one of a file.
-    pub fn open(self) -> Result<crate::TimedStorage<T>, Error> {
-        self.core().map(crate::TimedStorage::of_core)
-    }
-}
-
-impl<T> Builder<blocking::TimedStorage<T>> {
-    /// Makes the handle. Nothing is read or created yet.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Invalid`] if the name or the path cannot be one of a file.
-    pub fn open(self) -> Result<blocking::TimedStorage<T>, Error> {
-        self.core().map(blocking::TimedStorage::of_core)
     }
 }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A clock that moves only when told to, for tests of code that uses a store.
+/// A clock that the caller moves, for tests of code that uses a store.
 ///
 /// Clones show the same time.
 ///
@@ -25,22 +25,23 @@ pub struct ManualClock(Arc<AtomicI64>);
 
 impl ManualClock {
     /// A clock that stands at `time`.
+    #[must_use]
     pub fn new(time: SystemTime) -> Self {
         Self(Arc::new(AtomicI64::new(unix_ms(time))))
     }
 
-    /// Moves the clock forwards.
+    /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(duration_ms(by), Ordering::SeqCst);
     }
 
-    /// Sets the clock, backwards too, as an administrator or NTP may.
+    /// Sets the clock. It can go back, as a system clock can.
     pub fn set(&self, time: SystemTime) {
         self.0.store(unix_ms(time), Ordering::SeqCst);
     }
 }
 
-/// Where a store takes the time from. All its times are Unix milliseconds.
+/// The clock of a store, in Unix milliseconds.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
     System,

@@ -26,13 +26,13 @@ fn parse(text: &[u8]) -> Result<Option<Duration>, String> {
     let Some(value) = config.get(KEY) else {
         return Ok(None);
     };
-    // JavaScript has but one kind of number, and may write this one as 1.44e7.
+    // JavaScript has one type of number, and may write this one as 1.44e7.
     value
         .as_f64()
         .filter(|ms| *ms >= 0.0)
         .and_then(|ms| Duration::try_from_secs_f64((ms / 1000.0).min(1e15)).ok())
         .map(Some)
-        .ok_or_else(|| format!("`{KEY}` is {value}, and not a number of milliseconds"))
+        .ok_or_else(|| format!("`{KEY}` is {value}, not a number of milliseconds"))
 }
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ mod tests {
         let error = parse(br#"{"operatorTimeout": -1}"#).unwrap_err();
         assert_eq!(
             error,
-            "`operatorTimeout` is -1, and not a number of milliseconds"
+            "`operatorTimeout` is -1, not a number of milliseconds"
         );
     }
 }

@@ -1,11 +1,23 @@
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Deref;
 use std::time::Duration;
 
 use crate::SessionId;
 
 /// One live entry.
+///
+/// ```
+/// use timed_store::{SessionId, blocking::TimedStorage};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let store = TimedStorage::<String>::open(folder.path().join("operators.json"))?;
+/// store.store(&"tsukuyomi".to_owned())?;
+/// let entries = store.entries()?;
+/// let entry = entries.mine().expect("it was stored");
+/// assert_eq!(entry.value(), "tsukuyomi");
+/// assert_eq!(entry.token(), None);
+/// # Ok::<(), timed_store::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry<T> {
     pub(crate) value: T,
@@ -19,18 +31,37 @@ impl<T> Entry<T> {
         &self.value
     }
 
-    /// The fencing token, if the value was claimed and not just stored.
+    /// The fencing token of a claimed value; `None` if the value was only stored.
     pub fn token(&self) -> Option<u64> {
         self.token
     }
 
-    /// How much longer it lives if its session does not refresh it.
+    /// The time until the entry expires, unless its session refreshes it.
     pub fn expires_in(&self) -> Duration {
         self.expires_in
     }
 }
 
-/// All live entries at one moment, in the order of their sessions.
+/// All live entries at one moment, sorted by session.
+///
+/// ```
+/// use timed_store::{SessionId, blocking::TimedStorage};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("operators.json");
+/// let open = |session: &str| {
+///     TimedStorage::<String>::builder_at(&path)
+///         .session(SessionId::new(session)?)
+///         .open()
+/// };
+/// open("terminal-1")?.store(&"tsukuyomi".to_owned())?;
+/// let entries = open("terminal-2")?.entries()?;
+/// assert!(entries.mine().is_none());
+/// for (session, entry) in entries.others() {
+///     assert_eq!((session.as_str(), entry.value().as_str()), ("terminal-1", "tsukuyomi"));
+/// }
+/// # Ok::<(), timed_store::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entries<T> {
     pub(crate) session: SessionId,
@@ -56,59 +87,7 @@ impl<T> Entries<T> {
     }
 }
 
-/// What a [transaction](crate::TimedStorage::transaction) sees and does: all entries to read,
-/// its own session's to change.
-pub struct Transaction<T> {
-    pub(crate) entries: Entries<T>,
-    pub(crate) ttl: Duration,
-    pub(crate) change: Change,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    None,
-    Store,
-    Remove,
-    Refresh,
-}
-
-impl<T> Transaction<T> {
-    /// Stores `value` for the own session.
-    pub fn store(&mut self, value: T) {
-        let entry = Entry {
-            value,
-            token: None,
-            expires_in: self.ttl,
-        };
-        self.entries.all.insert(self.entries.session.clone(), entry);
-        self.change = Change::Store;
-    }
-
-    /// Removes the own session's entry, and says whether there was one.
-    pub fn remove(&mut self) -> bool {
-        self.change = Change::Remove;
-        self.entries.all.remove(&self.entries.session).is_some()
-    }
-
-    /// Starts the own entry's time anew, and says whether there is one.
-    pub fn refresh(&mut self) -> bool {
-        let found = self.entries.mine().is_some();
-        if found && self.change == Change::None {
-            self.change = Change::Refresh;
-        }
-        found
-    }
-}
-
-impl<T> Deref for Transaction<T> {
-    type Target = Entries<T>;
-
-    fn deref(&self) -> &Entries<T> {
-        &self.entries
-    }
-}
-
-// Values are the caller's and may be private: sessions are all that is shown.
+// Values belong to the caller and may be secret: `Debug` shows sessions, tokens and times only.
 
 impl<T> fmt::Debug for Entry<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -122,14 +101,5 @@ impl<T> fmt::Debug for Entry<T> {
 impl<T> fmt::Debug for Entries<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter()).finish()
-    }
-}
-
-impl<T> fmt::Debug for Transaction<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transaction")
-            .field("entries", &self.entries)
-            .field("change", &self.change)
-            .finish_non_exhaustive()
     }
 }

@@ -3,66 +3,92 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::SessionId;
+use crate::shared::private_file::FileError;
 
-/// Why an operation failed. A failed operation has changed nothing, with one exception: if the
-/// disk fails at the very last sync of [`Durability::Power`](crate::Durability::Power), the change
-/// is in the file but may not survive a power cut.
+/// Why an operation failed.
+///
+/// A failed operation has changed nothing, with one exception: if the last sync of
+/// [`Durability::Power`](crate::Durability::Power) fails, the change is in the file but may not
+/// survive a power cut.
+///
+/// ```
+/// use timed_store::{Error, blocking::TimedStorage};
+///
+/// fn greet(store: &TimedStorage<String>) -> Result<(), Error> {
+///     match store.restore() {
+///         Ok(operator) => println!("{}", operator.as_deref().unwrap_or("no operator")),
+///         Err(error) if error.is_locked() => println!("try again: {error}"),
+///         Err(error) => return Err(error),
+///     }
+///     Ok(())
+/// }
+/// # let folder = tempfile::tempdir().unwrap();
+/// # greet(&TimedStorage::open(folder.path().join("operators.json"))?)?;
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another process, thread or handle is at work on the file. Try again, or set
+    /// Another process, thread or handle holds the lock. Try again, or set
     /// [`LockPolicy::Wait`](crate::LockPolicy::Wait).
-    #[error("`{}` is locked by {}{}", path.display(), name_holder(*.holder), name_wait(*.waited))]
+    #[error("{} is locked by {}{}", path.display(), name_holder(*.holder), name_wait(*.waited))]
     Locked {
         /// The data file.
         path: PathBuf,
         /// The process that holds the lock, where the system tells (Linux).
         holder: Option<u32>,
-        /// How long the operation waited; zero without [`LockPolicy::Wait`](crate::LockPolicy::Wait).
+        /// How long the operation waited; zero with [`LockPolicy::Fail`](crate::LockPolicy::Fail).
         waited: Duration,
     },
 
-    /// The operating system said no: permissions, a full disk, a broken one.
-    #[error("cannot {action} `{}`", path.display())]
+    /// A system call failed: missing permission, a full or broken disk.
+    #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// The file or folder that it was tried on.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         source: io::Error,
     },
 
-    /// The file is not one to trust: somebody else could read or change what it says.
-    #[error("`{}` is refused: {reason}", path.display())]
-    Refused {
-        /// The file.
+    /// Another user could have written the file, or could change it.
+    #[error("refusing {}: {reason}", path.display())]
+    NotPrivate {
+        /// The file or folder.
         path: PathBuf,
         /// What is wrong with it, and what to do.
         reason: &'static str,
     },
 
-    /// The value cannot be written as JSON.
-    #[error("the value cannot be written as JSON")]
+    /// The data file has no write permission for its owner.
+    #[error("{} is read-only; run `chmod u+w` on it to allow changes", path.display())]
+    ReadOnly {
+        /// The data file.
+        path: PathBuf,
+    },
+
+    /// The value has no JSON form.
+    #[error("the value has no JSON form")]
     Encode {
-        /// What serde said.
+        /// The serializer's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
-    /// An entry holds valid JSON that is not a value of this store's type: it was written by
-    /// a program with another idea of it. It stays until it expires or its session removes it.
-    #[error("the entry of session `{session}` in `{}` has a value of another type", path.display())]
+    /// An entry holds sound JSON that is not a value of this store's type. Another program wrote
+    /// it. It stays until it expires or its session removes it.
+    #[error("the entry of session `{session}` in {} has a value of another type", path.display())]
     Decode {
         /// The data file.
         path: PathBuf,
-        /// Whose entry it is.
+        /// The session of the entry.
         session: SessionId,
-        /// What serde said. It may quote the value.
+        /// The deserializer's error. It may quote the value.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
-    /// The configuration file is not what was specified.
-    #[error("configuration `{}`: {reason}", path.display())]
+    /// The configuration file is not in the specified form.
+    #[error("invalid configuration {}: {reason}", path.display())]
     Config {
         /// The configuration file.
         path: PathBuf,
@@ -70,24 +96,24 @@ pub enum Error {
         reason: String,
     },
 
-    /// An argument that cannot work.
+    /// An argument is invalid.
     #[error("{what} `{value}` {reason}")]
     Invalid {
-        /// What the argument is.
+        /// The kind of argument.
         what: &'static str,
         /// The argument.
         value: String,
-        /// Why it cannot work.
+        /// Why it is invalid.
         reason: &'static str,
     },
 
-    /// The Tokio runtime is being shut down, and took the operation with it before it began.
+    /// The Tokio runtime shut down before the operation began.
     #[error("the runtime is shutting down")]
     ShuttingDown,
 
-    /// The fencing tokens have reached the largest number that JSON tools keep exactly. No
-    /// program gets there by claiming: an entry or the side file was edited by hand.
-    #[error("no fencing token is left above those in `{}`", path.display())]
+    /// The fencing tokens have reached the largest number that JSON tools keep exactly. Claims
+    /// alone never reach it: an entry or the lock file was edited by hand.
+    #[error("no fencing token is left above those in {}", path.display())]
     TokensExhausted {
         /// The data file.
         path: PathBuf,
@@ -95,17 +121,42 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the cause is that somebody else holds the lock, so that trying again helps.
+    /// Whether the lock was held, so that a retry can succeed.
+    #[must_use]
     pub fn is_locked(&self) -> bool {
         matches!(self, Self::Locked { .. })
     }
 
+    /// For `map_err`: adds the attempted action and the path.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
         move |source| Self::Io {
             action,
-            path,
+            path: path.to_owned(),
             source,
+        }
+    }
+
+    pub(crate) fn hard_link(path: &Path) -> Self {
+        Self::NotPrivate {
+            path: path.to_owned(),
+            reason: "it has a second name (a hard link); remove one of the names",
+        }
+    }
+}
+
+impl From<FileError> for Error {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Io {
+                action,
+                path,
+                source,
+            } => Self::Io {
+                action,
+                path,
+                source,
+            },
+            FileError::NotPrivate { path, reason } => Self::NotPrivate { path, reason },
         }
     }
 }

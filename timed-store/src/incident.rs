@@ -3,30 +3,46 @@ use std::path::PathBuf;
 
 use crate::SessionId;
 
-/// Something about the file that was put right, and that somebody should know of.
+/// Damage that an operation repaired.
 ///
-/// See [`Builder::on_incident`](crate::Builder::on_incident).
+/// Incidents go to `tracing` as warnings, and to the handler of
+/// [`Builder::on_incident`](crate::Builder::on_incident).
+///
+/// ```
+/// use timed_store::{Incident, blocking::TimedStorage};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("operators.json");
+/// let store = TimedStorage::<String>::builder_at(path)
+///     .on_incident(|incident| match incident {
+///         Incident::Recovered { copy, .. } => eprintln!("see {}", copy.display()),
+///         other => eprintln!("{other}"),
+///     })
+///     .open()?;
+/// # store.restore()?;
+/// # Ok::<(), timed_store::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Incident {
-    /// The file was corrupt. A copy was kept, and work goes on with what could be saved.
+    /// The file was corrupt. A copy was kept, and the store goes on with the whole entries.
     Recovered {
         /// The data file.
         path: PathBuf,
-        /// The corrupt file as it was.
+        /// The copy of the corrupt file.
         copy: PathBuf,
-        /// How many entries were saved.
+        /// How many entries were recovered.
         saved: usize,
-        /// What was wrong with it.
+        /// What was wrong with the file.
         reason: String,
     },
-    /// An entry was dropped, because nobody could have told when it ends.
+    /// An entry was dropped because its time stamp is not a time: it would never expire.
     UnreadableStamp {
         /// The data file.
         path: PathBuf,
-        /// Whose entry it was.
+        /// The session of the entry.
         session: SessionId,
-        /// What stood in the place of the time stamp.
+        /// The text in place of the time stamp.
         stamp: String,
     },
 }
@@ -41,7 +57,7 @@ impl fmt::Display for Incident {
                 reason,
             } => write!(
                 f,
-                "`{}` was corrupt ({reason}); a copy is in `{}`, and {saved} entries were saved",
+                "{} was corrupt ({reason}); {saved} entries were recovered, and a copy is in {}",
                 path.display(),
                 copy.display()
             ),
@@ -51,7 +67,7 @@ impl fmt::Display for Incident {
                 stamp,
             } => write!(
                 f,
-                "the entry of session `{session}` in `{}` was dropped: `{stamp}` is not a time",
+                "the entry of session `{session}` in {} was dropped: `{stamp}` is not a time",
                 path.display()
             ),
         }

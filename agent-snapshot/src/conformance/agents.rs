@@ -1,6 +1,8 @@
-//! Rules 8, 9 and 12: delete, list, and agents that do not affect each other.
+//! Rules 7 to 9 and 12: delete, list, and the independence of agents.
 
-use super::{Check, Place, clauses, ensure, id, refused, stored, tick, ticked, whole_stream};
+use super::clause::{
+    ClauseFixture, ClauseResult, clauses, ensure, id, refused, stored, tick, ticked, whole_stream,
+};
 use crate::AgentId;
 
 clauses! {
@@ -19,22 +21,22 @@ clauses! {
     9 an_agent_saved_again_is_listed_again,
     9 loading_does_not_add_to_the_list,
     12 ids_that_differ_in_case_are_different_agents,
-    12 ids_that_look_alike_are_different_agents,
+    12 ids_that_look_similar_are_different_agents,
     12 every_valid_id_works,
-    12 agents_can_be_saved_in_turns,
-    12 delete_leaves_other_agents_alone,
+    12 agents_can_be_saved_in_turn,
+    12 delete_does_not_affect_other_agents,
 }
 
-async fn after_delete_load_is_none(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn after_delete_load_is_none(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let snapshot = ticked("a", 2)?;
     storage.save(&snapshot).await?;
     storage.delete(&snapshot.agent_id).await?;
     ensure!(
         storage.load(&snapshot.agent_id).await?.is_none(),
-        "it is still there"
+        "it is still stored"
     );
-    let other = place.open().await?;
+    let other = fixture.open().await?;
     ensure!(
         other.load(&snapshot.agent_id).await?.is_none(),
         "another handle still sees it"
@@ -42,13 +44,13 @@ async fn after_delete_load_is_none(place: Place) -> Check {
     Ok(())
 }
 
-async fn deleting_nothing_is_a_success(place: Place) -> Check {
-    place.open().await?.delete(&id("nobody")?).await?;
+async fn deleting_nothing_is_a_success(fixture: ClauseFixture) -> ClauseResult {
+    fixture.open().await?.delete(&id("unknown")?).await?;
     Ok(())
 }
 
-async fn deleting_twice_is_a_success(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn deleting_twice_is_a_success(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let snapshot = ticked("a", 2)?;
     storage.save(&snapshot).await?;
     storage.delete(&snapshot.agent_id).await?;
@@ -56,8 +58,8 @@ async fn deleting_twice_is_a_success(place: Place) -> Check {
     Ok(())
 }
 
-async fn after_delete_any_tick_may_be_saved(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn after_delete_any_tick_may_be_saved(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     storage.save(&ticked("a", 9)?).await?;
     for ticks in [9, 3, 0] {
         storage.delete(&id("a")?).await?;
@@ -68,8 +70,8 @@ async fn after_delete_any_tick_may_be_saved(place: Place) -> Check {
     Ok(())
 }
 
-async fn after_delete_the_stream_is_gone(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn after_delete_the_stream_is_gone(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let snapshot = ticked("a", 9)?;
     storage.save(&snapshot).await?;
     storage.delete(&snapshot.agent_id).await?;
@@ -78,8 +80,8 @@ async fn after_delete_the_stream_is_gone(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_stream_after_delete_holds_only_what_is_new(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_stream_after_delete_holds_only_what_is_new(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 9)?;
     storage.save(&snapshot).await?;
     storage.delete(&snapshot.agent_id).await?;
@@ -96,8 +98,8 @@ async fn a_stream_after_delete_holds_only_what_is_new(place: Place) -> Check {
     Ok(())
 }
 
-async fn after_delete_an_older_epoch_is_still_refused(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn after_delete_an_older_epoch_is_still_refused(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 2)?;
     snapshot.epoch = 10;
     storage.save(&snapshot).await?;
@@ -107,7 +109,7 @@ async fn after_delete_an_older_epoch_is_still_refused(place: Place) -> Check {
         old.epoch = epoch;
         let error = refused(&*storage, &old).await?;
         ensure!(error.is_fenced(), "not reported as fenced: {error}");
-        refused(&*place.open().await?, &old).await?;
+        refused(&*fixture.open().await?, &old).await?;
     }
     ensure!(
         storage.load(&snapshot.agent_id).await?.is_none(),
@@ -116,8 +118,8 @@ async fn after_delete_an_older_epoch_is_still_refused(place: Place) -> Check {
     Ok(())
 }
 
-async fn after_delete_the_same_epoch_is_accepted(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn after_delete_the_same_epoch_is_accepted(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 2)?;
     snapshot.epoch = 3;
     storage.save(&snapshot).await?;
@@ -126,8 +128,8 @@ async fn after_delete_the_same_epoch_is_accepted(place: Place) -> Check {
     stored(&*storage, &snapshot).await
 }
 
-async fn a_second_delete_does_not_forget_the_epoch(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_second_delete_does_not_forget_the_epoch(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 2)?;
     snapshot.epoch = 3;
     storage.save(&snapshot).await?;
@@ -138,14 +140,14 @@ async fn a_second_delete_does_not_forget_the_epoch(place: Place) -> Check {
     Ok(())
 }
 
-async fn nothing_stored_is_an_empty_list(place: Place) -> Check {
-    let agents = place.open().await?.list().await?;
+async fn nothing_stored_is_an_empty_list(fixture: ClauseFixture) -> ClauseResult {
+    let agents = fixture.open().await?.list().await?;
     ensure!(agents.is_empty(), "{agents:?} are listed");
     Ok(())
 }
 
-async fn each_agent_is_listed_once_in_order(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn each_agent_is_listed_once_in_order(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut expected = Vec::new();
     for name in [
         "b",
@@ -166,13 +168,13 @@ async fn each_agent_is_listed_once_in_order(place: Place) -> Check {
         expected.push(snapshot.agent_id);
     }
     expected.sort();
-    let listed = place.open().await?.list().await?;
+    let listed = fixture.open().await?.list().await?;
     ensure!(listed == expected, "listed {listed:?}");
     Ok(())
 }
 
-async fn a_deleted_agent_is_not_listed(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_deleted_agent_is_not_listed(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 2)?;
     snapshot.epoch = 1;
     storage.save(&snapshot).await?;
@@ -183,8 +185,8 @@ async fn a_deleted_agent_is_not_listed(place: Place) -> Check {
     Ok(())
 }
 
-async fn an_agent_saved_again_is_listed_again(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn an_agent_saved_again_is_listed_again(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let snapshot = ticked("a", 2)?;
     storage.save(&snapshot).await?;
     storage.delete(&snapshot.agent_id).await?;
@@ -194,8 +196,8 @@ async fn an_agent_saved_again_is_listed_again(place: Place) -> Check {
     Ok(())
 }
 
-async fn loading_does_not_add_to_the_list(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn loading_does_not_add_to_the_list(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     storage.load(&id("a")?).await?;
     storage.history(&id("a")?, 0..9).await?;
     storage.delete(&id("a")?).await?;
@@ -204,9 +206,12 @@ async fn loading_does_not_add_to_the_list(place: Place) -> Check {
     Ok(())
 }
 
-/// Saves one snapshot for each name and expects each one back.
-async fn all_differ<'a>(place: &Place, names: impl IntoIterator<Item = &'a str>) -> Check {
-    let storage = place.open().await?;
+/// Saves one snapshot for each name, and checks that all are stored.
+async fn all_differ<'a>(
+    fixture: &ClauseFixture,
+    names: impl IntoIterator<Item = &'a str>,
+) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut saved = Vec::new();
     for (n, name) in (1..).zip(names) {
         let snapshot = ticked(name, n)?;
@@ -223,18 +228,18 @@ async fn all_differ<'a>(place: &Place, names: impl IntoIterator<Item = &'a str>)
     Ok(())
 }
 
-async fn ids_that_differ_in_case_are_different_agents(place: Place) -> Check {
-    all_differ(&place, ["agent", "Agent", "AGENT", "ａgent"]).await
+async fn ids_that_differ_in_case_are_different_agents(fixture: ClauseFixture) -> ClauseResult {
+    all_differ(&fixture, ["agent", "Agent", "AGENT", "ａgent"]).await
 }
 
-async fn ids_that_look_alike_are_different_agents(place: Place) -> Check {
+async fn ids_that_look_similar_are_different_agents(fixture: ClauseFixture) -> ClauseResult {
     let names = [
         "a", "aa", "a.b", "a%2eb", "a_b", "a b", "a:b", "a*", "a?", "e\u{301}", "\u{e9}",
     ];
-    all_differ(&place, names).await
+    all_differ(&fixture, names).await
 }
 
-async fn every_valid_id_works(place: Place) -> Check {
+async fn every_valid_id_works(fixture: ClauseFixture) -> ClauseResult {
     let longest = "Ａ".repeat(21) + "z";
     let names = [
         "con",
@@ -256,11 +261,11 @@ async fn every_valid_id_works(place: Place) -> Check {
         "🤖",
         longest.as_str(),
     ];
-    all_differ(&place, names).await
+    all_differ(&fixture, names).await
 }
 
-async fn agents_can_be_saved_in_turns(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn agents_can_be_saved_in_turn(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut agents = [ticked("a", 0)?, ticked("ab", 3)?, ticked("b", 7)?];
     for _ in 0..5 {
         for snapshot in &mut agents {
@@ -281,8 +286,8 @@ async fn agents_can_be_saved_in_turns(place: Place) -> Check {
     Ok(())
 }
 
-async fn delete_leaves_other_agents_alone(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn delete_does_not_affect_other_agents(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let names = ["a", "aa", "a.b", "A", "a*"];
     for name in names {
         storage.save(&ticked(name, 3)?).await?;

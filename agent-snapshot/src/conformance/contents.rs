@@ -1,12 +1,12 @@
-//! Rules 1 and 2: what was saved is what is loaded.
+//! Rules 1 and 2: a load returns the saved snapshot.
 
 use serde_json::{Map, Value, json};
 
-use super::{Check, Place, clauses, ensure, id, round_trip, stored, tick, ticked};
-use crate::{
-    AgentSnapshot, Event, Status,
-    conversation::{Message, Role, ToolCallRequest, ToolCallResult},
+use super::clause::{
+    ClauseFixture, ClauseResult, clauses, ensure, id, round_trip, stored, tick, ticked,
 };
+use crate::conversation::{Message, Role, ToolCallRequest, ToolCallResult};
+use crate::{AgentSnapshot, Event, Status};
 
 clauses! {
     1 load_of_nothing_is_none,
@@ -15,11 +15,11 @@ clauses! {
     2 unknown_fields_survive_at_every_level,
     2 any_text_survives,
     2 any_number_survives,
-    2 every_byte_of_any_length_survives,
+    2 texts_of_any_length_survive,
     2 a_message_of_a_megabyte_survives,
     2 a_thousand_variables_survive,
     2 deeply_nested_variables_survive,
-    2 an_entry_without_id_and_time_stays_without,
+    2 a_message_without_id_and_time_stays_without,
     2 tool_calls_and_results_survive,
     2 events_come_back_in_order,
     2 event_ids_survive,
@@ -28,20 +28,20 @@ clauses! {
     2 unsent_replies_and_tool_intents_survive,
     2 epoch_and_holder_survive,
     2 loading_changes_nothing,
-    2 what_a_later_save_leaves_out_is_gone,
-    2 a_save_that_changes_only_the_status_is_kept,
+    2 a_field_that_a_later_save_leaves_out_is_removed,
+    2 a_save_that_changes_only_the_status_is_stored,
 }
 
-async fn load_of_nothing_is_none(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn load_of_nothing_is_none(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     ensure!(
-        storage.load(&id("nobody")?).await?.is_none(),
+        storage.load(&id("unknown")?).await?.is_none(),
         "something was loaded"
     );
     Ok(())
 }
 
-async fn the_specified_sample_survives(place: Place) -> Check {
+async fn the_specified_sample_survives(fixture: ClauseFixture) -> ClauseResult {
     let sample = json!({
         "agent_id": "worker_007",
         "tick_index": 42,
@@ -57,19 +57,19 @@ async fn the_specified_sample_survives(place: Place) -> Check {
         "event_queue_backup": [{ "source": "mcp", "type": "task", "payload": "..." }]
     });
     let snapshot = AgentSnapshot::from_json(&sample.to_string())?;
-    round_trip(&place, &snapshot).await?;
-    let loaded = place.open().await?.load(&snapshot.agent_id).await?;
+    round_trip(&fixture, &snapshot).await?;
+    let loaded = fixture.open().await?.load(&snapshot.agent_id).await?;
     let json = loaded.map(|loaded| loaded.to_json()).transpose()?;
     let value: Option<Value> = json.and_then(|json| serde_json::from_str(&json).ok());
     ensure!(value == Some(sample), "the JSON differs");
     Ok(())
 }
 
-async fn a_blank_snapshot_survives(place: Place) -> Check {
-    round_trip(&place, &AgentSnapshot::new(id("blank")?)).await
+async fn a_blank_snapshot_survives(fixture: ClauseFixture) -> ClauseResult {
+    round_trip(&fixture, &AgentSnapshot::new(id("blank")?)).await
 }
 
-async fn unknown_fields_survive_at_every_level(place: Place) -> Check {
+async fn unknown_fields_survive_at_every_level(fixture: ClauseFixture) -> ClauseResult {
     let mut snapshot = ticked("extra", 1)?;
     let extra = Map::from_iter([("x".to_owned(), json!({"y": [1, null, "z"]}))]);
     let mut message = Message::new(Role::Assistant);
@@ -83,10 +83,10 @@ async fn unknown_fields_survive_at_every_level(place: Place) -> Check {
     snapshot.memory.short_term_history.push(message);
     snapshot.memory.extra.clone_from(&extra);
     snapshot.extra = extra;
-    round_trip(&place, &snapshot).await
+    round_trip(&fixture, &snapshot).await
 }
 
-async fn any_text_survives(place: Place) -> Check {
+async fn any_text_survives(fixture: ClauseFixture) -> ClauseResult {
     let mut snapshot = ticked("text", 1)?;
     for text in [
         "",
@@ -106,10 +106,10 @@ async fn any_text_survives(place: Place) -> Check {
         let variables = &mut snapshot.memory.working_variables;
         variables.insert(text.to_owned(), json!(text));
     }
-    round_trip(&place, &snapshot).await
+    round_trip(&fixture, &snapshot).await
 }
 
-async fn any_number_survives(place: Place) -> Check {
+async fn any_number_survives(fixture: ClauseFixture) -> ClauseResult {
     let mut snapshot = ticked("numbers", 1)?;
     let numbers = json!([
         0,
@@ -126,11 +126,11 @@ async fn any_number_survives(place: Place) -> Check {
     ]);
     let variables = &mut snapshot.memory.working_variables;
     variables.insert("numbers".to_owned(), numbers);
-    round_trip(&place, &snapshot).await
+    round_trip(&fixture, &snapshot).await
 }
 
-async fn every_byte_of_any_length_survives(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn texts_of_any_length_survive(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("lengths", 0)?;
     for length in (0..34).chain([127, 128, 255, 256, 4095, 4096, 4097, 65535, 65536]) {
         tick(&mut snapshot);
@@ -151,26 +151,26 @@ async fn every_byte_of_any_length_survives(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_message_of_a_megabyte_survives(place: Place) -> Check {
+async fn a_message_of_a_megabyte_survives(fixture: ClauseFixture) -> ClauseResult {
     let mut snapshot = ticked("large", 1)?;
     let text = "0123456789abcdéf".repeat(1 << 16);
     snapshot
         .memory
         .short_term_history
         .push(Message::assistant(text));
-    round_trip(&place, &snapshot).await
+    round_trip(&fixture, &snapshot).await
 }
 
-async fn a_thousand_variables_survive(place: Place) -> Check {
+async fn a_thousand_variables_survive(fixture: ClauseFixture) -> ClauseResult {
     let mut snapshot = ticked("variables", 1)?;
     for n in 0..1000 {
         let variables = &mut snapshot.memory.working_variables;
         variables.insert(format!("variable {n}"), json!({ "n": n }));
     }
-    round_trip(&place, &snapshot).await
+    round_trip(&fixture, &snapshot).await
 }
 
-async fn deeply_nested_variables_survive(place: Place) -> Check {
+async fn deeply_nested_variables_survive(fixture: ClauseFixture) -> ClauseResult {
     let mut snapshot = ticked("deep", 1)?;
     let nested = (0..100).fold(json!("core"), |inner, n| {
         if n % 2 == 0 {
@@ -181,10 +181,10 @@ async fn deeply_nested_variables_survive(place: Place) -> Check {
     });
     let variables = &mut snapshot.memory.working_variables;
     variables.insert("nested".to_owned(), nested);
-    round_trip(&place, &snapshot).await
+    round_trip(&fixture, &snapshot).await
 }
 
-async fn an_entry_without_id_and_time_stays_without(place: Place) -> Check {
+async fn a_message_without_id_and_time_stays_without(fixture: ClauseFixture) -> ClauseResult {
     let mut snapshot = ticked("bare", 1)?;
     let mut full = Message::user("with");
     full.id = Some("m1".to_owned());
@@ -195,10 +195,10 @@ async fn an_entry_without_id_and_time_stays_without(place: Place) -> Check {
         full,
         Message::new(Role::Assistant),
     ]);
-    round_trip(&place, &snapshot).await
+    round_trip(&fixture, &snapshot).await
 }
 
-async fn tool_calls_and_results_survive(place: Place) -> Check {
+async fn tool_calls_and_results_survive(fixture: ClauseFixture) -> ClauseResult {
     let mut snapshot = ticked("tools", 1)?;
     let mut calls = Message::new(Role::Assistant);
     let mut results = Message::new(Role::Tool);
@@ -212,40 +212,40 @@ async fn tool_calls_and_results_survive(place: Place) -> Check {
             .push(ToolCallRequest::new(call, "search", json!({ "n": n })));
     }
     snapshot.memory.short_term_history.extend([calls, results]);
-    round_trip(&place, &snapshot).await
+    round_trip(&fixture, &snapshot).await
 }
 
-async fn events_come_back_in_order(place: Place) -> Check {
+async fn events_come_back_in_order(fixture: ClauseFixture) -> ClauseResult {
     let mut snapshot = ticked("events", 1)?;
     for n in [5, 1, 4, 1, 3, 2] {
         let event = Event::new("test", "task", json!(n));
         snapshot.event_queue_backup.push(event);
     }
-    round_trip(&place, &snapshot).await
+    round_trip(&fixture, &snapshot).await
 }
 
-async fn event_ids_survive(place: Place) -> Check {
+async fn event_ids_survive(fixture: ClauseFixture) -> ClauseResult {
     let mut snapshot = ticked("event-ids", 1)?;
     for id in ["b", "a", "日本"] {
         let event = Event::new("test", "task", Value::Null).with_id(id);
         snapshot.event_queue_backup.push(event);
     }
-    round_trip(&place, &snapshot).await
+    round_trip(&fixture, &snapshot).await
 }
 
-async fn an_unknown_status_survives(place: Place) -> Check {
+async fn an_unknown_status_survives(fixture: ClauseFixture) -> ClauseResult {
     let mut snapshot = ticked("status", 1)?;
     snapshot.status = Status::new("Dreaming of 羊");
-    round_trip(&place, &snapshot).await
+    round_trip(&fixture, &snapshot).await
 }
 
-async fn the_largest_time_stamp_survives(place: Place) -> Check {
+async fn the_largest_time_stamp_survives(fixture: ClauseFixture) -> ClauseResult {
     let mut snapshot = ticked("time", 1)?;
     snapshot.timestamp = u64::MAX;
-    round_trip(&place, &snapshot).await
+    round_trip(&fixture, &snapshot).await
 }
 
-async fn unsent_replies_and_tool_intents_survive(place: Place) -> Check {
+async fn unsent_replies_and_tool_intents_survive(fixture: ClauseFixture) -> ClauseResult {
     let json = json!({
         "agent_id": "outbox", "tick_index": 1, "timestamp": 2, "status": "RUNNING",
         "memory": { "short_term_history": [], "working_variables": {} },
@@ -256,21 +256,21 @@ async fn unsent_replies_and_tool_intents_survive(place: Place) -> Check {
     let snapshot = AgentSnapshot::from_json(&json.to_string())?;
     ensure!(snapshot.outbox.len() == 1, "the reply was not read");
     ensure!(snapshot.tool_intents.len() == 1, "the intent was not read");
-    round_trip(&place, &snapshot).await
+    round_trip(&fixture, &snapshot).await
 }
 
-async fn epoch_and_holder_survive(place: Place) -> Check {
+async fn epoch_and_holder_survive(fixture: ClauseFixture) -> ClauseResult {
     let mut snapshot = ticked("epoch", 1)?;
     snapshot.epoch = 7;
-    snapshot.holder = Some("somebody".to_owned());
+    snapshot.holder = Some("holder-1".to_owned());
     snapshot.revision = 3;
-    round_trip(&place, &snapshot).await
+    round_trip(&fixture, &snapshot).await
 }
 
-async fn loading_changes_nothing(place: Place) -> Check {
+async fn loading_changes_nothing(fixture: ClauseFixture) -> ClauseResult {
     let snapshot = ticked("load", 3)?;
-    round_trip(&place, &snapshot).await?;
-    let storage = place.open().await?;
+    round_trip(&fixture, &snapshot).await?;
+    let storage = fixture.open().await?;
     for _ in 0..3 {
         stored(&*storage, &snapshot).await?;
     }
@@ -278,8 +278,8 @@ async fn loading_changes_nothing(place: Place) -> Check {
     Ok(())
 }
 
-async fn what_a_later_save_leaves_out_is_gone(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_field_that_a_later_save_leaves_out_is_removed(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("shrink", 1)?;
     let event = Event::new("test", "task", json!(1));
     snapshot.event_queue_backup.push(event);
@@ -295,8 +295,8 @@ async fn what_a_later_save_leaves_out_is_gone(place: Place) -> Check {
     stored(&*storage, &snapshot).await
 }
 
-async fn a_save_that_changes_only_the_status_is_kept(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_save_that_changes_only_the_status_is_stored(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("status-only", 2)?;
     storage.save(&snapshot).await?;
     snapshot.tick_index += 1;

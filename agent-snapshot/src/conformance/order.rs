@@ -2,24 +2,25 @@
 
 use serde_json::json;
 
-use super::{Check, Place, clauses, ensure, refused, stored, tick, ticked};
-use crate::{AgentSnapshot, Error, conversation::Message};
+use super::clause::{ClauseFixture, ClauseResult, clauses, ensure, refused, stored, tick, ticked};
+use crate::conversation::Message;
+use crate::{AgentSnapshot, Error};
 
 clauses! {
     5 an_older_tick_is_a_conflict,
     5 the_same_tick_with_other_contents_is_a_conflict,
     5 the_same_tick_with_another_history_is_a_conflict,
     5 a_refused_save_changes_nothing,
-    5 a_conflict_names_the_agent_and_both_sides,
+    5 a_conflict_names_the_agent_and_both_positions,
     5 ticks_may_have_gaps,
     5 ticks_are_compared_as_whole_numbers,
     5 ticks_beyond_doubles_are_compared_exactly,
     5 the_highest_tick_can_be_saved,
     5 revisions_count_within_a_tick,
     5 an_older_revision_is_a_conflict,
-    5 a_new_tick_starts_again_at_revision_zero,
+    5 a_new_tick_restarts_at_revision_zero,
     5 a_higher_epoch_may_save_the_same_tick,
-    5 a_higher_epoch_may_not_go_back,
+    5 a_higher_epoch_may_not_save_an_older_tick,
     6 the_same_save_again_is_a_success,
     6 a_repeat_changes_nothing,
     6 a_repeat_made_from_scratch_is_recognised,
@@ -28,11 +29,11 @@ clauses! {
     7 an_older_epoch_is_a_conflict_at_any_tick,
     7 an_older_epoch_is_reported_as_fenced,
     7 loading_and_saving_do_not_raise_the_epoch,
-    7 two_holders_of_one_epoch_are_told_apart,
+    7 two_holders_of_one_epoch_are_distinguished,
 }
 
-async fn an_older_tick_is_a_conflict(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn an_older_tick_is_a_conflict(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     storage.save(&ticked("a", 5)?).await?;
     for ticks in [4, 1, 0] {
         refused(&*storage, &ticked("a", ticks)?).await?;
@@ -40,8 +41,8 @@ async fn an_older_tick_is_a_conflict(place: Place) -> Check {
     Ok(())
 }
 
-async fn the_same_tick_with_other_contents_is_a_conflict(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn the_same_tick_with_other_contents_is_a_conflict(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 5)?;
     storage.save(&snapshot).await?;
     snapshot.timestamp += 1;
@@ -49,8 +50,8 @@ async fn the_same_tick_with_other_contents_is_a_conflict(place: Place) -> Check 
     Ok(())
 }
 
-async fn the_same_tick_with_another_history_is_a_conflict(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn the_same_tick_with_another_history_is_a_conflict(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let snapshot = ticked("a", 5)?;
     storage.save(&snapshot).await?;
     let mut longer = snapshot.clone();
@@ -68,8 +69,8 @@ async fn the_same_tick_with_another_history_is_a_conflict(place: Place) -> Check
     stored(&*storage, &snapshot).await
 }
 
-async fn a_refused_save_changes_nothing(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_refused_save_changes_nothing(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let snapshot = ticked("a", 5)?;
     storage.save(&snapshot).await?;
     let mut stale = ticked("a", 4)?;
@@ -87,8 +88,8 @@ async fn a_refused_save_changes_nothing(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_conflict_names_the_agent_and_both_sides(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_conflict_names_the_agent_and_both_positions(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("named", 5)?;
     snapshot.epoch = 2;
     snapshot.revision = 4;
@@ -113,8 +114,8 @@ async fn a_conflict_names_the_agent_and_both_sides(place: Place) -> Check {
     Ok(())
 }
 
-async fn ticks_may_have_gaps(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn ticks_may_have_gaps(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 1)?;
     for index in [1, 7, 1_000_000] {
         snapshot.tick_index = index;
@@ -124,9 +125,9 @@ async fn ticks_may_have_gaps(place: Place) -> Check {
     Ok(())
 }
 
-/// As text, 10 sorts before 9.
-async fn ticks_are_compared_as_whole_numbers(place: Place) -> Check {
-    let storage = place.open().await?;
+/// Compared as text, 10 would be less than 9.
+async fn ticks_are_compared_as_whole_numbers(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 1)?;
     for index in [9, 10, 99, 100] {
         snapshot.tick_index = index;
@@ -137,9 +138,9 @@ async fn ticks_are_compared_as_whole_numbers(place: Place) -> Check {
     Ok(())
 }
 
-/// As doubles, these three are the same number.
-async fn ticks_beyond_doubles_are_compared_exactly(place: Place) -> Check {
-    let storage = place.open().await?;
+/// As doubles, the first two are equal.
+async fn ticks_beyond_doubles_are_compared_exactly(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 1)?;
     let base = 1 << 53;
     for index in [base, base + 1, base + 2] {
@@ -152,8 +153,8 @@ async fn ticks_beyond_doubles_are_compared_exactly(place: Place) -> Check {
     Ok(())
 }
 
-async fn the_highest_tick_can_be_saved(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn the_highest_tick_can_be_saved(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 1)?;
     snapshot.tick_index = u64::MAX - 1;
     storage.save(&snapshot).await?;
@@ -164,8 +165,8 @@ async fn the_highest_tick_can_be_saved(place: Place) -> Check {
     stored(&*storage, &snapshot).await
 }
 
-async fn revisions_count_within_a_tick(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn revisions_count_within_a_tick(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 3)?;
     storage.save(&snapshot).await?;
     for revision in [1, 2, 5] {
@@ -176,8 +177,8 @@ async fn revisions_count_within_a_tick(place: Place) -> Check {
     Ok(())
 }
 
-async fn an_older_revision_is_a_conflict(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn an_older_revision_is_a_conflict(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 3)?;
     snapshot.revision = 10;
     storage.save(&snapshot).await?;
@@ -186,8 +187,8 @@ async fn an_older_revision_is_a_conflict(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_new_tick_starts_again_at_revision_zero(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_new_tick_restarts_at_revision_zero(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 3)?;
     snapshot.revision = 10;
     storage.save(&snapshot).await?;
@@ -196,8 +197,8 @@ async fn a_new_tick_starts_again_at_revision_zero(place: Place) -> Check {
     stored(&*storage, &snapshot).await
 }
 
-async fn a_higher_epoch_may_save_the_same_tick(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_higher_epoch_may_save_the_same_tick(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 3)?;
     storage.save(&snapshot).await?;
     snapshot.epoch = 1;
@@ -205,8 +206,8 @@ async fn a_higher_epoch_may_save_the_same_tick(place: Place) -> Check {
     stored(&*storage, &snapshot).await
 }
 
-async fn a_higher_epoch_may_not_go_back(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_higher_epoch_may_not_save_an_older_tick(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     storage.save(&ticked("a", 3)?).await?;
     let mut older = ticked("a", 2)?;
     older.epoch = 1;
@@ -214,20 +215,20 @@ async fn a_higher_epoch_may_not_go_back(place: Place) -> Check {
     Ok(())
 }
 
-async fn the_same_save_again_is_a_success(place: Place) -> Check {
-    let storage = place.open().await?;
-    let mut snapshot = AgentSnapshot::new(super::id("a")?);
+async fn the_same_save_again_is_a_success(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
+    let mut snapshot = AgentSnapshot::new(super::clause::id("a")?);
     for _ in 0..3 {
         storage.save(&snapshot).await?;
         storage.save(&snapshot).await?;
-        place.open().await?.save(&snapshot).await?;
+        fixture.open().await?.save(&snapshot).await?;
         tick(&mut snapshot);
     }
     Ok(())
 }
 
-async fn a_repeat_changes_nothing(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_repeat_changes_nothing(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let snapshot = ticked("a", 3)?;
     for _ in 0..3 {
         storage.save(&snapshot).await?;
@@ -242,15 +243,15 @@ async fn a_repeat_changes_nothing(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_repeat_made_from_scratch_is_recognised(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_repeat_made_from_scratch_is_recognised(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     storage.save(&ticked("a", 3)?).await?;
     storage.save(&ticked("a", 3)?).await?;
     stored(&*storage, &ticked("a", 3)?).await
 }
 
-async fn a_repeat_of_an_overtaken_save_is_a_conflict(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_repeat_of_an_overtaken_save_is_a_conflict(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let old = ticked("a", 3)?;
     storage.save(&old).await?;
     let mut new = old.clone();
@@ -260,8 +261,8 @@ async fn a_repeat_of_an_overtaken_save_is_a_conflict(place: Place) -> Check {
     stored(&*storage, &new).await
 }
 
-async fn after_a_repeat_the_next_tick_follows(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn after_a_repeat_the_next_tick_follows(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 3)?;
     storage.save(&snapshot).await?;
     storage.save(&snapshot).await?;
@@ -270,8 +271,8 @@ async fn after_a_repeat_the_next_tick_follows(place: Place) -> Check {
     stored(&*storage, &snapshot).await
 }
 
-async fn an_older_epoch_is_a_conflict_at_any_tick(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn an_older_epoch_is_a_conflict_at_any_tick(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 3)?;
     snapshot.epoch = 10;
     storage.save(&snapshot).await?;
@@ -283,8 +284,8 @@ async fn an_older_epoch_is_a_conflict_at_any_tick(place: Place) -> Check {
     stored(&*storage, &snapshot).await
 }
 
-async fn an_older_epoch_is_reported_as_fenced(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn an_older_epoch_is_reported_as_fenced(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 3)?;
     snapshot.epoch = 2;
     storage.save(&snapshot).await?;
@@ -298,8 +299,8 @@ async fn an_older_epoch_is_reported_as_fenced(place: Place) -> Check {
     Ok(())
 }
 
-async fn loading_and_saving_do_not_raise_the_epoch(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn loading_and_saving_do_not_raise_the_epoch(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 1)?;
     for _ in 0..3 {
         storage.save(&snapshot).await?;
@@ -311,8 +312,8 @@ async fn loading_and_saving_do_not_raise_the_epoch(place: Place) -> Check {
     Ok(())
 }
 
-async fn two_holders_of_one_epoch_are_told_apart(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn two_holders_of_one_epoch_are_distinguished(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut first = ticked("a", 3)?;
     storage.save(&first).await?;
     first.epoch = 1;

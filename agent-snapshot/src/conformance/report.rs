@@ -1,34 +1,72 @@
 use std::fmt;
 
-/// What the suite found, clause by clause. Displays as a table.
+/// The result of the suite. Displays as a table.
+///
+/// ```
+/// use std::sync::Arc;
+/// use agent_snapshot::MemoryStorage;
+/// use agent_snapshot::conformance::{self, Verdict};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let report = conformance::run(async || Arc::new(MemoryStorage::new())).await;
+/// assert_eq!(report.failures().count(), 0);
+/// // The suite cannot damage the data of `MemoryStorage`.
+/// let skipped = report.outcomes.iter().filter(|o| o.verdict == Verdict::NotApplicable);
+/// assert!(skipped.count() > 0);
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Report {
-    /// One entry for each clause, in order.
+    /// One for each clause, in order.
     pub outcomes: Vec<Outcome>,
 }
 
-/// What became of one clause.
+/// The result of one clause.
+///
+/// ```
+/// use std::sync::Arc;
+/// use agent_snapshot::MemoryStorage;
+/// use agent_snapshot::conformance::{self, Outcome};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let report = conformance::run(async || Arc::new(MemoryStorage::new())).await;
+/// let first: &Outcome = &report.outcomes[0];
+/// assert_eq!((first.rule, first.clause.as_str()), (1, "load of nothing is none"));
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// The rule of the contract that the clause belongs to.
+    /// The number of the rule in the contract of
+    /// [`SnapshotStorage`](crate::SnapshotStorage).
     pub rule: u8,
     /// The clause as a sentence.
     pub clause: String,
-    /// Whether it holds.
+    /// Whether the storage fulfils it.
     pub verdict: Verdict,
 }
 
-/// Whether a clause holds.
+/// Whether a storage fulfils a clause.
+///
+/// ```
+/// use agent_snapshot::conformance::Verdict;
+///
+/// fn is_open_question(verdict: &Verdict) -> bool {
+///     matches!(verdict, Verdict::NotApplicable)
+/// }
+/// assert!(!is_open_question(&Verdict::Failed("the history differs".to_owned())));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
     /// It does.
     Passed,
-    /// It does not, and why.
+    /// It does not, for this reason.
     Failed(String),
-    /// The fixture cannot bring the case about.
+    /// The fixture cannot create the case.
     NotApplicable,
 }
 

@@ -1,13 +1,19 @@
-//! Rules 10 and 11: the stream of messages and the view on it.
+//! Rules 10 and 11: the stream of messages and its view.
 
-use super::{Check, Place, clauses, ensure, id, round_trip, stored, tick, ticked, whole_stream};
-use crate::{History, conversation::Message};
+use std::ops::RangeInclusive;
+
+use super::clause::{
+    ClauseFixture, ClauseResult, clauses, ensure, id, round_trip, stored, tick, ticked,
+    whole_stream,
+};
+use crate::History;
+use crate::conversation::Message;
 
 clauses! {
     11 the_stream_holds_every_message_in_order,
     11 a_range_of_the_stream_can_be_read,
     11 a_range_beyond_the_stream_is_cut,
-    11 the_stream_of_nobody_is_empty,
+    11 the_stream_of_an_unknown_agent_is_empty,
     11 trimmed_messages_stay_in_the_stream,
     11 messages_dropped_before_their_save_are_in_the_stream,
     11 released_messages_stay_in_the_stream,
@@ -17,22 +23,22 @@ clauses! {
     2 the_view_may_be_empty,
     10 several_messages_of_one_save_keep_their_order,
     10 a_save_without_new_messages_keeps_the_stream,
-    10 a_loaded_history_goes_on,
-    10 a_trimmed_and_loaded_history_goes_on,
-    10 a_history_made_from_scratch_goes_on,
+    10 a_loaded_history_continues,
+    10 a_trimmed_and_loaded_history_continues,
+    10 a_history_made_from_scratch_continues,
     10 another_history_replaces_the_stream,
     10 a_shorter_history_replaces_the_stream,
     10 five_hundred_ticks_keep_every_message,
 }
 
-fn texts(ticks: std::ops::RangeInclusive<u64>) -> Vec<(u64, String)> {
+fn texts(ticks: RangeInclusive<u64>) -> Vec<(u64, String)> {
     ticks
         .map(|n| (n - 1, format!("message of tick {n}")))
         .collect()
 }
 
-async fn the_stream_holds_every_message_in_order(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn the_stream_holds_every_message_in_order(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 0)?;
     for _ in 0..20 {
         tick(&mut snapshot);
@@ -43,8 +49,8 @@ async fn the_stream_holds_every_message_in_order(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_range_of_the_stream_can_be_read(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_range_of_the_stream_can_be_read(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     storage.save(&ticked("a", 20)?).await?;
     for range in [0..1, 5..9, 19..20, 0..20] {
         let part = storage.history(&id("a")?, range.clone()).await?;
@@ -57,8 +63,8 @@ async fn a_range_of_the_stream_can_be_read(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_range_beyond_the_stream_is_cut(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_range_beyond_the_stream_is_cut(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     storage.save(&ticked("a", 5)?).await?;
     #[expect(clippy::reversed_empty_ranges, reason = "a caller may compute one")]
     for (range, expected) in [
@@ -78,14 +84,14 @@ async fn a_range_beyond_the_stream_is_cut(place: Place) -> Check {
     Ok(())
 }
 
-async fn the_stream_of_nobody_is_empty(place: Place) -> Check {
-    let stream = whole_stream(&*place.open().await?, &id("nobody")?).await?;
+async fn the_stream_of_an_unknown_agent_is_empty(fixture: ClauseFixture) -> ClauseResult {
+    let stream = whole_stream(&*fixture.open().await?, &id("unknown")?).await?;
     ensure!(stream.is_empty(), "it is {stream:?}");
     Ok(())
 }
 
-async fn trimmed_messages_stay_in_the_stream(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn trimmed_messages_stay_in_the_stream(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 10)?;
     storage.save(&snapshot).await?;
     tick(&mut snapshot);
@@ -97,8 +103,10 @@ async fn trimmed_messages_stay_in_the_stream(place: Place) -> Check {
     Ok(())
 }
 
-async fn messages_dropped_before_their_save_are_in_the_stream(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn messages_dropped_before_their_save_are_in_the_stream(
+    fixture: ClauseFixture,
+) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 10)?;
     snapshot.memory.short_term_history.drop_front(9);
     storage.save(&snapshot).await?;
@@ -113,8 +121,8 @@ async fn messages_dropped_before_their_save_are_in_the_stream(place: Place) -> C
     Ok(())
 }
 
-async fn released_messages_stay_in_the_stream(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn released_messages_stay_in_the_stream(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 0)?;
     for _ in 0..200 {
         tick(&mut snapshot);
@@ -133,8 +141,8 @@ async fn released_messages_stay_in_the_stream(place: Place) -> Check {
     Ok(())
 }
 
-async fn sequence_numbers_survive(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn sequence_numbers_survive(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 10)?;
     snapshot.memory.short_term_history.drop_front(4);
     storage.save(&snapshot).await?;
@@ -147,8 +155,8 @@ async fn sequence_numbers_survive(place: Place) -> Check {
     Ok(())
 }
 
-async fn pinned_messages_survive(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn pinned_messages_survive(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 3)?;
     for prompt in ["be brief", "be kind", "be kind"] {
         let pinned = vec![Message::system(prompt), Message::system("rules")];
@@ -163,8 +171,8 @@ async fn pinned_messages_survive(place: Place) -> Check {
     stored(&*storage, &snapshot).await
 }
 
-async fn a_summary_can_be_set_replaced_and_removed(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_summary_can_be_set_replaced_and_removed(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 9)?;
     snapshot
         .memory
@@ -184,11 +192,11 @@ async fn a_summary_can_be_set_replaced_and_removed(place: Place) -> Check {
     Ok(())
 }
 
-async fn the_view_may_be_empty(place: Place) -> Check {
+async fn the_view_may_be_empty(fixture: ClauseFixture) -> ClauseResult {
     let mut snapshot = ticked("a", 3)?;
     snapshot.memory.short_term_history.drop_front(3);
-    round_trip(&place, &snapshot).await?;
-    let storage = place.open().await?;
+    round_trip(&fixture, &snapshot).await?;
+    let storage = fixture.open().await?;
     let Some(mut loaded) = storage.load(&snapshot.agent_id).await? else {
         return Ok(());
     };
@@ -200,8 +208,8 @@ async fn the_view_may_be_empty(place: Place) -> Check {
     Ok(())
 }
 
-async fn several_messages_of_one_save_keep_their_order(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn several_messages_of_one_save_keep_their_order(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 1)?;
     storage.save(&snapshot).await?;
     for _ in 0..30 {
@@ -214,8 +222,8 @@ async fn several_messages_of_one_save_keep_their_order(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_save_without_new_messages_keeps_the_stream(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_save_without_new_messages_keeps_the_stream(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 5)?;
     storage.save(&snapshot).await?;
     snapshot.tick_index += 1;
@@ -226,10 +234,10 @@ async fn a_save_without_new_messages_keeps_the_stream(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_loaded_history_goes_on(place: Place) -> Check {
+async fn a_loaded_history_continues(fixture: ClauseFixture) -> ClauseResult {
     let mut expected = ticked("a", 0)?;
     for _ in 0..10 {
-        let storage = place.open().await?;
+        let storage = fixture.open().await?;
         let loaded = storage.load(&expected.agent_id).await?;
         let mut loaded = loaded.unwrap_or_else(|| expected.clone());
         tick(&mut loaded);
@@ -237,18 +245,18 @@ async fn a_loaded_history_goes_on(place: Place) -> Check {
         storage.save(&loaded).await?;
         stored(&*storage, &expected).await?;
     }
-    let stream = whole_stream(&*place.open().await?, &expected.agent_id).await?;
+    let stream = whole_stream(&*fixture.open().await?, &expected.agent_id).await?;
     ensure!(stream == texts(1..=10), "the stream is {stream:?}");
     Ok(())
 }
 
-async fn a_trimmed_and_loaded_history_goes_on(place: Place) -> Check {
+async fn a_trimmed_and_loaded_history_continues(fixture: ClauseFixture) -> ClauseResult {
     let agent = id("a")?;
-    place.open().await?.save(&ticked("a", 1)?).await?;
+    fixture.open().await?.save(&ticked("a", 1)?).await?;
     for _ in 0..100 {
-        let storage = place.open().await?;
+        let storage = fixture.open().await?;
         let Some(mut loaded) = storage.load(&agent).await? else {
-            ensure!(false, "it is gone");
+            ensure!(false, "the agent is missing");
             break;
         };
         tick(&mut loaded);
@@ -256,7 +264,7 @@ async fn a_trimmed_and_loaded_history_goes_on(place: Place) -> Check {
         history.drop_front(history.tail_len().saturating_sub(4));
         storage.save(&loaded).await?;
     }
-    let stream = whole_stream(&*place.open().await?, &agent).await?;
+    let stream = whole_stream(&*fixture.open().await?, &agent).await?;
     ensure!(
         stream == texts(1..=101),
         "the stream has {} messages",
@@ -265,8 +273,8 @@ async fn a_trimmed_and_loaded_history_goes_on(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_history_made_from_scratch_goes_on(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_history_made_from_scratch_continues(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     for ticks in 1..10 {
         storage.save(&ticked("a", ticks)?).await?;
     }
@@ -276,8 +284,8 @@ async fn a_history_made_from_scratch_goes_on(place: Place) -> Check {
     Ok(())
 }
 
-async fn another_history_replaces_the_stream(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn another_history_replaces_the_stream(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 5)?;
     snapshot
         .memory
@@ -303,8 +311,8 @@ async fn another_history_replaces_the_stream(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_shorter_history_replaces_the_stream(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn a_shorter_history_replaces_the_stream(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 5)?;
     storage.save(&snapshot).await?;
     for length in [2, 0] {
@@ -323,15 +331,15 @@ async fn a_shorter_history_replaces_the_stream(place: Place) -> Check {
     Ok(())
 }
 
-async fn five_hundred_ticks_keep_every_message(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn five_hundred_ticks_keep_every_message(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut snapshot = ticked("a", 0)?;
     for _ in 0..500 {
         tick(&mut snapshot);
         storage.save(&snapshot).await?;
     }
     stored(&*storage, &snapshot).await?;
-    let other = place.open().await?;
+    let other = fixture.open().await?;
     stored(&*other, &snapshot).await?;
     let stream = whole_stream(&*other, &snapshot.agent_id).await?;
     ensure!(

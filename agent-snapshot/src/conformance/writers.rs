@@ -1,33 +1,34 @@
-//! Two or more writers at once: rules 4, 5, 7 and 12 between handles.
+//! Rules 4 to 8, 10 and 12 with several handles on the same data.
 
 use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{
-    Check, Place, Stop, clauses, ensure, id, refused, same, stored, tick, ticked, whole_stream,
+use super::clause::{
+    ClauseEnd, ClauseFixture, ClauseResult, clauses, ensure, id, refused, same, stored, tick,
+    ticked, whole_stream,
 };
 use crate::{AgentSnapshot, SnapshotStorage};
 
 clauses! {
     4 a_save_is_seen_by_another_handle,
     5 of_two_writers_from_one_parent_the_second_is_refused,
-    5 the_refused_writer_can_load_and_go_on,
+    5 the_refused_writer_can_load_and_continue,
     5 of_many_saves_of_one_tick_exactly_one_wins,
     5 no_turn_is_lost_between_writers_that_retry,
-    5 a_handle_that_slept_through_many_saves_is_refused,
+    5 a_handle_that_missed_many_saves_is_refused,
     6 a_repeat_through_another_handle_is_a_success,
     7 a_fenced_writer_is_refused_through_its_own_handle,
     8 a_delete_is_seen_by_another_handle,
     8 a_handle_saves_after_another_one_deleted,
-    10 a_handle_goes_on_after_another_one_appended,
-    10 a_handle_goes_on_after_another_one_replaced,
+    10 a_handle_continues_after_another_one_appended,
+    10 a_handle_continues_after_another_one_replaced,
     12 many_agents_can_save_at_once,
     4 a_reader_never_sees_half_a_save,
 }
 
-async fn a_save_is_seen_by_another_handle(place: Place) -> Check {
-    let (one, two) = (place.open().await?, place.open().await?);
+async fn a_save_is_seen_by_another_handle(fixture: ClauseFixture) -> ClauseResult {
+    let (one, two) = (fixture.open().await?, fixture.open().await?);
     let mut snapshot = ticked("a", 0)?;
     for _ in 0..5 {
         tick(&mut snapshot);
@@ -40,8 +41,10 @@ async fn a_save_is_seen_by_another_handle(place: Place) -> Check {
     Ok(())
 }
 
-async fn of_two_writers_from_one_parent_the_second_is_refused(place: Place) -> Check {
-    let (one, two) = (place.open().await?, place.open().await?);
+async fn of_two_writers_from_one_parent_the_second_is_refused(
+    fixture: ClauseFixture,
+) -> ClauseResult {
+    let (one, two) = (fixture.open().await?, fixture.open().await?);
     let parent = ticked("a", 3)?;
     one.save(&parent).await?;
     let mut first = load(&*one, &parent).await?;
@@ -55,8 +58,8 @@ async fn of_two_writers_from_one_parent_the_second_is_refused(place: Place) -> C
     stored(&*two, &first).await
 }
 
-async fn the_refused_writer_can_load_and_go_on(place: Place) -> Check {
-    let (one, two) = (place.open().await?, place.open().await?);
+async fn the_refused_writer_can_load_and_continue(fixture: ClauseFixture) -> ClauseResult {
+    let (one, two) = (fixture.open().await?, fixture.open().await?);
     let parent = ticked("a", 3)?;
     one.save(&parent).await?;
     two.save(&parent).await?;
@@ -80,12 +83,12 @@ async fn the_refused_writer_can_load_and_go_on(place: Place) -> Check {
     Ok(())
 }
 
-async fn of_many_saves_of_one_tick_exactly_one_wins(place: Place) -> Check {
+async fn of_many_saves_of_one_tick_exactly_one_wins(fixture: ClauseFixture) -> ClauseResult {
     let parent = ticked("a", 2)?;
-    place.open().await?.save(&parent).await?;
+    fixture.open().await?.save(&parent).await?;
     let mut tasks = Vec::new();
     for writer in 0..8 {
-        let storage = place.open().await?;
+        let storage = fixture.open().await?;
         let mut snapshot = parent.clone();
         tick(&mut snapshot);
         let variables = &mut snapshot.memory.working_variables;
@@ -105,18 +108,18 @@ async fn of_many_saves_of_one_tick_exactly_one_wins(place: Place) -> Check {
         }
     }
     ensure!(winners.len() == 1, "{} writers won", winners.len());
-    let storage = place.open().await?;
+    let storage = fixture.open().await?;
     same(&load(&*storage, &parent).await?, &winners[0])
 }
 
-async fn no_turn_is_lost_between_writers_that_retry(place: Place) -> Check {
+async fn no_turn_is_lost_between_writers_that_retry(fixture: ClauseFixture) -> ClauseResult {
     const WRITERS: u64 = 4;
     const TURNS: u64 = 10;
     let agent = ticked("a", 0)?;
-    place.open().await?.save(&agent).await?;
+    fixture.open().await?.save(&agent).await?;
     let mut tasks = Vec::new();
     for _ in 0..WRITERS {
-        let storage = place.open().await?;
+        let storage = fixture.open().await?;
         let agent = agent.clone();
         tasks.push(tokio::spawn(async move {
             for _ in 0..TURNS {
@@ -132,13 +135,13 @@ async fn no_turn_is_lost_between_writers_that_retry(place: Place) -> Check {
                     }
                 }
             }
-            Ok::<_, Stop>(())
+            Ok::<_, ClauseEnd>(())
         }));
     }
     for task in tasks {
         task.await??;
     }
-    let storage = place.open().await?;
+    let storage = fixture.open().await?;
     let last = load(&*storage, &agent).await?;
     ensure!(
         last.tick_index == WRITERS * TURNS,
@@ -154,8 +157,8 @@ async fn no_turn_is_lost_between_writers_that_retry(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_handle_that_slept_through_many_saves_is_refused(place: Place) -> Check {
-    let (one, two) = (place.open().await?, place.open().await?);
+async fn a_handle_that_missed_many_saves_is_refused(fixture: ClauseFixture) -> ClauseResult {
+    let (one, two) = (fixture.open().await?, fixture.open().await?);
     let mut snapshot = ticked("a", 1)?;
     one.save(&snapshot).await?;
     let mut stale = snapshot.clone();
@@ -169,8 +172,8 @@ async fn a_handle_that_slept_through_many_saves_is_refused(place: Place) -> Chec
     stored(&*one, &snapshot).await
 }
 
-async fn a_repeat_through_another_handle_is_a_success(place: Place) -> Check {
-    let (one, two) = (place.open().await?, place.open().await?);
+async fn a_repeat_through_another_handle_is_a_success(fixture: ClauseFixture) -> ClauseResult {
+    let (one, two) = (fixture.open().await?, fixture.open().await?);
     let mut snapshot = ticked("a", 1)?;
     for _ in 0..3 {
         tick(&mut snapshot);
@@ -180,8 +183,8 @@ async fn a_repeat_through_another_handle_is_a_success(place: Place) -> Check {
     stored(&*two, &snapshot).await
 }
 
-async fn a_fenced_writer_is_refused_through_its_own_handle(place: Place) -> Check {
-    let (one, two) = (place.open().await?, place.open().await?);
+async fn a_fenced_writer_is_refused_through_its_own_handle(fixture: ClauseFixture) -> ClauseResult {
+    let (one, two) = (fixture.open().await?, fixture.open().await?);
     let mut old = ticked("a", 3)?;
     old.epoch = 1;
     one.save(&old).await?;
@@ -194,22 +197,22 @@ async fn a_fenced_writer_is_refused_through_its_own_handle(place: Place) -> Chec
     stored(&*one, &new).await
 }
 
-async fn a_delete_is_seen_by_another_handle(place: Place) -> Check {
-    let (one, two) = (place.open().await?, place.open().await?);
+async fn a_delete_is_seen_by_another_handle(fixture: ClauseFixture) -> ClauseResult {
+    let (one, two) = (fixture.open().await?, fixture.open().await?);
     let snapshot = ticked("a", 3)?;
     one.save(&snapshot).await?;
     stored(&*two, &snapshot).await?;
     two.delete(&snapshot.agent_id).await?;
     ensure!(
         one.load(&snapshot.agent_id).await?.is_none(),
-        "it is still there"
+        "it is still stored"
     );
     ensure!(one.list().await?.is_empty(), "it is still listed");
     Ok(())
 }
 
-async fn a_handle_saves_after_another_one_deleted(place: Place) -> Check {
-    let (one, two) = (place.open().await?, place.open().await?);
+async fn a_handle_saves_after_another_one_deleted(fixture: ClauseFixture) -> ClauseResult {
+    let (one, two) = (fixture.open().await?, fixture.open().await?);
     let mut snapshot = ticked("a", 3)?;
     one.save(&snapshot).await?;
     two.delete(&snapshot.agent_id).await?;
@@ -225,8 +228,8 @@ async fn a_handle_saves_after_another_one_deleted(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_handle_goes_on_after_another_one_appended(place: Place) -> Check {
-    let (one, two) = (place.open().await?, place.open().await?);
+async fn a_handle_continues_after_another_one_appended(fixture: ClauseFixture) -> ClauseResult {
+    let (one, two) = (fixture.open().await?, fixture.open().await?);
     let mut snapshot = ticked("a", 0)?;
     for turn in 0..40 {
         tick(&mut snapshot);
@@ -243,8 +246,8 @@ async fn a_handle_goes_on_after_another_one_appended(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_handle_goes_on_after_another_one_replaced(place: Place) -> Check {
-    let (one, two) = (place.open().await?, place.open().await?);
+async fn a_handle_continues_after_another_one_replaced(fixture: ClauseFixture) -> ClauseResult {
+    let (one, two) = (fixture.open().await?, fixture.open().await?);
     let mut snapshot = ticked("a", 5)?;
     one.save(&snapshot).await?;
     let mut other = AgentSnapshot::new(id("a")?);
@@ -263,8 +266,8 @@ async fn a_handle_goes_on_after_another_one_replaced(place: Place) -> Check {
     Ok(())
 }
 
-async fn many_agents_can_save_at_once(place: Place) -> Check {
-    let storage = place.open().await?;
+async fn many_agents_can_save_at_once(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
     let mut tasks = Vec::new();
     for n in 0..16 {
         let storage = storage.clone();
@@ -274,7 +277,7 @@ async fn many_agents_can_save_at_once(place: Place) -> Check {
                 tick(&mut snapshot);
                 storage.save(&snapshot).await?;
             }
-            Ok::<_, Stop>(snapshot)
+            Ok::<_, ClauseEnd>(snapshot)
         }));
     }
     for task in tasks {
@@ -285,8 +288,8 @@ async fn many_agents_can_save_at_once(place: Place) -> Check {
     Ok(())
 }
 
-async fn a_reader_never_sees_half_a_save(place: Place) -> Check {
-    let (writer, reader) = (place.open().await?, place.open().await?);
+async fn a_reader_never_sees_half_a_save(fixture: ClauseFixture) -> ClauseResult {
+    let (writer, reader) = (fixture.open().await?, fixture.open().await?);
     let mut snapshot = ticked("a", 1)?;
     writer.save(&snapshot).await?;
     let agent = snapshot.clone();
@@ -295,7 +298,7 @@ async fn a_reader_never_sees_half_a_save(place: Place) -> Check {
             tick(&mut snapshot);
             writer.save(&snapshot).await?;
         }
-        Ok::<_, Stop>(())
+        Ok::<_, ClauseEnd>(())
     });
     let mut last = 0;
     while !writing.is_finished() {
@@ -318,12 +321,12 @@ async fn a_reader_never_sees_half_a_save(place: Place) -> Check {
 async fn load(
     storage: &(impl SnapshotStorage + ?Sized),
     snapshot: &AgentSnapshot,
-) -> Result<AgentSnapshot, Stop> {
+) -> Result<AgentSnapshot, ClauseEnd> {
     let loaded = storage.load(&snapshot.agent_id).await?;
-    loaded.ok_or_else(|| Stop::Failed(format!("{} is gone", snapshot.agent_id)))
+    loaded.ok_or_else(|| ClauseEnd::Failed(format!("agent {} is missing", snapshot.agent_id)))
 }
 
-// Handles go into tasks, so they must be as `Send` as the trait says.
+// Handles are moved into tasks: the trait object must be `Send + Sync`.
 const _: fn(Arc<dyn SnapshotStorage>) = |storage| {
     fn sendable<T: Send + Sync>(_: T) {}
     sendable(storage);

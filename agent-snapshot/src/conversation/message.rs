@@ -3,47 +3,66 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-/// Who speaks in a [`Message`].
+/// The author of a [`Message`].
+///
+/// ```
+/// use agent_snapshot::conversation::Role;
+///
+/// assert_eq!(serde_json::to_string(&Role::Assistant)?, r#""assistant""#);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Role {
     /// Instructions and summaries.
     System,
-    /// The person, or whatever asks.
+    /// The person or program that asks.
     User,
     /// The model.
     Assistant,
-    /// Results of tool calls.
+    /// The tools: results of calls.
     Tool,
 }
 
-/// One entry of a conversation.
+/// One message of a conversation.
 ///
-/// `id` and `timestamp` are optional: an entry that was read without them stays without.
-/// Fields that this version does not know are kept in `extra`.
+/// Messages are stored exactly as they were read: `id` and `timestamp` stay absent where they are
+/// absent, and fields that this version does not know are kept in `extra`.
+///
+/// ```
+/// use agent_snapshot::conversation::Message;
+///
+/// let text = r#"{"role":"user","content":"hello","priority":"high"}"#;
+/// let message: Message = serde_json::from_str(text)?;
+/// assert_eq!(message.content, Message::user("hello").content);
+/// assert_eq!(message.extra["priority"], "high");
+/// assert_eq!(serde_json::to_string(&message)?, text);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Message {
-    /// Unique within its conversation.
+    /// Unique within the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// When the message was made, as text (RFC 3339 where this crate makes it).
+    /// When the message was created. Text, because it must survive a round trip byte for byte;
+    /// this crate writes RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<String>,
-    /// Who speaks.
+    /// The author.
     pub role: Role,
-    /// The text, if there is one.
+    /// The text, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// Tool calls that an assistant message asks for.
+    /// Tool calls that an assistant message requests.
     #[serde(
         default,
         deserialize_with = "null_is_default",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub tool_calls: Vec<ToolCallRequest>,
-    /// Results that a tool message brings.
+    /// Results that a tool message carries.
     #[serde(
         default,
         deserialize_with = "null_is_default",
@@ -55,17 +74,26 @@ pub struct Message {
     pub extra: Map<String, Value>,
 }
 
-/// A call that an assistant message asks for.
+/// A tool call that an assistant message requests.
+///
+/// ```
+/// use agent_snapshot::conversation::{Message, ToolCallRequest};
+/// use serde_json::json;
+///
+/// let call = ToolCallRequest::new("call_1", "read_file", json!({"path": "main.rs"}));
+/// let message = Message::assistant("Reading.").with_tool_calls(vec![call]);
+/// assert_eq!(message.tool_calls[0].name, "read_file");
+/// ```
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolCallRequest {
-    /// Links the call with its [`ToolCallResult`]. Empty until
-    /// [`StateManager::append`](super::StateManager::append) mints one.
+    /// Links the call with its [`ToolCallResult`].
+    /// [`StateManager::append`](super::StateManager::append) replaces an empty id by a new one.
     #[serde(default, deserialize_with = "null_is_default")]
     pub id: String,
-    /// The tool's name.
+    /// The name of the tool.
     pub name: String,
-    /// The tool's arguments: an object, or null for none.
+    /// The arguments: an object, or null for none.
     #[serde(default)]
     pub args: Value,
     /// Fields that this version does not know.
@@ -73,13 +101,21 @@ pub struct ToolCallRequest {
     pub extra: Map<String, Value>,
 }
 
-/// What a tool answered.
+/// The result of a tool call.
+///
+/// ```
+/// use agent_snapshot::conversation::ToolCallResult;
+/// use serde_json::json;
+///
+/// let result = ToolCallResult::error("call_1", json!("no such file"));
+/// assert!(result.is_error);
+/// ```
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolCallResult {
-    /// The [`ToolCallRequest::id`] that this answers.
+    /// The [`ToolCallRequest::id`] of the call.
     pub tool_call_id: String,
-    /// The tool's value.
+    /// The value that the tool returned.
     #[serde(default)]
     pub result: Value,
     /// Whether `result` describes a failure.
@@ -91,7 +127,7 @@ pub struct ToolCallResult {
 }
 
 impl Message {
-    /// A message with a role and nothing else.
+    /// A message with a role and no contents.
     #[must_use]
     pub fn new(role: Role) -> Self {
         Self {
@@ -148,7 +184,7 @@ impl Message {
 }
 
 impl ToolCallRequest {
-    /// A call of `name` with `args`. An empty `id` is replaced by a minted one when the
+    /// A call of the tool `name` with `args`. An empty `id` is replaced by a new one when the
     /// message is appended to a conversation.
     #[must_use]
     pub fn new(id: impl Into<String>, name: impl Into<String>, args: Value) -> Self {
@@ -162,7 +198,7 @@ impl ToolCallRequest {
 }
 
 impl ToolCallResult {
-    /// The successful answer to the call `tool_call_id`.
+    /// The result of the call `tool_call_id`, which succeeded.
     #[must_use]
     pub fn new(tool_call_id: impl Into<String>, result: Value) -> Self {
         Self {
@@ -173,7 +209,7 @@ impl ToolCallResult {
         }
     }
 
-    /// The failure of the call `tool_call_id`.
+    /// The result of the call `tool_call_id`, which failed.
     #[must_use]
     pub fn error(tool_call_id: impl Into<String>, result: Value) -> Self {
         Self {
@@ -183,7 +219,7 @@ impl ToolCallResult {
     }
 }
 
-/// Other writers say `null` where we leave a field out.
+/// Other programs write `null` where this crate leaves a field out.
 fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -192,7 +228,7 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-// Conversations are private: no text, argument or result reaches a log by way of `Debug`.
+// Conversations are private: `Debug` must not put a text, an argument or a result into a log.
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")

@@ -1,44 +1,62 @@
-//! Conversations: what the model sees, kept within its window.
+//! Conversations: the messages that a model sees, kept within its context window.
 //!
-//! | type | what it does |
+//! | type | task |
 //! |---|---|
-//! | [`StateManager`] | appends, counts and trims one conversation; stateless |
-//! | [`SessionManager`] | many users' sessions in any [`SnapshotStorage`](crate::SnapshotStorage) |
-//! | [`TokenCounter`] | [`Estimator`] for any language, `OpenAiCounter` exactly (feature `openai`) |
-//! | [`Summarizer`] | what leaves the window is summarised, if there is one |
-//! | [`MemoryEngine`] | gets the full history when a conversation ends, and knows the user when one starts |
-//! | [`anthropic_request`], [`openai_request`] | the list as request JSON |
-//! | [`repair()`] | makes a list of whatever origin acceptable |
+//! | [`StateManager`] | appends to, counts and trims one [`Conversation`]; stateless |
+//! | [`SessionManager`] | [`Session`]s of many users, in any [`SnapshotStorage`](crate::SnapshotStorage) |
+//! | [`TokenCounter`] | counts tokens: [`Estimator`] for any language, `OpenAiCounter` exactly (feature `openai`) |
+//! | [`Summarizer`] | summarises the messages that leave the view |
+//! | [`MemoryEngine`] | long-term memory: receives a conversation when it ends, and knows the user when one starts |
+//! | [`anthropic_request`], [`openai_request`] | make request JSON of a list of messages |
+//! | [`repair()`] | makes any list of messages acceptable for providers |
 //!
-//! # What holds
+//! # The view and the stream
 //!
-//! 1. A list that went through [`StateManager::append`] and [`StateManager::trim`] is refused
-//!    by neither provider, once its open calls are answered: calls and their results stay or
-//!    go together, and the first to speak is a user.
-//! 2. It is within the model's window, with room for the answer.
-//! 3. Trimming changes the *view*, what the model sees. The *full history* is an append-only
-//!    stream in the same storage: see [`SessionManager::full_history`].
-//! 4. An error changes nothing.
-//! 5. What [`Session::commit`] has stored is never lost: not to another process on the same
-//!    session, not to a summary made meanwhile, and not when the session ends, before
-//!    long-term memory has acknowledged it.
+//! Every message gets a number and stays in the *stream*, the append-only log in the storage, until
+//! long-term memory has it. The *history*, or view, is the part that the model sees now: the
+//! *pinned* system prompt, at most one *summary*, and the *tail*, which are the newest messages of
+//! the stream. Trimming moves the *cut* forward. It changes the view, never the stream.
 //!
-//! A turn with tools, from the user's question to the answer:
+//! ```text
+//!  stream     0   1   2   3   4   5 │ 6   7   8   9
+//!             └── out of view ────┘ │ └── tail ───┘
+//!                      │           cut      │
+//!                 summarised                │
+//!                      ▼                    ▼
+//!  view  [pinned]  [summary]          6   7   8   9
+//! ```
+//!
+//! [`Session::messages`] returns the view, [`SessionManager::stream`] the stream.
+//!
+//! # Guarantees
+//!
+//! 1. Both providers accept a list that went through [`StateManager::append`] and
+//!    [`StateManager::trim`], as soon as its calls have results: a call and its result stay or
+//!    leave together, and the first message is a user message.
+//! 2. Such a list is within the window of the model, with enough tokens left for the answer.
+//! 3. Trimming removes nothing from the stream.
+//! 4. A failed operation changes nothing.
+//! 5. A message that [`Session::commit`] has stored is never lost: not to another process that
+//!    works on the same session, not to a summary that is made meanwhile, and not at the end of
+//!    the session before long-term memory has acknowledged the conversation.
+//!
+//! # Example
+//!
+//! A turn with a tool call. Runnable programs: `conversation_window` (trimming and summaries) and
+//! `conversation_sessions` (sessions and long-term memory) in the folder
+//! [`examples`](https://docs.rs/crate/agent-snapshot/latest/source/examples/) of this crate.
 //!
 //! ```
 //! use std::sync::Arc;
 //!
-//! use agent_snapshot::{
-//!     MemoryStorage,
-//!     conversation::{
-//!         Message, SessionManager, StateManager, ToolCallRequest, ToolCallResult,
-//!         anthropic_request,
-//!     },
+//! use agent_snapshot::MemoryStorage;
+//! use agent_snapshot::conversation::{
+//!     Message, SessionManager, StateManager, ToolCallRequest, ToolCallResult, anthropic_request,
 //! };
 //! use serde_json::json;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), agent_snapshot::Error> {
+//! # async fn main() -> Result<(), agent_snapshot::conversation::Error> {
 //! let storage = Arc::new(MemoryStorage::new());
 //! let sessions = SessionManager::new(storage, StateManager::new(200_000));
 //! let mut session = sessions.create("alice", Some("You are a coding agent.")).await?;
@@ -46,8 +64,8 @@
 //! session.append(Message::user("What does main.rs do?"))?;
 //! let call = ToolCallRequest::new("", "read_file", json!({"path": "main.rs"}));
 //! let asked = session.append(Message::assistant("").with_tool_calls(vec![call]))?;
-//! let call_id = asked.tool_calls[0].id.clone(); // minted
-//! session.commit().await?; // before the tool runs: a crash is seen afterwards
+//! let call_id = asked.tool_calls[0].id.clone(); // append made it
+//! session.commit().await?; // before the tool runs: after a crash, the call is seen as open
 //!
 //! let result = ToolCallResult::new(call_id, json!("fn main() {}"));
 //! session.append(Message::tool(vec![result]))?;
@@ -58,38 +76,29 @@
 //! # }
 //! ```
 
-#[cfg(feature = "file")]
-mod json_lines;
-mod list;
+mod error;
 mod memory;
 mod message;
-mod offload;
-#[cfg(feature = "openai")]
-mod openai;
-mod pairing;
 mod provider;
-mod repair;
-mod session;
-mod session_record;
 mod sessions;
-mod state;
-mod summary;
+mod timestamps;
 mod tokens;
-mod window;
+mod view;
 
+pub use error::Error;
 #[cfg(feature = "file")]
-pub use json_lines::JsonLinesEngine;
-pub use list::Conversation;
+#[cfg_attr(docsrs, doc(cfg(feature = "file")))]
+pub use memory::JsonLinesEngine;
 pub use memory::{EndReason, InMemoryEngine, MemoryEngine, Offload};
 pub use message::{Message, Role, ToolCallRequest, ToolCallResult};
-pub use offload::Offloaded;
+pub use provider::{AbortedCall, Repaired, anthropic_request, openai_request, repair};
+pub use sessions::{
+    Committed, Expired, Offloaded, Session, SessionId, SessionInfo, SessionManager, SummaryOutcome,
+};
 #[cfg(feature = "openai")]
-pub use openai::OpenAiCounter;
-pub use provider::{anthropic_request, openai_request};
-pub use repair::{AbortedCall, Repaired, repair};
-pub use session::{Committed, Session, SummaryOutcome};
-pub use session_record::SessionId;
-pub use sessions::{Expired, SessionInfo, SessionManager};
-pub use state::{StateManager, Trimmed};
-pub use summary::{Summarizer, Summary, SummaryJob, SummaryRequest};
+#[cfg_attr(docsrs, doc(cfg(feature = "openai")))]
+pub use tokens::OpenAiCounter;
 pub use tokens::{Estimator, TokenCounter};
+pub use view::{
+    Conversation, StateManager, Summarizer, Summary, SummaryJob, SummaryRequest, Trimmed,
+};

@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use super::{
-    files::{Files, Rewrite},
-    frame,
-    fs::Fs,
-    simulated::{Fault, Simulated},
-};
-use crate::{AgentId, AgentSnapshot, Error, conversation::Message};
+use super::agent_files::{AgentFiles, RewritePolicy};
+use super::checksummed_lines;
+use super::folder::Folder;
+use super::simulated_folder::{Fault, SimulatedFolder};
+use crate::conversation::Message;
+use crate::{AgentId, AgentSnapshot, Error};
 
-type Sim = Files<Simulated>;
+type Sim = AgentFiles<SimulatedFolder>;
 
-/// One call of the script, with the state that it leads to.
-struct Step {
+/// One call of the script, with the state after it.
+struct ScriptStep {
     call: Call,
     after: Option<AgentSnapshot>,
     stream: usize,
@@ -25,9 +24,9 @@ enum Call {
     Delete,
 }
 
-/// First save, appends, a trim with a summary, a log that is long enough to be folded,
-/// another history, a delete, and a second life.
-fn script() -> Vec<Step> {
+/// First save, appends, a trim with a summary, a log that is long enough to be folded, another
+/// history, a delete, and a new start.
+fn script() -> Vec<ScriptStep> {
     let mut steps = Vec::new();
     let mut snapshot = AgentSnapshot::new(AgentId::new("a").unwrap());
     snapshot.epoch = 3;
@@ -42,7 +41,7 @@ fn script() -> Vec<Step> {
     steps.push(save(&mut snapshot, "three"));
     steps.push(save(&mut snapshot, &"long ".repeat(600)));
     steps.push(save(&mut snapshot, "after the log was folded"));
-    steps.push(Step {
+    steps.push(ScriptStep {
         call: Call::Compact,
         after: Some(snapshot.clone()),
         stream: 5,
@@ -50,37 +49,33 @@ fn script() -> Vec<Step> {
     steps.push(save(&mut snapshot, "after compact"));
     snapshot.memory.short_term_history = crate::History::new();
     steps.push(save(&mut snapshot, "another history"));
-    steps.push(Step {
+    steps.push(ScriptStep {
         call: Call::Delete,
         after: None,
         stream: 0,
     });
     snapshot.tick_index = 0;
     snapshot.memory.short_term_history = crate::History::new();
-    steps.push(save(&mut snapshot, "second life"));
-    steps.push(save(&mut snapshot, "goes on"));
+    steps.push(save(&mut snapshot, "new start"));
+    steps.push(save(&mut snapshot, "continues"));
     steps
 }
 
-fn save(snapshot: &mut AgentSnapshot, text: &str) -> Step {
+fn save(snapshot: &mut AgentSnapshot, text: &str) -> ScriptStep {
     snapshot.tick_index += 1;
     let seq = snapshot.memory.short_term_history.push(Message::user(text));
-    Step {
+    ScriptStep {
         call: Call::Save(Box::new(snapshot.clone())),
         after: Some(snapshot.clone()),
         stream: seq as usize + 1,
     }
 }
 
-fn open(fs: &Simulated, every_save: bool) -> Sim {
-    let ticks = if every_save { 0 } else { 2 };
+fn open(folder: &SimulatedFolder, every_save: bool) -> Sim {
+    let min_ticks = if every_save { 0 } else { 2 };
     let agent = AgentId::new("a").unwrap();
-    Files::new(
-        Arc::new(fs.clone()),
-        String::new(),
-        agent,
-        Rewrite { ticks },
-    )
+    let folder = Arc::new(folder.clone());
+    AgentFiles::new(folder, agent, RewritePolicy { min_ticks })
 }
 
 fn call(files: &mut Sim, call: &Call) -> Result<(), Error> {
@@ -91,7 +86,7 @@ fn call(files: &mut Sim, call: &Call) -> Result<(), Error> {
     }
 }
 
-/// Checks that exactly this is stored.
+/// Checks that exactly this snapshot is stored, with a stream of this length.
 fn matches(files: &mut Sim, snapshot: Option<&AgentSnapshot>, stream: usize) -> Result<(), String> {
     let loaded = files.load().map_err(|error| error.to_string())?;
     if loaded.as_ref() != snapshot {
@@ -107,8 +102,8 @@ fn matches(files: &mut Sim, snapshot: Option<&AgentSnapshot>, stream: usize) -> 
     Ok(())
 }
 
-/// Goes through the rest of the script and checks each state.
-fn finish(files: &mut Sim, script: &[Step], from: usize, what: &str) {
+/// Runs the rest of the script and checks each state.
+fn finish(files: &mut Sim, script: &[ScriptStep], from: usize, what: &str) {
     for (n, step) in script.iter().enumerate().skip(from) {
         call(files, &step.call).unwrap_or_else(|error| panic!("{what}: step {n}: {error:?}"));
         matches(files, step.after.as_ref(), step.stream)
@@ -126,31 +121,31 @@ fn finish(files: &mut Sim, script: &[Step], from: usize, what: &str) {
 }
 
 /// The state before step `n`.
-fn before(script: &[Step], n: usize) -> (Option<&AgentSnapshot>, usize) {
+fn before(script: &[ScriptStep], n: usize) -> (Option<&AgentSnapshot>, usize) {
     match n.checked_sub(1) {
         Some(n) => (script[n].after.as_ref(), script[n].stream),
         None => (None, 0),
     }
 }
 
-/// Runs until the first error; says at which step of the script it was.
-fn run(files: &mut Sim, script: &[Step]) -> Option<usize> {
+/// Runs the script up to the first error, and returns the step that failed.
+fn run(files: &mut Sim, script: &[ScriptStep]) -> Option<usize> {
     script
         .iter()
         .position(|step| call(files, &step.call).is_err())
 }
 
-fn total_steps(script: &[Step], every_save: bool) -> u64 {
-    let fs = Simulated::default();
-    let mut files = open(&fs, every_save);
+fn total_steps(script: &[ScriptStep], every_save: bool) -> u64 {
+    let folder = SimulatedFolder::default();
+    let mut files = open(&folder, every_save);
     assert_eq!(run(&mut files, script), None);
     finish_checks_itself(script, every_save);
-    fs.steps()
+    folder.steps()
 }
 
-fn finish_checks_itself(script: &[Step], every_save: bool) {
+fn finish_checks_itself(script: &[ScriptStep], every_save: bool) {
     finish(
-        &mut open(&Simulated::default(), every_save),
+        &mut open(&SimulatedFolder::default(), every_save),
         script,
         0,
         "no fault",
@@ -163,15 +158,15 @@ fn a_crash_at_any_step_leaves_the_old_or_the_new_state() {
         let script = script();
         let mut images = 0;
         for at in 0..total_steps(&script, every_save) {
-            let fs = Simulated::with(Fault::Crash(at));
-            let mut files = open(&fs, every_save);
-            // A crash while tidying up is not always noticed by the call itself.
+            let folder = SimulatedFolder::with(Fault::Crash(at));
+            let mut files = open(&folder, every_save);
+            // A call may succeed although the crash happened after its commit point.
             let n = run(&mut files, &script).unwrap_or(script.len() - 1);
-            assert!(fs.crashed());
-            for (image, fs) in fs.after_crash() {
+            assert!(folder.crashed());
+            for (image, folder) in folder.after_crash() {
                 images += 1;
                 let what = format!("crash at {at} in step {n}, {image}");
-                let mut files = open(&fs, every_save);
+                let mut files = open(&folder, every_save);
                 let (old, stream) = before(&script, n);
                 let is_old = matches(&mut files, old, stream);
                 let is_new = matches(&mut files, script[n].after.as_ref(), script[n].stream);
@@ -190,13 +185,13 @@ fn what_was_acknowledged_survives_a_crash_between_calls() {
     for every_save in [false, true] {
         let script = script();
         for (n, step) in script.iter().enumerate() {
-            let fs = Simulated::default();
-            let mut files = open(&fs, every_save);
+            let folder = SimulatedFolder::default();
+            let mut files = open(&folder, every_save);
             assert_eq!(run(&mut files, &script[..=n]), None);
-            fs.crash();
-            for (image, fs) in fs.after_crash() {
+            folder.crash();
+            for (image, folder) in folder.after_crash() {
                 let what = format!("crash after step {n}, {image}");
-                let mut files = open(&fs, every_save);
+                let mut files = open(&folder, every_save);
                 matches(&mut files, step.after.as_ref(), step.stream)
                     .unwrap_or_else(|reason| panic!("{what}: {reason}"));
                 finish(&mut files, &script, n + 1, &what);
@@ -205,18 +200,18 @@ fn what_was_acknowledged_survives_a_crash_between_calls() {
     }
 }
 
-/// After an error the same call is made again, and in the end a crash shows whether what was
-/// acknowledged then had really been written.
+/// After an error the same call is repeated. Then a crash shows whether everything acknowledged was
+/// really written.
 fn fails_once(fault: impl Fn(u64) -> Fault) {
     for every_save in [false, true] {
         let script = script();
         for at in 0..total_steps(&script, every_save) {
-            let fs = Simulated::with(fault(at));
-            let mut files = open(&fs, every_save);
+            let folder = SimulatedFolder::with(fault(at));
+            let mut files = open(&folder, every_save);
             for (n, step) in script.iter().enumerate() {
                 let what = format!("{:?} in step {n}", fault(at));
                 if let Err(error) = call(&mut files, &step.call) {
-                    assert!(matches!(error, Error::Storage { .. }), "{what}: {error}");
+                    assert!(matches!(error, Error::Io { .. }), "{what}: {error}");
                     let (old, stream) = before(&script, n);
                     let is_old = matches(&mut files, old, stream);
                     let is_new = matches(&mut files, step.after.as_ref(), step.stream);
@@ -224,17 +219,17 @@ fn fails_once(fault: impl Fn(u64) -> Fault) {
                         is_old.is_ok() || is_new.is_ok(),
                         "{what}: {is_old:?}, {is_new:?}"
                     );
-                    fs.heal();
+                    folder.heal();
                     call(&mut files, &step.call)
                         .unwrap_or_else(|error| panic!("{what}: again: {error:?}"));
                 }
-                fs.crash();
-                for (image, fs) in fs.after_crash() {
-                    let mut files = open(&fs, every_save);
+                folder.crash();
+                for (image, folder) in folder.after_crash() {
+                    let mut files = open(&folder, every_save);
                     matches(&mut files, step.after.as_ref(), step.stream)
                         .unwrap_or_else(|reason| panic!("{what}, then crash {image}: {reason}"));
                 }
-                fs.uncrash();
+                folder.uncrash();
             }
         }
     }
@@ -259,20 +254,20 @@ fn a_full_disk_loses_nothing_that_was_acknowledged() {
 fn a_crash_while_recovering_from_a_crash_is_no_different() {
     let script = script();
     for at in (0..total_steps(&script, false)).step_by(3) {
-        let fs = Simulated::with(Fault::Crash(at));
-        let mut files = open(&fs, false);
+        let folder = SimulatedFolder::with(Fault::Crash(at));
+        let mut files = open(&folder, false);
         let n = run(&mut files, &script).unwrap_or(script.len() - 1);
-        for (first, fs) in fs.after_crash().into_iter().step_by(5) {
+        for (first, folder) in folder.after_crash().into_iter().step_by(5) {
             for again in 0..12 {
-                let fs = fs.copy_with(Fault::Crash(again));
-                let mut files = open(&fs, false);
+                let folder = folder.copy_with(Fault::Crash(again));
+                let mut files = open(&folder, false);
                 let _ = files.load();
-                if call(&mut files, &script[n].call).is_ok() && !fs.crashed() {
+                if call(&mut files, &script[n].call).is_ok() && !folder.crashed() {
                     break;
                 }
-                for (second, fs) in fs.after_crash().into_iter().step_by(3) {
+                for (second, folder) in folder.after_crash().into_iter().step_by(3) {
                     let what = format!("crash at {at} ({first}), again at {again} ({second})");
-                    let mut files = open(&fs, false);
+                    let mut files = open(&folder, false);
                     let (old, stream) = before(&script, n);
                     let is_old = matches(&mut files, old, stream);
                     let is_new = matches(&mut files, script[n].after.as_ref(), script[n].stream);
@@ -287,15 +282,18 @@ fn a_crash_while_recovering_from_a_crash_is_no_different() {
     }
 }
 
-/// The layer itself: without a sync, data and names are lost.
+/// Tests the simulation: without a sync, data and names may be lost.
 #[test]
 fn the_simulated_folder_forgets_what_was_not_synced() {
-    let fs = Simulated::default();
-    let mut file = fs.create("x").unwrap();
-    fs.write(&mut file, b"data").unwrap();
-    fs.crash();
-    let images = fs.after_crash();
-    let seen: Vec<_> = images.iter().map(|(_, fs)| fs.read("x").unwrap()).collect();
+    let folder = SimulatedFolder::default();
+    let mut file = folder.create("x").unwrap();
+    folder.write(&mut file, b"data").unwrap();
+    folder.crash();
+    let images = folder.after_crash();
+    let seen: Vec<_> = images
+        .iter()
+        .map(|(_, folder)| folder.read("x").unwrap())
+        .collect();
     for expected in [
         None,
         Some(&b""[..]),
@@ -310,30 +308,30 @@ fn the_simulated_folder_forgets_what_was_not_synced() {
     }
 }
 
-/// Its checksums hold, so only putting it together shows it.
+/// The checksums of the log match, so only assembling the snapshot finds the damage.
 #[test]
 fn a_log_that_cannot_be_loaded_is_not_built_upon() {
-    let fs = Simulated::default();
+    let folder = SimulatedFolder::default();
     let mut snapshot = AgentSnapshot::new(AgentId::new("a").unwrap());
     let mut next = |text: &str| match save(&mut snapshot, text).call {
         Call::Save(snapshot) => snapshot,
         _ => unreachable!(),
     };
-    let mut files = open(&fs, false);
+    let mut files = open(&folder, false);
     files.save(&next("one")).unwrap();
     files.save(&next("two")).unwrap();
 
-    let bytes = fs.read("a.1.log").unwrap().unwrap();
-    let lines = frame::read(&bytes);
+    let bytes = folder.read("a.1.log").unwrap().unwrap();
+    let lines = checksummed_lines::read(&bytes);
     let last = lines.payloads.last().unwrap();
     let mut line = String::new();
     let other = last.replace("\"tick_index\":2", "\"tick_index\":9");
     assert_ne!(*last, other);
-    frame::push(&mut line, lines.crc, &other.replace("[{", "[],\"was\":[{"));
-    let mut log = fs.append("a.1.log").unwrap();
-    fs.write(&mut log, line.as_bytes()).unwrap();
+    checksummed_lines::push(&mut line, lines.crc, &other.replace("[{", "[],\"was\":[{"));
+    let mut log = folder.open_to_append("a.1.log").unwrap();
+    folder.write(&mut log, line.as_bytes()).unwrap();
 
-    let mut files = open(&fs, false);
+    let mut files = open(&folder, false);
     let refused = files.save(&next("three")).unwrap_err();
     assert!(refused.is_damaged(), "{refused}");
     assert!(files.load().unwrap_err().is_damaged());

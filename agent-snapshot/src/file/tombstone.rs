@@ -1,7 +1,9 @@
-use super::frame;
+use serde::{Deserialize, Serialize};
 
-/// What a delete leaves behind: files up to this generation do not count any more.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+use super::checksummed_lines;
+
+/// The record of a delete: files of this generation or lower are dead.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Tombstone {
     pub(super) generation: u64,
     /// The highest epoch that was ever saved.
@@ -9,17 +11,18 @@ pub(super) struct Tombstone {
 }
 
 impl Tombstone {
-    pub(super) fn write(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         let mut out = String::new();
         let payload = format!(
             "{{\"generation\":{},\"epoch_floor\":{}}}",
             self.generation, self.epoch_floor
         );
-        frame::push(&mut out, 0, &payload);
+        checksummed_lines::push(&mut out, 0, &payload);
         out
     }
 
-    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
-        serde_json::from_str(frame::read(bytes).payloads.first()?).ok()
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let lines = checksummed_lines::read(bytes);
+        serde_json::from_str(lines.payloads.first()?).ok()
     }
 }

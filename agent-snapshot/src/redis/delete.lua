@@ -1,8 +1,8 @@
--- KEYS: record, messages, where to keep a damaged record, where to keep its messages
--- ARGV: whether to keep them, ttl
+-- KEYS: record, messages, the new names of a damaged record and its messages
+-- ARGV: 1 to keep the damaged keys under their new names, ttl
 local stored = redis.pcall('HMGET', KEYS[1], 'floor', 'epoch')
 local floor, epoch = stored[1] or '0', stored[2] or '0'
--- As text: whole numbers beyond 2^53 are not the same as doubles.
+-- Compared as text: Lua numbers are doubles, which are not exact beyond 2^53.
 if #epoch > #floor or (#epoch == #floor and epoch > floor) then
   floor = epoch
 end

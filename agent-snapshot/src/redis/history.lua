@@ -1,5 +1,6 @@
 -- KEYS: record, messages
--- ARGV: the first number in the stream as the caller knows it, first and last index
+-- ARGV: the first number of the stream that the caller assumes, first and last index
+-- Returns the stamp, and the messages or false if the stream starts at another number.
 local record = redis.call('HMGET', KEYS[1], 'stamp', 'start')
 if not record[1] then
   return {'', {}}

@@ -1,12 +1,14 @@
+-- Compare-and-swap: writes only if the stored stamp and floor are the expected ones.
 -- KEYS: record, messages
--- ARGV: known stamp, known floor, known length, stamp, state, head, view, epoch, start, replace,
+-- ARGV: expected stamp, expected floor, expected length, stamp, state, head, view, epoch, start, replace,
 --       ttl, messages...
 local stored = redis.call('HMGET', KEYS[1], 'stamp', 'floor')
 local stamp, floor = stored[1] or '', stored[2] or '0'
 if stamp ~= ARGV[1] or floor ~= ARGV[2] then
   return {'changed', stamp, floor}
 end
--- A list that is not as long as the record says was lost or cut: not to be built upon.
+-- The list has another length than the record says: messages are missing. A save must not
+-- continue a damaged stream.
 if tostring(redis.call('LLEN', KEYS[2])) ~= ARGV[3] then
   return {'damaged'}
 end

@@ -1,34 +1,35 @@
-use std::{ops::Range, path::Path};
+use std::ffi::OsString;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
-use super::stream::{End, Rows};
-use crate::{
-    AgentId, AgentSnapshot, Error,
-    backend::{self, Stamp, Stream, Write},
-    private,
-    swap::{Known, Swapped},
-};
+use super::message_chain::ChainEnd;
+use crate::backend::{self, SavePlan, Stamp, StreamChange};
+use crate::shared::private_file::{self, FileError};
+use crate::storage::{StoredStamp, Swap};
+use crate::{AgentId, AgentSnapshot, Error};
 
-/// The tables, as one connection sees them.
+/// One connection to the database.
 pub(super) struct Database {
     connection: Connection,
     place: String,
 }
 
 /// The rows of one agent.
-pub(super) struct Stored {
-    stamp: Option<Stamp>,
-    epoch_floor: u64,
+pub(super) struct StoredRows {
+    pub(super) stored: StoredStamp,
     state: String,
     head: String,
-    messages: Rows,
+    messages: Vec<String>,
 }
 
-/// Kept in `user_version`; 0 is an empty database.
+/// The value of `user_version`; 0 is an empty database.
 const VERSION: i64 = 1;
 
-// `agents` keeps a row after a delete: it holds the epoch, and numbers are not used again.
+// A delete keeps the row in `agents`: it holds the epoch, and its number is never used again.
 const SCHEMA: &str = "
     CREATE TABLE agents (
         number INTEGER PRIMARY KEY,
@@ -54,35 +55,30 @@ const SCHEMA: &str = "
 ";
 
 impl Database {
-    /// Opens or creates a database for writing.
-    pub(super) fn create(path: &Path) -> Result<Self, Error> {
-        create_private(path).map_err(|source| Error::Storage {
-            operation: "creating the database",
-            place: path.display().to_string(),
-            source: Box::new(source),
-        })?;
-        let database = Self::open(path)?;
+    /// Opens a database for writing, and creates it if there is none.
+    pub(super) fn create(path: &Path, busy_timeout: Duration) -> Result<Self, Error> {
+        create_private(path)?;
+        let database = Self::open(path, busy_timeout)?;
         database.prepare()?;
         Ok(database)
     }
 
-    /// Opens a database that exists.
-    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+    /// Opens an existing database.
+    pub(super) fn open(path: &Path, busy_timeout: Duration) -> Result<Self, Error> {
         let place = path.display().to_string();
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)
             .and_then(|connection| {
-                connection.busy_timeout(std::time::Duration::from_secs(30))?;
+                connection.busy_timeout(busy_timeout)?;
                 connection.pragma_update(None, "synchronous", "FULL")?;
-                connection.set_prepared_statement_cache_capacity(32);
                 Ok(connection)
             })
-            .map_err(|error| failed("opening the database", &place, error))?;
+            .map_err(|error| failed("open", &place, error))?;
         Ok(Self { connection, place })
     }
 
     fn prepare(&self) -> Result<(), Error> {
-        let failed = |error| self.failed("preparing the database", error);
+        let failed = |error| self.failed("prepare", error);
         self.connection
             .pragma_update(None, "journal_mode", "WAL")
             .map_err(failed)?;
@@ -107,61 +103,62 @@ impl Database {
     }
 
     pub(super) fn begin(&self) -> Result<(), Error> {
-        // Immediate: a transaction that starts with a read could not always go on to write.
-        self.execute("BEGIN IMMEDIATE", "beginning a transaction")
+        // A transaction that starts with a read fails at its first write if another process has
+        // written in between; `IMMEDIATE` takes the write lock first.
+        self.execute("BEGIN IMMEDIATE", "begin a transaction in")
     }
 
     pub(super) fn commit(&self) -> Result<(), Error> {
-        self.execute("COMMIT", "committing")
+        self.execute("COMMIT", "commit to")
     }
 
     pub(super) fn roll_back(&self) {
-        // Fails only where SQLite has rolled back by itself.
+        // Fails only if SQLite has already rolled back.
         let _ = self.connection.execute_batch("ROLLBACK");
     }
 
-    fn execute(&self, sql: &str, operation: &'static str) -> Result<(), Error> {
+    fn execute(&self, sql: &str, action: &'static str) -> Result<(), Error> {
         self.connection
             .prepare_cached(sql)
             .and_then(|mut statement| statement.execute([]))
-            .map_err(|error| self.failed(operation, error))?;
+            .map_err(|error| self.failed(action, error))?;
         Ok(())
     }
 
-    /// Writes a save if what is stored is still `known`. Part of a transaction.
+    /// Compare-and-swap of the stamp, within a transaction.
     pub(super) fn swap(
         &self,
         agent: &AgentId,
-        known: &Known,
-        write: &Write,
-    ) -> Result<Swapped, Error> {
+        expected: &StoredStamp,
+        plan: &SavePlan,
+    ) -> Result<Swap, Error> {
         let (end, len) = match self.agent_row(agent)? {
             Some(row) => {
-                let stored = row.known(agent, &self.place)?;
-                if stored != *known {
-                    return Ok(Swapped::Changed(stored));
+                let stored = row.stored(agent, &self.place)?;
+                if stored != *expected {
+                    return Ok(Swap::Changed(stored));
                 }
-                (
-                    row.end,
-                    stored.stamp.map_or(0, |stamp| stamp.next - stamp.start),
-                )
+                let len = stored.stamp.map_or(0, |stamp| stamp.next - stamp.start);
+                (row.end, len)
             }
-            None if *known != Known::default() => return Ok(Swapped::Changed(Known::default())),
+            None if *expected != StoredStamp::default() => {
+                return Ok(Swap::Changed(StoredStamp::default()));
+            }
             None => (self.insert_agent(agent)?, 0),
         };
-        self.write(end, len, write)
-            .map_err(|error| self.failed("saving", error))?;
-        Ok(Swapped::Done)
+        self.write(end, len, plan)
+            .map_err(|error| self.failed("save to", error))?;
+        Ok(Swap::Done)
     }
 
-    /// Writes a save where the stored stream has `len` messages.
-    fn write(&self, mut end: End, len: u64, write: &Write) -> rusqlite::Result<()> {
-        if write.stream == Stream::Replace {
+    /// Writes a plan. The stored chain has `len` messages.
+    fn write(&self, mut end: ChainEnd, len: u64, plan: &SavePlan) -> rusqlite::Result<()> {
+        if plan.stream == StreamChange::Replace {
             end.remove(&self.connection, len)?;
             end.last = None;
         }
-        let End { agent, last } = end.append(&self.connection, &write.messages)?;
-        if let Some(head) = &write.head {
+        let ChainEnd { agent, last } = end.append(&self.connection, &plan.messages)?;
+        if let Some(head) = &plan.head {
             self.connection
                 .prepare_cached("INSERT OR REPLACE INTO heads (number, head) VALUES (?1, ?2)")?
                 .execute(params![agent, head])?;
@@ -170,75 +167,64 @@ impl Database {
             .prepare_cached(
                 "UPDATE agents SET stamp = ?2, state = ?3, last = ?4 WHERE number = ?1",
             )?
-            .execute(params![agent, write.stamp.to_text(), write.state, last])?;
+            .execute(params![agent, plan.stamp.to_text(), plan.state, last])?;
         Ok(())
     }
 
-    fn insert_agent(&self, agent: &AgentId) -> Result<End, Error> {
+    fn insert_agent(&self, agent: &AgentId) -> Result<ChainEnd, Error> {
         self.connection
             .prepare_cached("INSERT INTO agents (agent) VALUES (?1)")
             .and_then(|mut statement| statement.insert([agent.as_str()]))
-            .map(|agent| End { agent, last: None })
-            .map_err(|error| self.failed("saving", error))
+            .map(|agent| ChainEnd { agent, last: None })
+            .map_err(|error| self.failed("save to", error))
     }
 
-    /// Everything that is stored for an agent, from one moment.
-    pub(super) fn record(&self, agent: &AgentId) -> Result<Option<Stored>, Error> {
-        self.snapshot(|| {
+    /// All rows of an agent except hidden messages, as of one moment.
+    pub(super) fn rows(&self, agent: &AgentId) -> Result<Option<StoredRows>, Error> {
+        self.in_snapshot(|| {
             let Some(row) = self.agent_row(agent)? else {
                 return Ok(None);
             };
-            let Known { stamp, epoch_floor } = row.known(agent, &self.place)?;
-            let Some(range) = stamp.as_ref().map(|stamp| stamp.first..stamp.next) else {
-                return Ok(Some(Stored {
-                    stamp: None,
-                    epoch_floor,
+            let stored = row.stored(agent, &self.place)?;
+            let Some(view) = stored.stamp.as_ref().map(|stamp| stamp.first..stamp.next) else {
+                return Ok(Some(StoredRows {
+                    stored,
                     state: String::new(),
                     head: String::new(),
-                    messages: Rows::default(),
+                    messages: Vec::new(),
                 }));
             };
             let failed = |error| self.unreadable(agent, error);
-            let state = self
-                .connection
-                .prepare_cached("SELECT state FROM agents WHERE number = ?1")
-                .and_then(|mut statement| {
-                    statement.query_row([row.end.agent], |row| row.get::<_, Option<String>>(0))
-                })
-                .map_err(failed)?;
-            let head = self
-                .connection
-                .prepare_cached("SELECT head FROM heads WHERE number = ?1")
-                .and_then(|mut statement| {
-                    statement
-                        .query_row([row.end.agent], |row| row.get(0))
-                        .optional()
-                })
-                .map_err(failed)?;
-            Ok(Some(Stored {
-                stamp,
-                epoch_floor,
+            let text = |sql: &str| {
+                let mut statement = self.connection.prepare_cached(sql)?;
+                let text = statement.query_row([row.end.agent], |row| row.get(0));
+                Ok(text.optional()?.flatten())
+            };
+            let state: Option<String> =
+                text("SELECT state FROM agents WHERE number = ?1").map_err(failed)?;
+            let head: Option<String> =
+                text("SELECT head FROM heads WHERE number = ?1").map_err(failed)?;
+            let messages = row.end.read(&self.connection, view.end, &view);
+            Ok(Some(StoredRows {
+                stored,
                 state: state.unwrap_or_default(),
                 head: head.unwrap_or_default(),
-                messages: row
-                    .end
-                    .read(&self.connection, range.end, &range)
-                    .map_err(failed)?,
+                messages: messages.map_err(failed)?,
             }))
         })
     }
 
-    /// The messages of the stream within `range`, with the number of the first one.
+    /// The messages of the stream in `range`, with the number of the first one.
     pub(super) fn stream(
         &self,
         agent: &AgentId,
         range: &Range<u64>,
-    ) -> Result<Option<(u64, Rows)>, Error> {
-        self.snapshot(|| {
+    ) -> Result<Option<(u64, Vec<String>)>, Error> {
+        self.in_snapshot(|| {
             let Some(row) = self.agent_row(agent)? else {
                 return Ok(None);
             };
-            let Some(stamp) = row.known(agent, &self.place)?.stamp else {
+            let Some(stamp) = row.stored(agent, &self.place)?.stamp else {
                 return Ok(None);
             };
             let first = range.start.max(stamp.start);
@@ -252,7 +238,7 @@ impl Database {
                     agent: agent.clone(),
                     place: self.place.clone(),
                     reason: format!(
-                        "messages {} to {} should be there, but there are {}",
+                        "it should have messages {} to {}, but it has {} messages",
                         range.start,
                         range.end,
                         messages.len()
@@ -263,28 +249,28 @@ impl Database {
         })
     }
 
-    /// Forgets an agent but for its epoch. Part of a transaction.
+    /// Removes an agent except its epoch, within a transaction.
     pub(super) fn delete(&self, agent: &AgentId) -> Result<(), Error> {
         let Some(row) = self.agent_row(agent)? else {
             return Ok(());
         };
-        let known = row.known(agent, &self.place);
-        let damaged = match self.record(agent) {
-            Ok(Some(stored)) => stored.assemble(agent, &self.place).is_err(),
+        let stored = row.stored(agent, &self.place);
+        let damaged = match self.rows(agent) {
+            Ok(Some(rows)) => rows.assemble(agent, &self.place).is_err(),
             Ok(None) => false,
             Err(error) => error.is_damaged(),
         };
         if damaged {
             self.keep_aside(agent, row.end.agent)
-                .map_err(|error| self.failed("keeping damaged data aside", error))?;
+                .map_err(|error| self.failed("keep damaged rows aside in", error))?;
         }
-        let stamp = known.ok().and_then(|known| known.stamp);
+        let stamp = stored.ok().and_then(|stored| stored.stamp);
         let (epoch, len) = stamp.map_or((0, 0), |stamp| (stamp.epoch, stamp.next - stamp.start));
         self.forget(row.end, len, row.epoch_floor.max(epoch))
-            .map_err(|error| self.failed("deleting", error))
+            .map_err(|error| self.failed("delete from", error))
     }
 
-    fn forget(&self, end: End, len: u64, floor: u64) -> rusqlite::Result<()> {
+    fn forget(&self, end: ChainEnd, len: u64, floor: u64) -> rusqlite::Result<()> {
         end.remove(&self.connection, len)?;
         self.connection
             .prepare_cached("DELETE FROM heads WHERE number = ?1")?
@@ -312,7 +298,7 @@ impl Database {
     }
 
     pub(super) fn list(&self) -> Result<Vec<AgentId>, Error> {
-        let failed = |error| self.failed("listing agents", error);
+        let failed = |error| self.failed("list the agents of", error);
         let mut statement = self
             .connection
             .prepare_cached("SELECT agent FROM agents WHERE stamp IS NOT NULL ORDER BY agent")
@@ -331,7 +317,7 @@ impl Database {
                 statement
                     .query_row([agent.as_str()], |row| {
                         Ok(AgentRow {
-                            end: End {
+                            end: ChainEnd {
                                 agent: row.get(0)?,
                                 last: row.get(3)?,
                             },
@@ -344,18 +330,18 @@ impl Database {
             .map_err(|error| self.unreadable(agent, error))
     }
 
-    /// Reads from one moment, though another process may write meanwhile.
-    fn snapshot<T>(&self, read: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    /// Runs several reads on one state of the database, although another process may write.
+    fn in_snapshot<T>(&self, read: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         if !self.connection.is_autocommit() {
             return read();
         }
-        self.execute("BEGIN", "beginning a transaction")?;
+        self.execute("BEGIN", "begin a transaction in")?;
         let result = read();
         self.roll_back();
         result
     }
 
-    /// A row that SQLite cannot read is damage; anything else may pass.
+    /// A row that SQLite cannot read is damage. Any other error may be temporary.
     fn unreadable(&self, agent: &AgentId, error: rusqlite::Error) -> Error {
         use rusqlite::Error as E;
         let damaged = matches!(
@@ -366,7 +352,7 @@ impl Database {
             E::FromSqlConversionFailure(..) | E::InvalidColumnType(..) | E::Utf8Error(..)
         );
         if !damaged {
-            return self.failed("loading", error);
+            return self.failed("load from", error);
         }
         Error::Damaged {
             agent: agent.clone(),
@@ -375,19 +361,19 @@ impl Database {
         }
     }
 
-    fn failed(&self, operation: &'static str, error: rusqlite::Error) -> Error {
-        failed(operation, &self.place, error)
+    fn failed(&self, action: &'static str, error: rusqlite::Error) -> Error {
+        failed(action, &self.place, error)
     }
 }
 
 struct AgentRow {
-    end: End,
+    end: ChainEnd,
     epoch_floor: u64,
     stamp: Option<String>,
 }
 
 impl AgentRow {
-    fn known(&self, agent: &AgentId, place: &str) -> Result<Known, Error> {
+    fn stored(&self, agent: &AgentId, place: &str) -> Result<StoredStamp, Error> {
         let stamp = self.stamp.as_deref().map(|text| {
             Stamp::from_text(text).ok_or_else(|| Error::Damaged {
                 agent: agent.clone(),
@@ -395,49 +381,57 @@ impl AgentRow {
                 reason: "its stamp is not readable".to_owned(),
             })
         });
-        Ok(Known {
+        Ok(StoredStamp {
             stamp: stamp.transpose()?,
             epoch_floor: self.epoch_floor,
         })
     }
 }
 
-impl Stored {
-    pub(super) fn known(&self) -> Known {
-        Known {
-            stamp: self.stamp.clone(),
-            epoch_floor: self.epoch_floor,
-        }
-    }
-
+impl StoredRows {
     pub(super) fn assemble(
-        self,
+        &self,
         agent: &AgentId,
         place: &str,
     ) -> Result<Option<AgentSnapshot>, Error> {
-        let Some(stamp) = &self.stamp else {
+        let Some(stamp) = &self.stored.stamp else {
             return Ok(None);
         };
-        let messages = self.messages.iter();
+        let messages = &self.messages;
         backend::assemble(agent, place, stamp, &self.state, &self.head, messages).map(Some)
     }
 }
 
-fn failed(operation: &'static str, place: &str, error: rusqlite::Error) -> Error {
+fn failed(action: &'static str, place: &str, error: rusqlite::Error) -> Error {
     Error::Storage {
-        operation,
+        action,
         place: place.to_owned(),
         source: Box::new(error),
     }
 }
 
-/// SQLite gives the files beside the database the same mode.
-fn create_private(path: &Path) -> std::io::Result<()> {
-    if let Some(parent) = path.parent() {
-        private::folder(parent)?;
+/// Creates the file if there is none, and refuses files that are not private. SQLite gives the
+/// files beside the database the mode of the database.
+fn create_private(path: &Path) -> Result<(), FileError> {
+    private_file::create_folder(path.parent().unwrap_or(Path::new("")))?;
+    let created = private_file::open(path, File::options().write(true).create_new(true));
+    match created {
+        Err(FileError::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
+            private_file::check_unopened(path)?;
+        }
+        created => drop(created?),
     }
-    match private::file().write(true).create_new(true).open(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
+    for suffix in ["-wal", "-shm"] {
+        match private_file::check_unopened(&beside(path, suffix)) {
+            Err(error) if error.is_not_found() => {}
+            checked => checked?,
+        }
     }
+    Ok(())
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
 }

@@ -1,38 +1,37 @@
-use std::{
-    io,
-    sync::{Mutex, PoisonError},
-    thread,
-};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::database::Database;
 use crate::Error;
 
-/// A thread that owns a connection and works through a bounded queue.
+/// A thread that owns a connection and works through a bounded queue of jobs.
 ///
-/// When the queue is full, callers wait. Dropping the worker lets the thread finish what is
-/// queued and end by itself.
+/// If the queue is full, callers wait. Dropping the worker lets the thread finish the queued jobs
+/// and end by itself.
 pub(super) struct Worker {
     queue: Mutex<Option<mpsc::Sender<Box<dyn Job>>>>,
-    ended: tokio::sync::watch::Receiver<()>,
+    ended: watch::Receiver<()>,
 }
 
 const QUEUE: usize = 1024;
 
-/// Enough for every agent that waits; bounded so that the first one need not wait for ever.
-const BATCH: usize = 256;
+/// One job for each of 256 agents that save at once. The bound keeps the first caller of a batch
+/// from waiting for ever.
+const MAX_BATCH: usize = 256;
 
-/// Something to do on the connection, and somebody who waits for it.
+/// A call that runs on the connection, and its waiting caller.
 trait Job: Send {
-    /// `false` when the transaction cannot be committed after this.
+    /// Runs the call. `false` if the transaction cannot be committed afterwards.
     fn run(&mut self, database: &Database) -> bool;
     fn fail(&mut self, error: Error);
     fn answer(self: Box<Self>);
 }
 
 struct Call<F, T> {
-    job: F,
+    function: F,
     result: Option<Result<T, Error>>,
     reply: oneshot::Sender<Result<T, Error>>,
 }
@@ -43,10 +42,10 @@ where
     T: Send,
 {
     fn run(&mut self, database: &Database) -> bool {
-        let result = (self.job)(database);
-        let committable = !matches!(result, Err(Error::Storage { .. }));
+        let result = (self.function)(database);
+        let is_committable = !matches!(result, Err(Error::Storage { .. }));
         self.result = Some(result);
-        committable
+        is_committable
     }
 
     fn fail(&mut self, error: Error) {
@@ -55,31 +54,45 @@ where
 
     fn answer(self: Box<Self>) {
         if let Some(result) = self.result {
-            // Whoever asked may be gone; what was done is done.
+            // The caller may have dropped its future. The call took place all the same.
             let _ = self.reply.send(result);
         }
     }
 }
 
 impl Worker {
-    /// Runs each batch of jobs in one transaction: they share one sync.
+    /// A worker that runs each batch of jobs in one transaction.
+    ///
+    /// Theory: group commit. A commit waits for the disk, which takes most of the time of a save.
+    /// While the thread waits, other callers queue their jobs. The next batch takes all of them, so
+    /// the cost of a sync is shared by everything that arrived during the sync before it. With one
+    /// caller each batch has one job, and nothing ever waits for a batch to fill.
+    ///
+    /// Invariant: a job is answered after the transaction with its changes is committed, never
+    /// before. So a job that reports success is durable.
+    ///
+    /// A job may run twice: if one job of a batch fails, the whole transaction is rolled back, and
+    /// then each job runs again in a transaction of its own. So only the job at fault gets the
+    /// error, and a job must be a function without other effects (`Fn`). Jobs see the changes of
+    /// the jobs before them in the batch; two saves of one agent in a batch are ordered as in the
+    /// queue, and the second one is compared with the first one's stamp.
+    ///
+    /// Example: jobs 1, 2 and 3 are queued, and 2 hits a full disk. The batch is rolled back. 1 is
+    /// run and committed, 2 is run, fails and is rolled back, 3 is run and committed; then all
+    /// three callers are answered.
+    ///
+    /// Rejected: to collect more jobs while the batch is inserted, before the commit. The callers
+    /// that save again and again then join one batch earlier, but on real data it changed the
+    /// throughput of 1 to 64 agents by less than 10 % either way.
     pub(super) fn writer(database: Database) -> io::Result<Self> {
         Self::start("snapshot-writer", move |queue| {
             let mut batch = Vec::new();
-            let mut last = 0;
-            while queue.blocking_recv_many(&mut batch, BATCH) > 0 {
-                // Who was alone the last time is not waited for with.
-                let crowded = last > 1;
-                let join = |batch: &mut _| crowded && gather(queue, batch);
-                if !commit(&database, &mut batch, join) && batch.len() > 1 {
-                    // Each for itself, so that only the one at fault gets the error.
-                    for job in std::mem::take(&mut batch) {
-                        let mut alone = vec![job];
-                        commit(&database, &mut alone, |_| false);
-                        batch.append(&mut alone);
+            while queue.blocking_recv_many(&mut batch, MAX_BATCH) > 0 {
+                if !commit(&database, &mut batch) && batch.len() > 1 {
+                    for job in batch.chunks_mut(1) {
+                        commit(&database, job);
                     }
                 }
-                last = batch.len();
                 for job in batch.drain(..) {
                     job.answer();
                 }
@@ -87,7 +100,7 @@ impl Worker {
         })
     }
 
-    /// Runs each job by itself.
+    /// A worker that runs each job by itself.
     pub(super) fn reader(database: Database) -> io::Result<Self> {
         Self::start("snapshot-reader", move |queue| {
             while let Some(mut job) = queue.blocking_recv() {
@@ -102,12 +115,12 @@ impl Worker {
         work: impl FnOnce(&mut mpsc::Receiver<Box<dyn Job>>) + Send + 'static,
     ) -> io::Result<Self> {
         let (sender, mut receiver) = mpsc::channel(QUEUE);
-        let (end, ended) = tokio::sync::watch::channel(());
+        let (end, ended) = watch::channel(());
         thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
+                // `work` owns the connection and closes it when it returns.
                 work(&mut receiver);
-                // The connection was closed with `work`.
                 drop(end);
             })?;
         Ok(Self {
@@ -116,81 +129,45 @@ impl Worker {
         })
     }
 
-    /// Queues a job and waits for its result; `None` when the worker was closed.
+    fn queue(&self) -> MutexGuard<'_, Option<mpsc::Sender<Box<dyn Job>>>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a job and waits for its result; `None` if the worker is closed.
     pub(super) async fn call<T: Send + 'static>(
         &self,
-        job: impl Fn(&Database) -> Result<T, Error> + Send + 'static,
+        function: impl Fn(&Database) -> Result<T, Error> + Send + 'static,
     ) -> Option<Result<T, Error>> {
-        let queue = self
-            .queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()?;
+        let queue = self.queue().clone()?;
         let (reply, answer) = oneshot::channel();
         let call = Box::new(Call {
-            job,
+            function,
             result: None,
             reply,
         });
         queue.send(call).await.ok()?;
+        // The thread ends when the last sender is gone.
         drop(queue);
         answer.await.ok()
     }
 
-    /// Takes no more jobs and waits until those in the queue are done.
+    /// Accepts no more jobs, and waits until the queued ones are done.
     pub(super) async fn close(&self) {
-        drop(
-            self.queue
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take(),
-        );
+        drop(self.queue().take());
         let mut ended = self.ended.clone();
-        // An error means that the sender is gone: the thread has ended.
+        // An error means that the thread has dropped its sender: it has ended.
         while ended.changed().await.is_ok() {}
     }
 }
 
-/// Lets those who come at the same time as the first ones join their commit: else they would
-/// wait for two syncs instead of one. `false` when nobody came.
-fn gather(queue: &mut mpsc::Receiver<Box<dyn Job>>, batch: &mut Vec<Box<dyn Job>>) -> bool {
-    let before = batch.len();
-    for attempt in 0..2 {
-        if attempt > 0 {
-            thread::yield_now();
-        }
-        while batch.len() < BATCH
-            && let Ok(job) = queue.try_recv()
-        {
-            batch.push(job);
-        }
-        if batch.len() > before {
-            return true;
-        }
-    }
-    false
-}
-
-/// Runs jobs in one transaction, and those that `join` adds to them meanwhile: the callers
-/// encode the next ones while these are inserted. `false` when nothing was committed.
-fn commit(
-    database: &Database,
-    jobs: &mut Vec<Box<dyn Job>>,
-    mut join: impl FnMut(&mut Vec<Box<dyn Job>>) -> bool,
-) -> bool {
+/// Runs jobs in one transaction. `false` if nothing was committed.
+fn commit(database: &Database, jobs: &mut [Box<dyn Job>]) -> bool {
     if let Err(error) = database.begin() {
         return fail(jobs, error);
     }
-    let mut done = 0;
-    loop {
-        if !jobs.iter_mut().skip(done).all(|job| job.run(database)) {
-            database.roll_back();
-            return false;
-        }
-        done = jobs.len();
-        if !join(jobs) {
-            break;
-        }
+    if !jobs.iter_mut().all(|job| job.run(database)) {
+        database.roll_back();
+        return false;
     }
     if let Err(error) = database.commit() {
         database.roll_back();
@@ -199,8 +176,8 @@ fn commit(
     true
 }
 
+/// Gives the error to the first job. The others get their own error when they run alone.
 fn fail(jobs: &mut [Box<dyn Job>], error: Error) -> bool {
-    // Only the first gets the cause: alone, the others get their own.
     if let Some(job) = jobs.first_mut() {
         job.fail(error);
     }
@@ -209,28 +186,24 @@ fn fail(jobs: &mut [Box<dyn Job>], error: Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        pin::pin,
-        sync::{
-            Arc,
-            atomic::{AtomicU32, Ordering},
-            mpsc::{channel, sync_channel},
-        },
-    };
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+    use std::time::Duration;
 
     use super::*;
 
-    /// A job that says when it runs, and ends when it is let go.
+    /// A job that reports when it runs, and returns when the sender is dropped.
     fn held() -> (
         impl Fn(&Database) -> Result<(), Error> + Send + 'static,
-        std::sync::mpsc::Receiver<()>,
-        std::sync::mpsc::Sender<()>,
+        Receiver<()>,
+        Sender<()>,
     ) {
         let (runs, running) = sync_channel(8);
         let (release, released) = channel();
         let job = move |_: &Database| {
             let _ = runs.send(());
-            // Let go for good once the other end is dropped.
             let _ = released.recv();
             Ok(())
         };
@@ -241,55 +214,45 @@ mod tests {
     async fn queue<T>(call: &mut (impl Future<Output = T> + Unpin)) {
         tokio::select! {
             biased;
-            _ = call => panic!("it cannot have been answered"),
+            _ = call => panic!("it cannot be answered yet"),
             () = async {} => {}
         }
     }
 
     #[tokio::test]
-    async fn who_comes_while_a_batch_is_inserted_shares_its_commit() {
+    async fn jobs_that_wait_together_share_a_transaction() {
         let folder = tempfile::tempdir().unwrap();
-        let database = Database::create(&folder.path().join("a.db")).unwrap();
+        let path = folder.path().join("a.db");
+        let database = Database::create(&path, Duration::from_secs(30)).unwrap();
         let worker = Worker::writer(database).unwrap();
 
-        // Two that waited together.
+        // While the first job is held, two more are queued: one counts its runs, one fails. They
+        // are a batch, so the failure rolls both back, and the counting job runs again, alone.
         let (job, running, release) = held();
         let mut first = pin!(worker.call(job));
         queue(&mut first).await;
         running.recv().unwrap();
-        let mut second = pin!(worker.call(|_| Ok(())));
-        let mut third = pin!(worker.call(|_| Ok(())));
-        queue(&mut second).await;
-        queue(&mut third).await;
-        drop(release);
-        for call in [first.await, second.await, third.await] {
-            call.unwrap().unwrap();
-        }
-
-        // The next one is running when another comes, which fails: both are rolled back, and
-        // the first one runs a second time, alone.
-        let (job, running, release) = held();
         let runs = Arc::new(AtomicU32::new(0));
-        let counted = {
+        let counting = {
             let runs = runs.clone();
-            move |database: &Database| {
+            move |_: &Database| {
                 runs.fetch_add(1, Ordering::SeqCst);
-                job(database)
+                Ok(())
             }
         };
-        let mut first = pin!(worker.call(counted));
-        queue(&mut first).await;
-        running.recv().unwrap();
+        let mut counting = pin!(worker.call(counting));
         let mut failing = pin!(worker.call(|_| {
             Err::<(), _>(Error::Storage {
-                operation: "testing",
+                action: "test",
                 place: String::new(),
                 source: "it fails".into(),
             })
         }));
+        queue(&mut counting).await;
         queue(&mut failing).await;
         drop(release);
         first.await.unwrap().unwrap();
+        counting.await.unwrap().unwrap();
         failing.await.unwrap().unwrap_err();
         assert_eq!(runs.load(Ordering::SeqCst), 2);
     }

@@ -1,11 +1,9 @@
-//! Every backend through the suite.
+//! Every backend runs the conformance suite.
 
 use std::sync::Arc;
 
-use agent_snapshot::{
-    AgentId, Error, MemoryStorage, SnapshotStorage,
-    conformance::{self, Fixture, Report},
-};
+use agent_snapshot::conformance::{self, Fixture, Report};
+use agent_snapshot::{AgentId, Error, MemoryStorage, SnapshotStorage};
 use async_trait::async_trait;
 
 fn check(report: &Report) {
@@ -35,7 +33,7 @@ mod file {
         async fn open(&self) -> Result<Arc<dyn SnapshotStorage>, Error> {
             let mut builder = FileStorage::builder(self.folder.path()).rewrite_every(7);
             if self.every_save {
-                // Whether it is synced is what the tests of faults are for.
+                // The simulated faults test the syncs.
                 builder = builder.rewrite_every_save().without_sync();
             }
             Ok(Arc::new(builder.open().await?))

@@ -1,19 +1,16 @@
-//! The suite itself: each storage here is broken in one way, and at least one clause says so.
+//! Tests of the suite: each storage here has one defect, and at least one clause finds it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ops::Range,
-    sync::{Arc, Mutex},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use agent_snapshot::{
-    AgentId, AgentSnapshot, Error, MemoryStorage, SnapshotStorage,
-    conformance::{self, Fixture},
-    conversation::Message,
-};
+use agent_snapshot::conformance::{self, Fixture};
+use agent_snapshot::conversation::Message;
+use agent_snapshot::{AgentId, AgentSnapshot, Error, History, MemoryStorage, SnapshotStorage};
 use async_trait::async_trait;
 
-/// The ways to be broken, and a list of all of them.
+/// The defects, and a list of all of them.
 macro_rules! defects {
     ($($name:ident,)*) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,12 +59,12 @@ defects! {
     ChecksAndThenWrites,
     SavesInTwoSteps,
     ReportsConflictsAsFailures,
-    NamesNobodyInAConflict,
+    NamesAnotherAgentInAConflict,
 }
 
 use Defect::*;
 
-/// What a place keeps outside of the good storage.
+/// The data of one fixture, outside of the correct storage.
 #[derive(Debug, Default)]
 struct Shared {
     good: Mutex<MemoryStorage>,
@@ -83,15 +80,15 @@ struct Broken {
     shared: Arc<Shared>,
 }
 
-struct Place {
+struct BrokenFixture {
     defect: Defect,
     shared: Arc<Shared>,
-    /// Without a defect the clauses about damage must pass, too.
+    /// Whether to open the storage without its defect.
     sound: bool,
 }
 
 #[async_trait]
-impl Fixture for Place {
+impl Fixture for BrokenFixture {
     async fn open(&self) -> Result<Arc<dyn SnapshotStorage>, Error> {
         if self.sound {
             return Ok(Arc::new(self.shared.good()));
@@ -142,7 +139,7 @@ impl Broken {
         self.shared.good()
     }
 
-    /// Saves whatever is stored.
+    /// Saves without a comparison.
     async fn force(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
         let fresh = MemoryStorage::new();
         let good = self.good();
@@ -158,7 +155,7 @@ impl Broken {
         Ok(())
     }
 
-    async fn save_somehow(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+    async fn save_with_defect(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
         let good = self.good();
         let stored = good.load(&snapshot.agent_id).await?;
         let tick = stored.as_ref().map(|stored| stored.tick_index);
@@ -193,7 +190,7 @@ impl Broken {
             },
             RefusesARepeat if stored.as_ref() == Some(snapshot) => {
                 let mut other = snapshot.clone();
-                other.timestamp ^= 1;
+                other.set_timestamp(other.timestamp() + Duration::from_millis(1));
                 good.save(&other).await
             }
             ChecksAndThenWrites
@@ -208,7 +205,7 @@ impl Broken {
                 let mut half = snapshot.clone();
                 half.memory.working_variables.clear();
                 self.force(&half).await?;
-                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+                tokio::time::sleep(Duration::from_millis(2)).await;
                 self.force(snapshot).await
             }
             _ => good.save(snapshot).await,
@@ -217,7 +214,7 @@ impl Broken {
 
     fn spoil(&self, snapshot: &mut AgentSnapshot) {
         let history = &mut snapshot.memory.short_term_history;
-        let change = |history: &mut agent_snapshot::History, change: &dyn Fn(&mut Message)| {
+        let change = |history: &mut History, change: &dyn Fn(&mut Message)| {
             let mut messages: Vec<Message> =
                 history.tail().map(|(_, message)| message.clone()).collect();
             if history.first_seq() == 0 && history.pinned().is_empty() {
@@ -273,10 +270,10 @@ impl SnapshotStorage for Broken {
             folded.agent_id = self.folded(&snapshot.agent_id);
             return self.good().save(&folded).await;
         }
-        match self.save_somehow(snapshot).await {
+        match self.save_with_defect(snapshot).await {
             Err(Error::Conflict { .. }) if self.defect == ReportsConflictsAsFailures => {
                 Err(Error::Storage {
-                    operation: "saving",
+                    action: "save to",
                     place: "memory".into(),
                     source: "conflict".into(),
                 })
@@ -289,8 +286,8 @@ impl SnapshotStorage for Broken {
                 revision,
                 epoch,
                 ..
-            }) if self.defect == NamesNobodyInAConflict => {
-                let agent = AgentId::new("somebody").unwrap();
+            }) if self.defect == NamesAnotherAgentInAConflict => {
+                let agent = AgentId::new("another").unwrap();
                 Err(Error::Conflict {
                     agent,
                     tick,
@@ -439,12 +436,12 @@ async fn every_defect_is_caught() {
                 .enable_all()
                 .build()
                 .unwrap();
-            let place = async || Place {
+            let fixture = async || BrokenFixture {
                 defect,
                 shared: Arc::default(),
                 sound: false,
             };
-            runtime.block_on(conformance::run(place))
+            runtime.block_on(conformance::run(fixture))
         };
         tasks.push((defect, tokio::task::spawn_blocking(run)));
     }
@@ -462,14 +459,14 @@ async fn every_defect_is_caught() {
     assert_eq!(missed, [], "not caught");
 }
 
-/// The wrapper alone breaks nothing: what is caught is the defect.
+/// The wrapper alone has no defect, so the suite finds the defects and not the wrapper.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_storage_under_the_defects_is_sound() {
-    let place = async || Place {
+    let fixture = async || BrokenFixture {
         defect: ForgetsDelete,
         shared: Arc::default(),
         sound: true,
     };
-    let report = conformance::run(place).await;
+    let report = conformance::run(fixture).await;
     assert!(report.passed(), "{report}");
 }

@@ -1,8 +1,8 @@
-//! Messages and how calls and results pair.
+//! Messages, and how calls and results pair.
 
-use agent_snapshot::{
-    Error, History,
-    conversation::{Conversation, Message, Role, StateManager, ToolCallRequest, ToolCallResult},
+use agent_snapshot::History;
+use agent_snapshot::conversation::{
+    Conversation, Error, Message, Role, StateManager, ToolCallRequest, ToolCallResult,
 };
 use serde_json::json;
 
@@ -20,14 +20,14 @@ fn results(ids: &[&str]) -> Message {
 
 fn start() -> (StateManager, Conversation) {
     let state = StateManager::new(10_000);
-    let mut conversation = state.open(History::new()).unwrap();
+    let mut conversation = state.conversation(History::new()).unwrap();
     state
         .append(&mut conversation, Message::user("go"))
         .unwrap();
     (state, conversation)
 }
 
-/// Appending is refused, and nothing is changed by that.
+/// The error of an append, which must leave the conversation unchanged.
 #[track_caller]
 fn refused(state: &StateManager, conversation: &mut Conversation, message: Message) -> Error {
     let (history, tokens) = (conversation.history().clone(), conversation.tokens());
@@ -58,11 +58,11 @@ fn json_has_the_specified_names() {
 }
 
 #[test]
-fn an_entry_without_id_and_time_stamp_stays_without() {
+fn a_message_without_id_and_time_stamp_stays_without_them() {
     let text = r#"{"role":"user","content":"..."}"#;
     let message: Message = serde_json::from_str(text).unwrap();
     let state = StateManager::new(1_000);
-    let conversation = state.open([message].into_iter().collect()).unwrap();
+    let conversation = state.conversation([message].into_iter().collect()).unwrap();
     let back = conversation.iter().next().unwrap();
     assert_eq!(serde_json::to_string(back).unwrap(), text);
 }
@@ -75,7 +75,7 @@ fn null_reads_like_a_missing_field() {
 }
 
 #[test]
-fn missing_ids_are_minted() {
+fn append_fills_in_missing_ids() {
     let (state, mut conversation) = start();
     let asked = state
         .append(&mut conversation, calls(&["", "given", ""]))
@@ -109,11 +109,11 @@ fn parallel_results_come_together_or_one_by_one_in_any_order() {
 }
 
 #[test]
-fn what_providers_would_refuse_is_refused() {
+fn append_refuses_what_providers_refuse() {
     let (state, mut conversation) = start();
     let c = &mut conversation;
-    let error = refused(&state, c, results(&["nobody"]));
-    assert!(matches!(error, Error::UnknownCall { call } if call == "nobody"));
+    let error = refused(&state, c, results(&["unknown"]));
+    assert!(matches!(error, Error::UnknownCall { call } if call == "unknown"));
     let error = refused(&state, c, calls(&["x", "x"]));
     assert!(matches!(error, Error::DuplicateCall { call } if call == "x"));
 
@@ -125,7 +125,7 @@ fn what_providers_would_refuse_is_refused() {
     state.append(c, results(&["a"])).unwrap();
     let error = refused(&state, c, results(&["a"]));
     assert!(matches!(error, Error::AlreadyAnswered { call } if call == "a"));
-    let error = refused(&state, c, results(&["b", "nobody"]));
+    let error = refused(&state, c, results(&["b", "unknown"]));
     assert!(matches!(error, Error::UnknownCall { .. }));
     state.append(c, results(&["b"])).unwrap();
 
@@ -157,11 +157,11 @@ fn malformed_messages_are_refused() {
 }
 
 #[test]
-fn aborting_open_calls_gives_the_same_answer_to_everyone() {
+fn two_processes_that_abort_the_same_calls_append_the_same_message() {
     let (state, mut conversation) = start();
     state.append(&mut conversation, calls(&["a", "b"])).unwrap();
     state.append(&mut conversation, results(&["a"])).unwrap();
-    let mut other = state.open(conversation.history().clone()).unwrap();
+    let mut other = state.conversation(conversation.history().clone()).unwrap();
     let aborted = state.abort_open_calls(&mut conversation);
     assert_eq!(aborted.len(), 1);
     assert_eq!((&*aborted[0].call, &*aborted[0].name), ("b", "tool"));

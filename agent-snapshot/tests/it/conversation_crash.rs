@@ -1,20 +1,16 @@
-//! Sessions whose process is killed: every turn that was acknowledged is there, once.
+//! Sessions whose process is killed: every committed turn is stored exactly once.
 
-use std::{
-    collections::HashMap,
-    env,
-    io::{BufRead, BufReader, Write},
-    path::Path,
-    process::{Child, Command, Stdio},
-    sync::Arc,
-};
+use std::collections::HashMap;
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
-use agent_snapshot::{
-    FileStorage,
-    conversation::{
-        JsonLinesEngine, Message, Role, SessionId, SessionManager, StateManager, ToolCallRequest,
-        ToolCallResult,
-    },
+use agent_snapshot::FileStorage;
+use agent_snapshot::conversation::{
+    JsonLinesEngine, Message, Role, SessionId, SessionManager, StateManager, ToolCallRequest,
+    ToolCallResult,
 };
 use serde_json::json;
 
@@ -23,15 +19,15 @@ use crate::conversation_rules::acceptable;
 async fn open(folder: &Path) -> (SessionManager, JsonLinesEngine) {
     let engine = JsonLinesEngine::new(folder.join("memory.jsonl"));
     let storage = FileStorage::open(folder.join("snapshots")).await.unwrap();
-    let state = StateManager::new(800).answer_room(100);
+    let state = StateManager::new(800).answer_tokens(100);
     let sessions = SessionManager::new(Arc::new(storage), state).memory(engine.clone());
     (sessions, engine)
 }
 
-/// Not a test of its own: what the killed process runs. Takes turn after turn, says which are
-/// committed, and resets the session now and then.
+/// The program of the process that is killed, not a test. It takes turn after turn, prints the
+/// number of each committed turn, and resets the session from time to time.
 #[tokio::test]
-#[ignore = "the test below starts it"]
+#[ignore = "started by committed_turns_survive_sigkill"]
 async fn child() {
     let Ok(folder) = env::var("CONVERSATION_CRASH_FOLDER") else {
         return;
@@ -61,16 +57,17 @@ async fn child() {
     }
 }
 
-struct Killed(Child);
+/// Kills the process when it is dropped.
+struct KillOnDrop(Child);
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Runs the child until it has committed `turns`, kills it, and returns what it committed.
+/// Runs the child until it has committed `turns` turns, kills it, and returns their numbers.
 fn run_and_kill(folder: &Path, session: &str, first: usize, turns: usize) -> Vec<usize> {
     let child = Command::new(env::current_exe().unwrap())
         .args([
@@ -84,18 +81,18 @@ fn run_and_kill(folder: &Path, session: &str, first: usize, turns: usize) -> Vec
         .env("CONVERSATION_CRASH_FIRST", first.to_string())
         .stdout(Stdio::piped())
         .spawn();
-    let mut child = Killed(child.unwrap());
+    let mut child = KillOnDrop(child.unwrap());
     let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     let mut committed = Vec::new();
     while committed.len() < turns {
-        let line = lines.next().expect("the child ended by itself").unwrap();
+        let line = lines.next().expect("the child exited").unwrap();
         committed.extend(
             line.strip_prefix("committed ")
                 .map(|n| n.parse::<usize>().unwrap()),
         );
     }
     drop(child);
-    // What it said before it died counts too.
+    // The pipe may still hold numbers that it printed before it died.
     for line in lines.map_while(Result::ok) {
         let number = line.strip_prefix("committed ");
         committed.extend(number.and_then(|n| n.parse::<usize>().ok()));

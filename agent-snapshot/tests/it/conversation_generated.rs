@@ -1,14 +1,12 @@
-//! Conversations made from numbers, so that they are cheap to make and shrink well.
+//! Conversations generated from numbers: cheap to make, and they shrink well.
 
 use agent_snapshot::conversation::{Message, Role, ToolCallRequest, ToolCallResult};
-use proptest::{
-    collection::vec,
-    prelude::*,
-    test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner},
-};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use serde_json::json;
 
-/// The sets of conversations.
+/// What a generated conversation is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Chat,
@@ -17,12 +15,12 @@ pub(crate) enum Kind {
     Japanese,
     /// One user message and many tool rounds.
     Agentic,
-    /// Results missing, late, doubled or without a call.
+    /// With results that are missing, late, doubled or without a call.
     Interrupted,
 }
 
-/// Runs `check` on conversations of a kind. The same ones each time, unless
-/// `CONVERSATION_SEED` says otherwise; `CONVERSATION_CASES` replaces the number.
+/// Runs `check` on generated conversations. They are the same in every run unless
+/// `CONVERSATION_SEED` is set; `CONVERSATION_CASES` replaces their number.
 pub(crate) fn for_each(
     kind: Kind,
     cases: u32,
@@ -46,7 +44,7 @@ pub(crate) fn for_each(
         .unwrap();
 }
 
-/// A conversation with a system prompt in front (but for one in eight).
+/// A conversation. Seven of eight start with a system prompt.
 pub(crate) fn build(kind: Kind, numbers: &[u32]) -> Vec<Message> {
     let mut builder = Builder {
         kind,
@@ -78,7 +76,7 @@ impl Builder {
     }
 
     fn step(&mut self, n: u32) {
-        // Low bits choose, high bits size: shrinking makes everything small and plain.
+        // Low bits choose the step, high bits its size: shrinking makes both simpler.
         let (choice, n) = (n % 16, n >> 4);
         match self.kind {
             Kind::Agentic => match choice {
@@ -105,7 +103,7 @@ impl Builder {
         self.push(message);
     }
 
-    /// An assistant message with calls, and their results in one message or in several.
+    /// An assistant message with calls, and their results in one message or in many.
     fn round(&mut self, n: u32, calls: u32, size: u32) {
         let first = self.calls;
         self.calls += calls as usize;
@@ -143,7 +141,7 @@ impl Builder {
         }
     }
 
-    /// A result too late, twice, or for no call.
+    /// A result that is late, doubled, or without a call.
     fn stray_result(&mut self, n: u32) {
         let id = format!("c{}", n as usize % (self.calls + 2));
         self.push(Message::tool(vec![ToolCallResult::new(id, json!("late"))]));
@@ -154,8 +152,7 @@ fn text(kind: Kind, n: u32, words: u32) -> String {
     const ENGLISH: &str = "alpha beta gamma delta ";
     const JAPANESE: &str = "状態を保存する。";
     let count = 1 + (n % words.max(1)) as usize;
-    // By whole repetitions: much cheaper than character by character, and this is all of
-    // what most tests here do.
+    // Whole repetitions: most of the time of these tests is spent on making texts.
     match kind {
         Kind::Japanese => JAPANESE.repeat(count.div_ceil(3)),
         _ => ENGLISH.repeat(count.div_ceil(4)),

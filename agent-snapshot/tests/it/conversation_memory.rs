@@ -1,21 +1,15 @@
-//! Long-term memory: nothing that ended is lost on its way there.
+//! Long-term memory: no ended conversation is lost on its way there.
 
-use std::{
-    error::Error as StdError,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, SystemTime},
-};
+use std::error::Error as StdError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
-use agent_snapshot::{
-    Error, MemoryStorage, SnapshotStorage,
-    conversation::{
-        EndReason, InMemoryEngine, MemoryEngine, Message, Offload, Offloaded, SessionManager,
-        StateManager,
-    },
+use agent_snapshot::conversation::{
+    EndReason, Error, InMemoryEngine, MemoryEngine, Message, Offload, Offloaded, SessionManager,
+    StateManager,
 };
+use agent_snapshot::{MemoryStorage, SnapshotStorage};
 use async_trait::async_trait;
 
 type Result<T> = std::result::Result<T, Box<dyn StdError + Send + Sync>>;
@@ -26,16 +20,17 @@ fn manager(
 ) -> SessionManager {
     SessionManager::new(Arc::new(storage.clone()), StateManager::new(1_000))
         .memory(engine.clone())
-        // Only an engine that hangs is to meet its timeout, on however busy a machine.
+        // Long, so that only an engine that hangs times out on a busy machine.
         .memory_timeout(Duration::from_secs(60))
 }
 
-/// Fails so many times, then works.
+/// An engine that fails a number of times, then works.
 #[derive(Clone, Default)]
 struct Flaky {
     failures: Arc<AtomicUsize>,
-    /// Takes the conversation, but loses the acknowledgement.
-    takes: bool,
+    /// Stores the conversation before it fails: the acknowledgement is lost.
+    stores: bool,
+    /// Never answers instead of failing.
     hangs: bool,
     inner: InMemoryEngine,
     offered: Arc<Mutex<Vec<String>>>,
@@ -65,7 +60,7 @@ impl Flaky {
 impl MemoryEngine for Flaky {
     async fn offload(&self, offload: &Offload) -> Result<()> {
         self.offered.lock().unwrap().push(offload.key.clone());
-        if self.takes {
+        if self.stores {
             self.inner.offload(offload).await?;
         }
         self.fail().await?;
@@ -79,12 +74,12 @@ impl MemoryEngine for Flaky {
 }
 
 #[tokio::test]
-async fn the_full_history_is_offloaded_when_a_session_ends() {
+async fn the_whole_stream_is_offloaded_when_a_session_ends() {
     let storage = MemoryStorage::new();
     let engine = InMemoryEngine::new();
     let sessions = manager(&storage, &engine);
     let mut session = sessions.create("alice", Some("prompt")).await.unwrap();
-    // More than the window holds.
+    // More messages than the window holds.
     for n in 0..200 {
         session
             .append(Message::user(format!("question {n}")))
@@ -122,7 +117,7 @@ async fn a_conversation_stays_queued_until_it_is_acknowledged() {
     engine.failures.store(2, Ordering::SeqCst);
     let ended = sessions.destroy(session.id()).await.unwrap();
     assert!(matches!(ended, Offloaded::Queued(Error::Memory { .. })));
-    // It has ended for everybody, and is not lost.
+    // The session has ended, and its conversation is not lost.
     assert!(sessions.get(session.id()).await.is_err());
     assert!(sessions.list().await.unwrap().is_empty());
 
@@ -143,7 +138,7 @@ async fn a_conversation_stays_queued_until_it_is_acknowledged() {
 async fn a_lost_acknowledgement_repeats_the_same_key() {
     let storage = MemoryStorage::new();
     let engine = Flaky {
-        takes: true,
+        stores: true,
         ..Flaky::default()
     };
     let sessions = manager(&storage, &engine);
@@ -160,7 +155,7 @@ async fn a_lost_acknowledgement_repeats_the_same_key() {
 }
 
 #[tokio::test]
-async fn an_engine_that_hangs_is_given_up_and_asked_again() {
+async fn an_engine_that_hangs_times_out_and_is_called_again() {
     let storage = MemoryStorage::new();
     let engine = Flaky {
         hangs: true,
@@ -199,7 +194,7 @@ async fn a_reset_offloads_and_the_session_goes_on() {
             session.append(Message::assistant("answer")).unwrap();
         }
         session.commit().await.unwrap();
-        // The second one stays in the queue behind the third conversation.
+        // The second conversation stays queued until the third ends.
         engine
             .failures
             .store(if round == 1 { 2 } else { 0 }, Ordering::SeqCst);
@@ -226,14 +221,14 @@ async fn a_reset_offloads_and_the_session_goes_on() {
         .collect();
     let expected = ["0: question 0", "1: question 0", "2: question 0"];
     assert_eq!(first, expected.map(|text| (201, text.to_owned())));
-    // What was acknowledged is gone from the storage; what is not, is there.
+    // The storage has only the messages that were not acknowledged.
     let stream = storage.history(id.agent(), 0..u64::MAX).await.unwrap();
     assert_eq!(stream.len(), 1);
-    assert_eq!(sessions.full_history(&id).await.unwrap().len(), 2);
+    assert_eq!(sessions.stream(&id).await.unwrap().len(), 2);
 }
 
 #[tokio::test]
-async fn what_memory_knows_becomes_part_of_the_first_prompt() {
+async fn what_memory_knows_becomes_part_of_the_system_prompt() {
     let storage = MemoryStorage::new();
     let engine = InMemoryEngine::new();
     let sessions = manager(&storage, &engine);
@@ -254,14 +249,16 @@ async fn what_memory_knows_becomes_part_of_the_first_prompt() {
         "{prompt}"
     );
     assert_eq!(second.messages().count(), 1);
-    // Another user's memory is another user's.
+    // Users do not see each other's memory.
     let other = sessions.create("bob", None).await.unwrap();
     assert_eq!(other.messages().count(), 0);
 }
 
 #[cfg(feature = "file")]
 mod json_lines {
-    use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
 
     use agent_snapshot::conversation::JsonLinesEngine;
 
@@ -282,7 +279,7 @@ mod json_lines {
     }
 
     #[tokio::test]
-    async fn conversations_survive_in_a_private_file() {
+    async fn conversations_are_kept_in_a_private_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/memory.jsonl");
         let (_, sessions) = open(&path);
@@ -301,7 +298,7 @@ mod json_lines {
     }
 
     #[tokio::test]
-    async fn a_torn_line_harms_nothing() {
+    async fn a_torn_line_is_ignored_and_then_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("memory.jsonl");
         let (engine, sessions) = open(&path);
@@ -317,7 +314,7 @@ mod json_lines {
     }
 
     #[tokio::test]
-    async fn a_line_of_another_kind_is_named() {
+    async fn the_error_names_a_damaged_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("memory.jsonl");
         let (engine, sessions) = open(&path);
@@ -327,10 +324,43 @@ mod json_lines {
         fs::write(&path, text).unwrap();
         let error = engine.bootstrap("alice").await.unwrap_err().to_string();
         assert!(error.contains("memory.jsonl, line 2"), "{error}");
+        let error = engine.offloads().unwrap_err();
+        assert!(matches!(error, Error::DamagedLine { line: 2, .. }) && error.is_damaged());
+    }
+
+    #[tokio::test]
+    async fn a_file_or_folder_that_others_can_change_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memory.jsonl");
+        let (engine, sessions) = open(&path);
+        end(&sessions, "one").await;
+        let set_mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        set_mode(&path, 0o660);
+        assert!(matches!(engine.offloads(), Err(Error::NotPrivate { .. })));
+        set_mode(&path, 0o600);
+        set_mode(folder.path(), 0o770);
+        let mut session = sessions.create("alice", None).await.unwrap();
+        session.append(Message::user("two")).unwrap();
+        session.commit().await.unwrap();
+        let ended = sessions.destroy(session.id()).await.unwrap();
+        let Offloaded::Queued(Error::Memory { source, .. }) = ended else {
+            panic!("{ended:?}");
+        };
+        assert!(source.to_string().starts_with("refusing"), "{source}");
+
+        set_mode(folder.path(), 0o700);
+        assert!(sessions.offload_pending().await.unwrap().is_empty());
+        assert_eq!(engine.offloads().unwrap().len(), 2);
+        let link = folder.path().join("link.jsonl");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let refused = open(&link).0.offloads();
+        assert!(matches!(refused, Err(Error::NotPrivate { .. })));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn writers_take_turns() {
+    async fn concurrent_writers_append_whole_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("memory.jsonl");
         let tasks: Vec<_> = (0..4)

@@ -1,10 +1,8 @@
-//! The request JSON of the two providers, word by word, and repair of lists that are refused.
+//! The request JSON of both providers, and the repair of lists that they would refuse.
 
-use agent_snapshot::{
-    Error,
-    conversation::{
-        Message, Role, ToolCallRequest, ToolCallResult, anthropic_request, openai_request, repair,
-    },
+use agent_snapshot::conversation::{
+    Error, Message, Role, ToolCallRequest, ToolCallResult, anthropic_request, openai_request,
+    repair,
 };
 use serde_json::{Value, json};
 
@@ -34,7 +32,7 @@ fn sample() -> Vec<Message> {
 }
 
 #[test]
-fn anthropic_gets_what_it_documents() {
+fn the_anthropic_request_is_as_documented() {
     assert_eq!(
         anthropic_request(&sample()).unwrap(),
         json!({
@@ -61,7 +59,7 @@ fn anthropic_gets_what_it_documents() {
 }
 
 #[test]
-fn openai_gets_what_it_documents() {
+fn the_openai_request_is_as_documented() {
     let call = |id: &str| {
         json!({"id": id, "type": "function",
                "function": {"name": "read", "arguments": "{\"path\":\"a\"}"}})
@@ -81,7 +79,7 @@ fn openai_gets_what_it_documents() {
 }
 
 #[test]
-fn odd_lists_are_still_taken() {
+fn unusual_lists_become_acceptable_requests() {
     let long = "x".repeat(60);
     let odd = [
         Message::assistant("How can I help?"),
@@ -104,7 +102,7 @@ fn odd_lists_are_still_taken() {
     anthropic_rules(&anthropic).unwrap();
     let openai = openai_request(&odd).unwrap();
     openai_rules(&openai).unwrap();
-    // The same list gives the same request: a prompt cache depends on it.
+    // Deterministic: a prompt cache depends on it.
     assert_eq!(anthropic, anthropic_request(&odd).unwrap());
     assert_eq!(
         openai["messages"][5],
@@ -113,7 +111,7 @@ fn odd_lists_are_still_taken() {
 }
 
 #[test]
-fn what_would_be_refused_is_not_rendered() {
+fn lists_that_providers_refuse_give_no_request() {
     type Render = fn(&[Message]) -> Result<Value, Error>;
 
     let list = sample();
@@ -132,8 +130,8 @@ fn what_would_be_refused_is_not_rendered() {
 }
 
 #[test]
-fn the_rules_see_what_they_should() {
-    // The checkers of the other tests, on lists that are known to be refused.
+fn the_rules_find_known_faults() {
+    // Tests the checkers of the other tests, with lists that providers refuse.
     let list = sample();
     for bad in [&list[2..], &list[3..], &list[..4]] {
         assert!(acceptable(bad).is_err());
@@ -159,7 +157,7 @@ fn the_rules_see_what_they_should() {
 }
 
 #[test]
-fn repair_moves_late_results_drops_strays_and_aborts_the_rest() {
+fn repair_moves_late_results_drops_unknown_ones_and_aborts_open_calls() {
     let list = vec![
         Message::tool(vec![answered("gone", json!("orphan"))]),
         Message::user("go"),
@@ -189,7 +187,7 @@ fn repair_moves_late_results_drops_strays_and_aborts_the_rest() {
 }
 
 #[test]
-fn a_sound_list_is_not_touched_by_repair() {
+fn repair_leaves_a_list_without_faults_unchanged() {
     let list = sample();
     let repaired = repair(list.clone());
     assert_eq!(repaired.messages, list);

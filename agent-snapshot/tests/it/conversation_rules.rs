@@ -1,21 +1,21 @@
-//! What providers accept, written from their documentation and error messages, without a look
-//! at the code under test.
+//! What providers accept: written from their documentation and error messages, independently of
+//! the code under test.
 
 use std::collections::HashSet;
 
 use agent_snapshot::conversation::{Message, Role, anthropic_request, openai_request};
 use serde_json::Value;
 
-/// Checks a list by all three sets of rules.
+/// Checks a list by the rules for lists and by the rules of both providers.
 pub(crate) fn acceptable(messages: &[Message]) -> Result<(), String> {
     list_rules(&messages.iter().collect::<Vec<_>>())?;
-    let request = anthropic_request(messages).map_err(|e| format!("anthropic adapter: {e}"))?;
+    let request = anthropic_request(messages).map_err(|e| format!("anthropic_request: {e}"))?;
     anthropic_rules(&request).map_err(|e| format!("anthropic: {e}"))?;
-    let request = openai_request(messages).map_err(|e| format!("openai adapter: {e}"))?;
+    let request = openai_request(messages).map_err(|e| format!("openai_request: {e}"))?;
     openai_rules(&request).map_err(|e| format!("openai: {e}"))
 }
 
-/// On the list itself, so that no adapter can hide a fault.
+/// Rules for the list itself, so that a conversion to a request cannot hide a fault.
 pub(crate) fn list_rules(messages: &[&Message]) -> Result<(), String> {
     let mut index = 0;
     let mut spoken = false;
@@ -54,8 +54,8 @@ pub(crate) fn list_rules(messages: &[&Message]) -> Result<(), String> {
     Ok(())
 }
 
-/// The Messages API: the first message is the user's, roles alternate, no content is blank,
-/// each `tool_use` has its `tool_result` in the next message, and results come first there.
+/// Messages API: the first message is a user message, roles alternate, no content is blank, each
+/// `tool_use` has its `tool_result` in the next message, and results come first there.
 pub(crate) fn anthropic_rules(request: &Value) -> Result<(), String> {
     if let Some(system) = request.get("system") {
         let blocks = system.as_array().ok_or("system is not a list")?;
@@ -116,8 +116,8 @@ pub(crate) fn anthropic_rules(request: &Value) -> Result<(), String> {
     Err(format!("no tool_result at the end for {waiting:?}"))
 }
 
-/// Chat Completions: an assistant message with `tool_calls` is followed by a tool message for
-/// each, and a tool message answers one of them; ids have at most 40 characters.
+/// Chat Completions API: an assistant message with `tool_calls` is followed by one tool message
+/// for each call, and by no other tool message; ids have at most 40 characters.
 pub(crate) fn openai_rules(request: &Value) -> Result<(), String> {
     let messages = request["messages"].as_array().ok_or("no messages")?;
     let mut waiting: HashSet<&str> = HashSet::new();

@@ -1,22 +1,18 @@
-//! Sessions: many users, many processes, one storage.
+//! Sessions: many users and many processes on one storage.
 
-use std::{
-    collections::HashSet,
-    fmt,
-    ops::Range,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    time::{Duration, SystemTime},
+use std::collections::HashSet;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use agent_snapshot::conversation::{
+    Error, Message, Role, Session, SessionId, SessionManager, StateManager, ToolCallRequest,
+    ToolCallResult,
 };
-
 use agent_snapshot::{
-    AgentId, AgentSnapshot, Error, MemoryStorage, SnapshotStorage,
-    conversation::{
-        Message, Role, Session, SessionId, SessionManager, StateManager, ToolCallRequest,
-        ToolCallResult,
-    },
+    AgentId, AgentSnapshot, Error as StorageError, MemoryStorage, SnapshotStorage,
 };
 use async_trait::async_trait;
 use serde_json::json;
@@ -44,7 +40,7 @@ fn result(id: &str) -> Message {
 }
 
 #[tokio::test]
-async fn a_name_of_ones_own_is_given_to_one_session_at_a_time() {
+async fn an_id_of_the_caller_belongs_to_one_session_at_a_time() {
     let storage = MemoryStorage::new();
     let (here, there) = (manager(&storage), manager(&storage));
     let id = SessionId::new("thread-42").unwrap();
@@ -62,7 +58,7 @@ async fn a_name_of_ones_own_is_given_to_one_session_at_a_time() {
     );
     assert!(matches!(
         create(&here, "carol").await,
-        Err(Error::SessionExists { session }) if session == "thread-42"
+        Err(Error::SessionExists { session }) if session.as_str() == "thread-42"
     ));
     here.destroy(&id).await.unwrap();
     assert_eq!(create(&there, "carol").await.unwrap().user(), "carol");
@@ -72,7 +68,7 @@ async fn a_name_of_ones_own_is_given_to_one_session_at_a_time() {
 async fn sessions_are_created_found_listed_and_destroyed() {
     let storage = MemoryStorage::new();
     let sessions = manager(&storage);
-    // Other agents in the same storage are none of our business.
+    // Other agents in the same storage are not sessions.
     storage.save(&snapshot_of("worker_007")).await.unwrap();
     let mut alice = sessions.create("alice", Some("Be brief.")).await.unwrap();
     let bob = sessions.create("bob", None).await.unwrap();
@@ -89,7 +85,7 @@ async fn sessions_are_created_found_listed_and_destroyed() {
     sessions.destroy(alice.id()).await.unwrap();
     assert!(matches!(
         sessions.get(alice.id()).await,
-        Err(Error::UnknownSession { session }) if session == alice.id().as_str()
+        Err(Error::UnknownSession { session }) if session == *alice.id()
     ));
     assert_eq!(sessions.list().await.unwrap().len(), 1);
     assert_eq!(texts(&sessions.get(bob.id()).await.unwrap()), [""; 0]);
@@ -103,40 +99,47 @@ fn snapshot_of(agent: &str) -> AgentSnapshot {
 }
 
 #[tokio::test]
-async fn an_unknown_session_is_an_error_never_someone_elses() {
+async fn an_unknown_session_is_an_error() {
     let sessions = manager(&MemoryStorage::new());
     sessions.create("alice", None).await.unwrap();
-    for id in ["nobody", "", "../x", &"x".repeat(300)] {
+    for id in [
+        "unknown",
+        "",
+        "../x",
+        " x",
+        &"x".repeat(57),
+        &"x".repeat(300),
+    ] {
         let outcome = match SessionId::new(id) {
             Ok(id) => sessions.get(&id).await.map(drop),
             Err(error) => Err(error),
         };
         assert!(outcome.is_err(), "{id}");
     }
-    let nobody = SessionId::new("nobody").unwrap();
+    let unknown = SessionId::new("unknown").unwrap();
     for outcome in [
-        sessions.destroy(&nobody).await.map(drop),
-        sessions.reset(&nobody).await.map(drop),
-        sessions.full_history(&nobody).await.map(drop),
+        sessions.destroy(&unknown).await.map(drop),
+        sessions.reset(&unknown).await.map(drop),
+        sessions.stream(&unknown).await.map(drop),
     ] {
         assert!(matches!(outcome, Err(Error::UnknownSession { .. })));
     }
 }
 
 #[tokio::test]
-async fn a_snapshot_that_is_no_session_is_damaged_not_empty() {
+async fn a_snapshot_that_is_not_a_session_is_damaged_not_empty() {
     let storage = MemoryStorage::new();
     storage.save(&snapshot_of("session.odd")).await.unwrap();
     let odd = SessionId::new("odd").unwrap();
     let error = manager(&storage).get(&odd).await.unwrap_err();
     assert!(
-        error.is_damaged() && error.to_string().contains("session.odd"),
+        error.is_damaged() && error.to_string().contains("session odd"),
         "{error}"
     );
 }
 
 #[tokio::test]
-async fn the_second_of_two_commits_takes_in_the_first() {
+async fn the_second_of_two_commits_is_rebased_onto_the_first() {
     let storage = MemoryStorage::new();
     let (one, two) = (manager(&storage), manager(&storage));
     let id = one
@@ -156,7 +159,7 @@ async fn the_second_of_two_commits_takes_in_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nothing_is_lost_when_many_serve_one_session() {
+async fn no_message_is_lost_when_many_tasks_commit_to_one_session() {
     let storage = MemoryStorage::new();
     let id = manager(&storage)
         .create("alice", None)
@@ -182,11 +185,11 @@ async fn nothing_is_lost_when_many_serve_one_session() {
     for task in tasks {
         task.await.unwrap();
     }
-    let all = manager(&storage).full_history(&id).await.unwrap();
+    let all = manager(&storage).stream(&id).await.unwrap();
     assert_eq!(all.len(), 400);
     let asked: HashSet<_> = all.iter().filter(|m| m.role == Role::User).collect_texts();
     assert_eq!(asked.len(), 200);
-    // A turn that was committed together stays together.
+    // Messages of one commit stay together.
     assert!(all.chunks(2).all(|turn| turn[1].role == Role::Assistant));
 }
 
@@ -209,7 +212,7 @@ async fn a_late_result_of_an_aborted_call_is_refused_and_kept() {
     worker.append(call("c1")).unwrap();
     worker.commit().await.unwrap();
 
-    // Somebody else takes over and thinks that the worker is dead.
+    // Another process takes over, because it thinks that the worker is dead.
     let mut other = sessions.get(worker.id()).await.unwrap();
     assert!(matches!(
         other.append(Message::user("still there?")),
@@ -229,7 +232,7 @@ async fn a_late_result_of_an_aborted_call_is_refused_and_kept() {
 }
 
 #[tokio::test]
-async fn two_who_abort_the_same_call_agree() {
+async fn a_call_that_two_processes_abort_has_one_result() {
     let storage = MemoryStorage::new();
     let sessions = manager(&storage);
     let mut dead = sessions.create("alice", None).await.unwrap();
@@ -242,7 +245,7 @@ async fn two_who_abort_the_same_call_agree() {
     two.abort_open_calls();
     one.commit().await.unwrap();
     two.commit().await.unwrap();
-    assert_eq!(sessions.full_history(dead.id()).await.unwrap().len(), 3);
+    assert_eq!(sessions.stream(dead.id()).await.unwrap().len(), 3);
 }
 
 #[tokio::test]
@@ -279,9 +282,9 @@ async fn a_commit_after_a_reset_does_not_mix_conversations() {
 }
 
 #[tokio::test]
-async fn trimming_changes_the_view_and_not_the_full_history() {
+async fn trimming_changes_the_view_and_not_the_stream() {
     let storage = MemoryStorage::new();
-    let state = StateManager::new(600).answer_room(100);
+    let state = StateManager::new(600).answer_tokens(100);
     let sessions = SessionManager::new(Arc::new(storage.clone()), state.clone());
     let mut session = sessions.create("alice", Some("prompt")).await.unwrap();
     let mut trims = 0;
@@ -295,14 +298,14 @@ async fn trimming_changes_the_view_and_not_the_full_history() {
             .append(Message::assistant(format!("answer {n}")))
             .unwrap();
         trims += usize::from(session.commit().await.unwrap().trimmed.messages > 0);
-        assert!(session.conversation().tokens() <= state.room());
+        assert!(session.conversation().tokens() <= state.budget());
     }
     assert!(trims > 5);
     let again = manager(&storage).get(session.id()).await.unwrap();
     let view: Vec<Message> = again.messages().cloned().collect();
     acceptable(&view).unwrap();
     assert!(view.len() < 100);
-    let all = sessions.full_history(session.id()).await.unwrap();
+    let all = sessions.stream(session.id()).await.unwrap();
     assert_eq!(all.len(), 401);
     assert_eq!(all[0].content.as_deref(), Some("prompt"));
     assert_eq!(all[1].content.as_deref(), Some("question 0"));
@@ -312,12 +315,12 @@ async fn trimming_changes_the_view_and_not_the_full_history() {
 #[tokio::test]
 async fn a_turn_that_was_cut_inside_survives_a_restart() {
     let storage = MemoryStorage::new();
-    let state = StateManager::new(700).answer_room(100);
+    let state = StateManager::new(700).answer_tokens(100);
     let sessions = SessionManager::new(Arc::new(storage.clone()), state);
     let mut session = sessions.create("alice", Some("prompt")).await.unwrap();
     session.append(Message::user("the task")).unwrap();
     for n in 0..60 {
-        // A new process each round.
+        // Each round reads the session anew, as another process would.
         session.append(call(&format!("c{n}"))).unwrap();
         session.append(result(&format!("c{n}"))).unwrap();
         session.commit().await.unwrap();
@@ -327,26 +330,23 @@ async fn a_turn_that_was_cut_inside_survives_a_restart() {
         assert_eq!(view[1].content.as_deref(), Some("the task"));
     }
     assert!(session.conversation().history().first_seq() > 50);
-    assert_eq!(
-        sessions.full_history(session.id()).await.unwrap().len(),
-        122
-    );
+    assert_eq!(sessions.stream(session.id()).await.unwrap().len(), 122);
 }
 
-/// Lets a test stand between a manager and its storage.
+/// A storage that a test can make lose answers and wait.
 #[derive(Clone)]
-struct Between {
+struct Faulty {
     inner: MemoryStorage,
-    /// Saves that succeed, but whose answer is lost.
+    /// How many saves will succeed but return an error.
     lose_answers: Arc<AtomicUsize>,
-    /// The agent whose saves wait.
+    /// The agent whose saves wait for `release`.
     held: Arc<Mutex<Option<AgentId>>>,
     release: Arc<Notify>,
     waiting: Arc<AtomicBool>,
     loads: Arc<AtomicUsize>,
 }
 
-impl Between {
+impl Faulty {
     fn new() -> Self {
         Self {
             inner: MemoryStorage::new(),
@@ -359,15 +359,15 @@ impl Between {
     }
 }
 
-impl fmt::Debug for Between {
+impl fmt::Debug for Faulty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Between")
+        f.write_str("Faulty")
     }
 }
 
 #[async_trait]
-impl SnapshotStorage for Between {
-    async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+impl SnapshotStorage for Faulty {
+    async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), StorageError> {
         let held = self.held.lock().unwrap().as_ref() == Some(&snapshot.agent_id);
         if held {
             self.waiting.store(true, Ordering::SeqCst);
@@ -377,8 +377,8 @@ impl SnapshotStorage for Between {
         let left = self.lose_answers.load(Ordering::SeqCst);
         if left > 0 {
             self.lose_answers.store(left - 1, Ordering::SeqCst);
-            return Err(Error::Storage {
-                operation: "save",
+            return Err(StorageError::Storage {
+                action: "save",
                 place: "test".into(),
                 source: "the answer was lost".into(),
             });
@@ -386,16 +386,16 @@ impl SnapshotStorage for Between {
         Ok(())
     }
 
-    async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
+    async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, StorageError> {
         self.loads.fetch_add(1, Ordering::SeqCst);
         self.inner.load(agent).await
     }
 
-    async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
+    async fn delete(&self, agent: &AgentId) -> Result<(), StorageError> {
         self.inner.delete(agent).await
     }
 
-    async fn list(&self) -> Result<Vec<AgentId>, Error> {
+    async fn list(&self) -> Result<Vec<AgentId>, StorageError> {
         self.inner.list().await
     }
 
@@ -403,14 +403,14 @@ impl SnapshotStorage for Between {
         &self,
         agent: &AgentId,
         range: Range<u64>,
-    ) -> Result<Vec<(u64, Message)>, Error> {
+    ) -> Result<Vec<(u64, Message)>, StorageError> {
         self.inner.history(agent, range).await
     }
 }
 
 #[tokio::test]
 async fn a_commit_whose_answer_was_lost_is_not_stored_twice() {
-    let storage = Between::new();
+    let storage = Faulty::new();
     let sessions = manager(&storage);
     let mut session = sessions.create("alice", None).await.unwrap();
     session.append(Message::user("once")).unwrap();
@@ -418,14 +418,14 @@ async fn a_commit_whose_answer_was_lost_is_not_stored_twice() {
     assert!(session.commit().await.is_err());
     session.append(Message::assistant("and this")).unwrap();
     session.commit().await.unwrap();
-    let all = sessions.full_history(session.id()).await.unwrap();
+    let all = sessions.stream(session.id()).await.unwrap();
     let texts: Vec<_> = all.iter().filter_map(|m| m.content.as_deref()).collect();
     assert_eq!(texts, ["once", "and this"]);
 }
 
 #[tokio::test]
-async fn sessions_do_not_wait_for_each_other() {
-    let storage = Between::new();
+async fn a_slow_save_delays_no_other_session() {
+    let storage = Faulty::new();
     let sessions = manager(&storage);
     let mut slow = sessions.create("alice", None).await.unwrap();
     let mut fast = sessions.create("bob", None).await.unwrap();
@@ -452,7 +452,7 @@ async fn until(condition: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn idle_sessions_are_ended_and_others_stay() {
+async fn only_idle_sessions_are_ended() {
     let storage = MemoryStorage::new();
     let sessions = manager(&storage);
     let idle = sessions.create("alice", None).await.unwrap();
@@ -487,8 +487,8 @@ async fn idle_sessions_are_ended_and_others_stay() {
 }
 
 #[tokio::test]
-async fn a_session_in_use_is_read_once_to_see_that_it_is() {
-    let storage = Between::new();
+async fn expiry_reads_a_session_in_use_once() {
+    let storage = Faulty::new();
     let sessions = manager(&storage);
     for _ in 0..3 {
         sessions.create("alice", None).await.unwrap();
@@ -500,12 +500,12 @@ async fn a_session_in_use_is_read_once_to_see_that_it_is() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_used_while_it_expires_lives() {
-    let storage = Between::new();
+async fn a_session_that_is_used_while_it_expires_stays() {
+    let storage = Faulty::new();
     let sessions = manager(&storage).idle_timeout(Duration::ZERO);
     let mut session = sessions.create("alice", None).await.unwrap();
     let id = session.id().clone();
-    // The save that would end the session is held back...
+    // The save that would end the session waits,
     *storage.held.lock().unwrap() = Some(id.agent().clone());
     let now = SystemTime::now() + Duration::from_millis(5);
     let expiring = {
@@ -514,7 +514,7 @@ async fn a_session_that_is_used_while_it_expires_lives() {
     };
     until(|| storage.waiting.load(Ordering::SeqCst)).await;
     *storage.held.lock().unwrap() = None;
-    // ... until the user is back, after `now`.
+    // until the user is back, after `now`.
     tokio::time::sleep(Duration::from_millis(20)).await;
     session.append(Message::user("I am back")).unwrap();
     session.commit().await.unwrap();
@@ -561,7 +561,7 @@ async fn two_processes_share_sessions_in_a_database() {
     for task in tasks {
         task.await.unwrap();
     }
-    assert_eq!(managers[1].full_history(&id).await.unwrap().len(), 81);
+    assert_eq!(managers[1].stream(&id).await.unwrap().len(), 81);
     let fresh = managers[0].reset(&id).await.unwrap();
     assert_eq!(texts(&fresh), ["prompt"]);
     managers[1].destroy(&id).await.unwrap();

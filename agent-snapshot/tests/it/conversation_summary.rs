@@ -1,37 +1,29 @@
-//! Summaries: nothing is lost while they are made, and none ends up elsewhere.
+//! Summaries: no message is lost while one is made, and none enters another conversation.
 
-use std::{
-    error::Error as StdError,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::error::Error as StdError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use agent_snapshot::{
-    Error, History, MemoryStorage,
-    conversation::{
-        Conversation, Message, Role, Session, SessionManager, StateManager, Summarizer,
-        SummaryOutcome, SummaryRequest,
-    },
+use agent_snapshot::conversation::{
+    Conversation, Error, Message, Role, Session, SessionManager, StateManager, Summarizer,
+    SummaryOutcome, SummaryRequest,
 };
+use agent_snapshot::{History, MemoryStorage};
 use async_trait::async_trait;
-use proptest::{prop_assert, prop_assert_eq, test_runner::TestCaseError};
+use proptest::test_runner::TestCaseError;
+use proptest::{prop_assert, prop_assert_eq};
 use tokio::sync::Notify;
 
-use crate::{
-    conversation_generated::{Kind, for_each},
-    conversation_rules::acceptable,
-};
+use crate::conversation_generated::{Kind, for_each};
+use crate::conversation_rules::acceptable;
 
-/// Counts what it was given: `7 messages` of an older `5 messages` and seven more is
-/// `12 messages`.
+/// A summariser that counts: `5 messages` and seven more give `12 messages`.
 #[derive(Clone, Default)]
 struct Counting {
     asked: Arc<AtomicUsize>,
     requests: Arc<Mutex<Vec<SummaryRequest>>>,
-    /// Waits for this before it answers.
+    /// If set, the answer waits for it.
     gate: Option<Arc<Notify>>,
     fails: bool,
 }
@@ -58,7 +50,7 @@ impl Summarizer for Counting {
 
 fn state() -> StateManager {
     StateManager::new(600)
-        .answer_room(100)
+        .answer_tokens(100)
         .summary_timeout(Duration::from_secs(30))
 }
 
@@ -83,7 +75,7 @@ fn view(conversation: &Conversation) -> Vec<Message> {
 }
 
 #[tokio::test]
-async fn a_newer_summary_folds_in_the_older() {
+async fn a_new_summary_folds_in_the_previous_one() {
     let storage = MemoryStorage::new();
     let summarizer = Counting::default();
     let sessions = sessions(&storage, &summarizer);
@@ -95,7 +87,7 @@ async fn a_newer_summary_folds_in_the_older() {
         made += usize::from(matches!(committed.summary, SummaryOutcome::Made));
         let list = view(session.conversation());
         acceptable(&list).unwrap();
-        assert!(session.conversation().tokens() <= state().room());
+        assert!(session.conversation().tokens() <= state().budget());
         let system: Vec<_> = list.iter().filter(|m| m.role == Role::System).collect();
         assert_eq!(
             system.len(),
@@ -104,20 +96,17 @@ async fn a_newer_summary_folds_in_the_older() {
         );
     }
     assert!(made > 2);
-    // Nothing was dropped without being summarised.
+    // Every message that left the view was summarised.
     let again = sessions.get(session.id()).await.unwrap();
     let summary = again.conversation().history().summary().unwrap();
     let text = summary.content.as_deref().unwrap();
     let hidden = again.conversation().history().first_seq();
     assert_eq!(text, format!("前文の要約：{hidden} messages"));
-    assert_eq!(
-        sessions.full_history(session.id()).await.unwrap().len(),
-        201
-    );
+    assert_eq!(sessions.stream(session.id()).await.unwrap().len(), 201);
 }
 
 #[tokio::test]
-async fn messages_added_while_a_summary_is_made_are_kept() {
+async fn messages_that_are_added_while_a_summary_is_made_stay() {
     let storage = MemoryStorage::new();
     let gate = Arc::new(Notify::new());
     let summarizer = Counting {
@@ -129,7 +118,7 @@ async fn messages_added_while_a_summary_is_made_are_kept() {
     let id = session.id().clone();
     for n in 0.. {
         turn(&mut session, n);
-        if state().is_over(session.conversation()) {
+        if state().needs_trim(session.conversation()) {
             break;
         }
     }
@@ -141,11 +130,11 @@ async fn messages_added_while_a_summary_is_made_are_kept() {
     let asked = summarizer.asked.clone();
     until(|| asked.load(Ordering::SeqCst) == 1).await;
 
-    // The session goes on, here and in another process, with a window of its own.
+    // The session goes on, in this process and in another one.
     let mut here = slow.get(&id).await.unwrap();
     turn(&mut here, 1000);
     let committed = here.commit().await.unwrap();
-    // One in flight: this one did without.
+    // Another summary is under way: this commit trims without one.
     assert!(matches!(
         committed.summary,
         SummaryOutcome::Failed(Error::SummaryRejected { .. })
@@ -179,7 +168,7 @@ async fn messages_added_while_a_summary_is_made_are_kept() {
         .filter_map(|m| m.content.as_deref())
         .collect();
     assert_eq!((tail[3], tail[1]), ("question 1000", "question 2000"));
-    assert_eq!(slow.full_history(&id).await.unwrap().len(), before + 5);
+    assert_eq!(slow.stream(&id).await.unwrap().len(), before + 5);
     assert_eq!(view(slow.get(&id).await.unwrap().conversation()), list);
 }
 
@@ -192,7 +181,7 @@ async fn until(condition: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn a_summariser_that_fails_or_hangs_leaves_the_window() {
+async fn without_an_answer_of_the_summariser_the_view_is_trimmed() {
     for summarizer in [
         Counting {
             fails: true,
@@ -217,15 +206,15 @@ async fn a_summariser_that_fails_or_hangs_leaves_the_window() {
                 failed += 1;
             }
             acceptable(&view(session.conversation())).unwrap();
-            assert!(session.conversation().tokens() <= state.room());
+            assert!(session.conversation().tokens() <= state.budget());
         }
         assert!(failed > 0);
-        assert_eq!(sessions.full_history(session.id()).await.unwrap().len(), 61);
+        assert_eq!(sessions.stream(session.id()).await.unwrap().len(), 61);
     }
 }
 
 fn over(state: &StateManager, from: usize) -> Conversation {
-    let mut conversation = state.open(History::new()).unwrap();
+    let mut conversation = state.conversation(History::new()).unwrap();
     state
         .append(&mut conversation, Message::system("prompt"))
         .unwrap();
@@ -236,7 +225,7 @@ fn over(state: &StateManager, from: usize) -> Conversation {
         state
             .append(&mut conversation, Message::assistant("word ".repeat(20)))
             .unwrap();
-        if state.is_over(&conversation) {
+        if state.needs_trim(&conversation) {
             return conversation;
         }
     }
@@ -244,7 +233,7 @@ fn over(state: &StateManager, from: usize) -> Conversation {
 }
 
 #[tokio::test]
-async fn a_summary_never_appears_in_another_conversation() {
+async fn a_summary_of_another_conversation_is_rejected() {
     let state = state();
     let (mine, mut other) = (over(&state, 0), over(&state, 500));
     let job = state.begin_summary(&mine).unwrap().unwrap();
@@ -256,7 +245,7 @@ async fn a_summary_never_appears_in_another_conversation() {
 }
 
 #[tokio::test]
-async fn of_two_summaries_begun_together_the_second_is_rejected() {
+async fn the_second_of_two_concurrent_summaries_is_rejected() {
     let state = state();
     let mut conversation = over(&state, 0);
     let one = state.begin_summary(&conversation).unwrap().unwrap();
@@ -270,7 +259,7 @@ async fn of_two_summaries_begun_together_the_second_is_rejected() {
 }
 
 #[tokio::test]
-async fn a_long_summary_is_cut_and_the_prefix_can_be_changed() {
+async fn a_long_summary_is_cut_and_the_prefix_is_a_setting() {
     struct Chatty;
 
     #[async_trait]
@@ -283,7 +272,7 @@ async fn a_long_summary_is_cut_and_the_prefix_can_be_changed() {
         }
     }
 
-    let state = state().summary_prefix("Summary: ").summary_room(40);
+    let state = state().summary_prefix("Summary: ").summary_tokens(40);
     let mut conversation = over(&state, 0);
     let job = state.begin_summary(&conversation).unwrap().unwrap();
     assert_eq!(job.request().max_tokens, 40);
@@ -309,17 +298,17 @@ fn summarised_conversations_are_acceptable() {
         (Kind::Agentic, 100),
     ] {
         for_each(kind, cases, |list| {
-            // Small rooms: a summary has to fit beside one exchange.
-            let state = StateManager::new(800).answer_room(0).summary_room(30);
+            // Small budgets: a summary has to fit beside one exchange.
+            let state = StateManager::new(800).answer_tokens(0).summary_tokens(30);
             runtime.block_on(grow(list, &state))
         });
     }
 }
 
-/// Appends message by message, and summarises when needed, two messages late: as if the
-/// summary had taken a while.
+/// Appends message by message, and summarises when needed. Each summary is applied two messages
+/// late, as if it took time to make.
 async fn grow(list: &[Message], state: &StateManager) -> Result<(), TestCaseError> {
-    let mut conversation = state.open(History::new()).unwrap();
+    let mut conversation = state.conversation(History::new()).unwrap();
     let mut job = None;
     let mut late = 0;
     for message in list {
@@ -338,7 +327,7 @@ async fn grow(list: &[Message], state: &StateManager) -> Result<(), TestCaseErro
             state.apply_summary(&mut conversation, &summary).unwrap();
             prop_assert_eq!(conversation.history().next_seq(), appended);
             state.trim(&mut conversation).unwrap();
-            prop_assert!(conversation.tokens() <= state.room());
+            prop_assert!(conversation.tokens() <= state.budget());
             prop_assert_eq!(conversation.iter().next_back().unwrap(), message);
             if list[0].role == Role::System {
                 prop_assert_eq!(conversation.iter().next().unwrap(), &list[0]);

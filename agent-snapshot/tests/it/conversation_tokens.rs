@@ -2,7 +2,7 @@
 
 use agent_snapshot::conversation::{Estimator, Message, StateManager, TokenCounter};
 
-/// Texts with their true number of tokens in OpenAI's `o200k_base`.
+/// Texts of different kinds.
 #[cfg(feature = "openai")]
 const TEXTS: [&str; 6] = [
     "Saving after each tick costs what the tick added, not what the history holds: at 10,000 \
@@ -18,7 +18,7 @@ const TEXTS: [&str; 6] = [
 
 #[cfg(feature = "openai")]
 #[test]
-fn the_estimate_is_near_the_true_count() {
+fn the_estimate_is_close_to_the_true_count() {
     use agent_snapshot::conversation::OpenAiCounter;
 
     let exact = OpenAiCounter::o200k();
@@ -38,7 +38,7 @@ fn the_estimate_is_near_the_true_count() {
 }
 
 #[test]
-fn japanese_is_not_taken_for_english() {
+fn japanese_has_more_tokens_per_character_than_english() {
     let japanese = "状態管理と永続化の仕組みについて説明します。";
     let characters = japanese.chars().count();
     assert!(Estimator.count_text(japanese) * 10 >= characters * 7);
@@ -46,7 +46,7 @@ fn japanese_is_not_taken_for_english() {
 }
 
 #[test]
-fn long_runs_cost_more_than_a_word() {
+fn long_runs_of_a_character_are_not_one_token() {
     for unit in ["a", "7", "=", " ", "\n", "あ", "😀"] {
         let (short, long) = (unit.repeat(100), unit.repeat(10_000));
         let (short, long) = (Estimator.count_text(&short), Estimator.count_text(&long));
@@ -55,14 +55,14 @@ fn long_runs_cost_more_than_a_word() {
 }
 
 #[test]
-fn totals_are_the_sum_of_messages_and_the_room_leaves_out_the_answer() {
-    let state = StateManager::new(1_000).answer_room(250);
-    assert_eq!(state.room(), 1_000 - 250 - Estimator.per_request());
-    assert_eq!(state.low_water_mark(), state.room() * 75 / 100);
+fn the_total_is_the_sum_of_the_messages_and_the_budget_excludes_the_answer() {
+    let state = StateManager::new(1_000).answer_tokens(250);
+    assert_eq!(state.budget(), 1_000 - 250 - Estimator.per_request());
+    assert_eq!(state.low_water_mark(), state.budget() * 75 / 100);
     let messages = [Message::user("one"), Message::assistant("two and three")];
     let each: usize = messages.iter().map(|m| Estimator.count_message(m)).sum();
     let texts = Estimator.count_text("one") + Estimator.count_text("two and three");
     assert_eq!(each, texts + 2 * Estimator.per_message());
-    let conversation = state.open(messages.into_iter().collect()).unwrap();
+    let conversation = state.conversation(messages.into_iter().collect()).unwrap();
     assert_eq!(conversation.tokens(), each);
 }

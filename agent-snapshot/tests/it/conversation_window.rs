@@ -1,21 +1,18 @@
-//! Trimming, over 101,000 generated conversations.
+//! Trimming, with 101,000 generated conversations.
 
 use std::cell::Cell;
 
-use agent_snapshot::{
-    Error, History,
-    conversation::{
-        Estimator, Message, Role, StateManager, TokenCounter, ToolCallRequest, ToolCallResult,
-        repair,
-    },
+use agent_snapshot::History;
+use agent_snapshot::conversation::{
+    Error, Estimator, Message, Role, StateManager, TokenCounter, ToolCallRequest, ToolCallResult,
+    repair,
 };
-use proptest::{prop_assert, prop_assert_eq, test_runner::TestCaseError};
+use proptest::test_runner::TestCaseError;
+use proptest::{prop_assert, prop_assert_eq};
 use serde_json::json;
 
-use crate::{
-    conversation_generated::{Kind, for_each},
-    conversation_rules::{acceptable, list_rules},
-};
+use crate::conversation_generated::{Kind, for_each};
+use crate::conversation_rules::{acceptable, list_rules};
 
 #[test]
 fn trimmed_chats_are_acceptable() {
@@ -50,7 +47,7 @@ fn repaired_and_trimmed_interruptions_are_acceptable() {
 }
 
 #[test]
-fn long_agentic_turns_use_the_room() {
+fn trimmed_agentic_turns_use_95_percent_of_the_low_water_mark() {
     let (used, trims) = (Cell::new(0.0), Cell::new(0));
     for_each(Kind::Agentic, 1_000, |list| {
         for share in grow(list, 4_000)? {
@@ -67,14 +64,14 @@ fn long_agentic_turns_use_the_room() {
     );
 }
 
-/// Appends message by message, trims when needed, and checks each trim. Returns the share of
-/// the low-water mark that each trim left in use.
+/// Appends message by message, trims when needed, and checks each trim. Returns, for each trim,
+/// the share of the low-water mark that is in use after it.
 fn grow(list: &[Message], limit: usize) -> Result<Vec<f64>, TestCaseError> {
-    let state = StateManager::new(limit).answer_room(limit / 10);
-    let mut conversation = state.open(History::new()).unwrap();
+    let state = StateManager::new(limit).answer_tokens(limit / 10);
+    let mut conversation = state.conversation(History::new()).unwrap();
     let mut shares = Vec::new();
     for message in list {
-        // What does not fit alone is refused, and the rest of its exchange with it.
+        // A message that does not fit alone ends the conversation.
         match state.append(&mut conversation, message.clone()) {
             Ok(_) => {}
             Err(Error::OverLimit { over, .. }) => {
@@ -83,7 +80,7 @@ fn grow(list: &[Message], limit: usize) -> Result<Vec<f64>, TestCaseError> {
             }
             Err(error) => return Err(TestCaseError::fail(error.to_string())),
         }
-        if !state.is_over(&conversation) {
+        if !state.needs_trim(&conversation) {
             continue;
         }
         let before = conversation.history().clone();
@@ -93,8 +90,8 @@ fn grow(list: &[Message], limit: usize) -> Result<Vec<f64>, TestCaseError> {
         shares.push(conversation.tokens() as f64 / state.low_water_mark() as f64);
     }
     state.abort_open_calls(&mut conversation);
-    if state.is_over(&conversation) {
-        // The abort notice itself may be what does not fit.
+    if state.needs_trim(&conversation) {
+        // The error results of the aborted calls may exceed the budget.
         match state.trim(&mut conversation) {
             Ok(_) => {}
             Err(Error::OverLimit { .. }) => return Ok(shares),
@@ -111,7 +108,7 @@ fn tokens(messages: &[Message]) -> usize {
     messages.iter().map(|m| Estimator.count_message(m)).sum()
 }
 
-/// Compares a trim with all cuts that would have been possible, each counted anew.
+/// Compares a trim with all possible cuts; each is counted independently.
 fn check_trim(
     state: &StateManager,
     before: &History,
@@ -119,7 +116,7 @@ fn check_trim(
 ) -> Result<(), TestCaseError> {
     let before: Vec<&Message> = before.iter().collect();
     let after: Vec<&Message> = after.iter().collect();
-    let (room, low) = (state.room(), state.low_water_mark());
+    let (budget, low) = (state.budget(), state.low_water_mark());
     let choices = choices(&before);
     let is_after = |choice: &Choice| {
         choice
@@ -132,7 +129,7 @@ fn check_trim(
     prop_assert!(chosen.is_some(), "kept {:?} of {:?}", after, before);
     let chosen = chosen.unwrap();
     let used = choices[chosen].tokens;
-    prop_assert!(used <= room, "{used} of {room}");
+    prop_assert!(used <= budget, "{used} of {budget}");
 
     let last_user = before.iter().rposition(|m| m.role == Role::User);
     let turn = choices
@@ -140,7 +137,7 @@ fn check_trim(
         .find(|choice| last_user.is_none_or(|user| choice.from <= user));
     let turn = turn.unwrap();
     let whole_turn = choices[chosen].from <= turn.from;
-    if turn.tokens <= room {
+    if turn.tokens <= budget {
         prop_assert!(whole_turn, "the newest turn was cut though it fits");
     }
     if used <= low {
@@ -149,11 +146,11 @@ fn check_trim(
             .map_or(usize::MAX, |choice| choice.tokens);
         prop_assert!(more > low, "more would have fitted");
     } else {
-        // Above the mark only to keep the newest turn, or the newest exchange, whole.
+        // Above the mark only for the newest turn, or the newest exchange, alone.
         let least = if whole_turn { turn } else { &choices[0] };
         prop_assert_eq!(choices[chosen].from, least.from);
     }
-    // Open calls may stand at the end; all before them must be acceptable.
+    // The last exchange may have open calls; all before it must be acceptable.
     let answered = match after.iter().rposition(|m| !m.tool_calls.is_empty()) {
         Some(asked) if !answers_all(&after[asked..]) => &after[..asked],
         _ => &after[..],
@@ -166,7 +163,7 @@ fn answers_all(exchange: &[&Message]) -> bool {
     results >= exchange[0].tool_calls.len()
 }
 
-/// The prompt, a user message in front, and all from a place on.
+/// A possible view: the prompt, the anchor, and all messages from an index on.
 struct Choice {
     prompt: usize,
     user: Option<usize>,
@@ -183,7 +180,7 @@ impl Choice {
     }
 }
 
-/// What may be kept, the smallest first.
+/// All possible views, the smallest first.
 fn choices(messages: &[&Message]) -> Vec<Choice> {
     let counts: Vec<usize> = messages
         .iter()
@@ -203,7 +200,7 @@ fn choices(messages: &[&Message]) -> Vec<Choice> {
             _ => messages[..from].iter().rposition(|m| m.role == Role::User),
         };
         let tokens = fixed + suffix + user.map_or(0, |user| counts[user]);
-        // Cutting behind a turn's user message keeps what cutting before it does.
+        // A cut behind a user message and a cut at it give the same view.
         let same = |last: &Choice| last.user == Some(from) && last.from == from + 1;
         if choices.last().is_some_and(same) {
             choices.pop();
@@ -233,10 +230,12 @@ fn rounds(count: usize) -> Vec<Message> {
 }
 
 #[test]
-fn one_turn_of_80_rounds_is_trimmed_inside() {
-    let state = StateManager::new(1_500).answer_room(0);
-    let mut conversation = state.open(rounds(80).into_iter().collect()).unwrap();
-    assert!(state.is_over(&conversation));
+fn a_turn_of_80_rounds_is_cut_inside_and_keeps_its_question() {
+    let state = StateManager::new(1_500).answer_tokens(0);
+    let mut conversation = state
+        .conversation(rounds(80).into_iter().collect())
+        .unwrap();
+    assert!(state.needs_trim(&conversation));
     let trimmed = state.trim(&mut conversation).unwrap();
     assert!(trimmed.messages > 100, "{trimmed:?}");
     let view: Vec<Message> = conversation.iter().cloned().collect();
@@ -245,14 +244,14 @@ fn one_turn_of_80_rounds_is_trimmed_inside() {
     assert_eq!(view[1].content.as_deref(), Some("Do it all."));
     assert_eq!(view.last().unwrap().tool_results[0].tool_call_id, "c79");
     assert!(conversation.tokens() <= state.low_water_mark());
-    // Nothing left the stream.
+    // The stream is complete.
     assert_eq!(conversation.history().next_seq(), 162);
 }
 
 #[test]
-fn what_does_not_fit_alone_says_how_much_over_and_changes_nothing() {
-    let state = StateManager::new(200).answer_room(50);
-    let mut conversation = state.open(History::new()).unwrap();
+fn a_message_over_the_budget_is_refused_with_the_excess_and_changes_nothing() {
+    let state = StateManager::new(200).answer_tokens(50);
+    let mut conversation = state.conversation(History::new()).unwrap();
     state
         .append(&mut conversation, Message::user("short"))
         .unwrap();
@@ -260,16 +259,16 @@ fn what_does_not_fit_alone_says_how_much_over_and_changes_nothing() {
     let long = Message::user("word ".repeat(1_000));
     let needed = Estimator.count_message(&long);
     let error = state.append(&mut conversation, long.clone()).unwrap_err();
-    let over = needed - state.room();
+    let over = needed - state.budget();
     assert!(
-        error.to_string().ends_with(&format!("{over} tokens over")),
+        error.to_string().ends_with(&format!("by {over}")),
         "{error}"
     );
     assert_eq!(*conversation.history(), before);
 
-    // The same for a list that was handed in.
+    // The same for a list that is given as a whole.
     let mut given = state
-        .open([Message::user("first"), long].into_iter().collect())
+        .conversation([Message::user("first"), long].into_iter().collect())
         .unwrap();
     let before = given.history().clone();
     assert!(matches!(state.trim(&mut given), Err(Error::OverLimit { over: o, .. }) if o == over));
@@ -279,8 +278,8 @@ fn what_does_not_fit_alone_says_how_much_over_and_changes_nothing() {
 #[test]
 fn the_low_water_mark_keeps_the_prefix_stable() {
     let stable = |percent: u8| {
-        let state = StateManager::new(4_000).answer_room(0).low_water(percent);
-        let mut conversation = state.open(History::new()).unwrap();
+        let state = StateManager::new(4_000).answer_tokens(0).low_water(percent);
+        let mut conversation = state.conversation(History::new()).unwrap();
         let (mut kept, mut sent) = (0, 0);
         let mut last: Vec<Message> = Vec::new();
         for message in rounds(400) {
@@ -290,7 +289,7 @@ fn the_low_water_mark_keeps_the_prefix_stable() {
             }
             state.trim(&mut conversation).unwrap();
             let view: Vec<Message> = conversation.iter().cloned().collect();
-            // Only once the window is full: before that nothing is ever trimmed.
+            // Only when the window is full: before, no message is trimmed.
             if conversation.history().first_seq() > 0 {
                 sent += 1;
                 kept += usize::from(view.starts_with(&last));

@@ -1,32 +1,33 @@
-//! A process that saves in a loop, killed at random moments with SIGKILL.
+//! A process that saves in a loop, killed with SIGKILL at random moments.
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+use std::time::Duration;
 
-use agent_snapshot::{
-    AgentId, AgentSnapshot, SnapshotStorage, conversation::Message, open_storage,
-};
+use agent_snapshot::conversation::Message;
+use agent_snapshot::{AgentId, AgentSnapshot, SnapshotStorage, open_storage};
 
-/// Set for the child: the address of its storage.
+use crate::kill_on_drop::{KillOnDrop, test_program};
+
+/// Environment variable of the child: the address of its storage.
 const CHILD: &str = "AGENT_SNAPSHOT_CRASH_CHILD";
 
-/// How many times to kill; 1,000 unless this says otherwise.
+/// Environment variable: how often to kill the child (1,000 by default).
 const KILLS: &str = "AGENT_SNAPSHOT_KILLS";
 
-/// The window of the child: most messages are out of view.
+/// The number of messages in view. Most messages are out of view.
 const WINDOW: usize = 20;
 
 fn agent() -> AgentId {
     AgentId::new("victim").unwrap()
 }
 
-/// Does nothing unless it is the child of a test below.
+/// The program of the process that is killed, not a test.
 #[test]
+#[ignore = "started by the tests below"]
 fn child() {
-    let Ok(url) = std::env::var(CHILD) else {
+    let Ok(url) = env::var(CHILD) else {
         return;
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -55,7 +56,7 @@ fn child() {
     });
 }
 
-/// Nothing half: every part is from the same tick.
+/// Checks that all parts are from the same tick.
 fn check(snapshot: &AgentSnapshot) {
     let tick = snapshot.tick_index;
     let history = &snapshot.memory.short_term_history;
@@ -73,15 +74,11 @@ fn check(snapshot: &AgentSnapshot) {
     }
 }
 
-/// Runs the child until it has acknowledged some saves and a little longer; gives the last
-/// tick that it acknowledged.
+/// Runs the child until it has acknowledged `acks` saves and `longer`, kills it, and returns the
+/// last acknowledged tick.
 fn kill_one(url: &str, acks: u64, longer: Duration) -> Option<u64> {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "crash::child", "--nocapture", "--test-threads=1"])
-        .env(CHILD, url)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = test_program("crash::child");
+    let mut child = KillOnDrop::spawn(command.env(CHILD, url).stdout(Stdio::piped())).unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut last = None;
     let mut seen = 0;
@@ -93,11 +90,10 @@ fn kill_one(url: &str, acks: u64, longer: Duration) -> Option<u64> {
             seen += 1;
         }
     }
-    // Not to wait for anything: to hit another moment each time.
+    // Not a synchronisation: the kill should hit another moment each time.
     std::thread::sleep(longer);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    // What it acknowledged in the meantime. The last line may be cut.
+    child.kill_and_wait();
+    // The pipe may hold further acknowledgements. The last line may be cut.
     for line in lines.map_while(Result::ok) {
         last = tick(&line).or(last);
     }
@@ -105,7 +101,7 @@ fn kill_one(url: &str, acks: u64, longer: Duration) -> Option<u64> {
 }
 
 async fn survives(url: &str) {
-    let kills: u64 = std::env::var(KILLS).map_or(1000, |kills| kills.parse().unwrap());
+    let kills: u64 = env::var(KILLS).map_or(1000, |kills| kills.parse().unwrap());
     let mut random = std::process::id() | 1;
     let seed = random;
     let storage = open_storage(url).await.unwrap();
@@ -114,7 +110,7 @@ async fn survives(url: &str) {
         random ^= random << 13;
         random ^= random >> 17;
         random ^= random << 5;
-        // One in four is killed while it opens and loads.
+        // One of four is killed while it opens and loads.
         let acks = u64::from(random % 4);
         let longer = Duration::from_micros(u64::from(random / 4 % 3000));
         let last = {

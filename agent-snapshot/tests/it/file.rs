@@ -1,10 +1,11 @@
-//! FileStorage beyond the contract: what is in the folder.
+//! FileStorage beyond the contract: the files in its folder.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use agent_snapshot::{
-    AgentId, AgentSnapshot, Error, FileStorage, SnapshotStorage, conversation::Message,
-};
+use agent_snapshot::conversation::Message;
+use agent_snapshot::{AgentId, AgentSnapshot, Error, FileStorage, SnapshotStorage};
 use serde_json::Value;
 
 fn tick(snapshot: &mut AgentSnapshot) {
@@ -52,7 +53,7 @@ async fn the_first_save_and_close_leave_plain_json() {
     storage.close().await.unwrap();
     assert_eq!(tick_in_file(), 3);
 
-    // Any tool sees the specified keys; the storage's own come on top.
+    // The file has the specified keys, and one key of the storage.
     let mut json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     json.as_object_mut().unwrap().remove("file_storage");
     let plain: Value = serde_json::from_str(&snapshot.to_json().unwrap()).unwrap();
@@ -77,7 +78,7 @@ async fn with_the_option_the_json_is_always_up_to_date() {
 }
 
 #[tokio::test]
-async fn the_log_is_folded_now_and_then() {
+async fn the_log_is_folded_when_it_is_long() {
     let folder = tempfile::tempdir().unwrap();
     let builder = FileStorage::builder(folder.path())
         .rewrite_every(10)
@@ -97,15 +98,13 @@ async fn the_log_is_folded_now_and_then() {
             last = log.unwrap();
         }
     }
-    // Each time the log has become four times as long as the JSON.
+    // Each time the log is four times as long as the JSON file.
     assert!((3..20).contains(&rewritten), "{rewritten}");
     assert_eq!(names(folder.path()).len(), 3);
 }
 
-#[cfg(unix)]
 #[tokio::test]
 async fn files_and_folder_are_private() {
-    use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("data/snapshots");
     let storage = FileStorage::open(&folder).await.unwrap();
@@ -117,22 +116,35 @@ async fn files_and_folder_are_private() {
     }
 }
 
-#[cfg(unix)]
 #[tokio::test]
-async fn a_folder_that_every_user_can_write_to_is_refused() {
-    use std::os::unix::fs::PermissionsExt;
+async fn a_folder_or_file_that_others_can_write_to_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    for mode in [0o777, 0o1777] {
-        let permissions = std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(folder.path(), permissions).unwrap();
-        let error = FileStorage::open(folder.path()).await.unwrap_err();
-        let cause = std::error::Error::source(&error).unwrap().to_string();
-        assert!(cause.contains("chmod o-w"), "{cause}");
+    let check = |error: Error| {
+        assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
+        assert!(error.to_string().contains("chmod go-w"), "{error}");
+    };
+    let set_mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    };
+    for mode in [0o777, 0o1777, 0o770] {
+        set_mode(folder.path(), mode);
+        check(FileStorage::open(folder.path()).await.unwrap_err());
     }
     assert!(names(folder.path()).is_empty());
+
+    set_mode(folder.path(), 0o700);
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    storage.save(&ticked("a", 1)).await.unwrap();
+    for name in ["a.json", "a.1.log", "a.lock"] {
+        let path = folder.path().join(name);
+        set_mode(&path, 0o620);
+        let fresh = FileStorage::open(folder.path()).await.unwrap();
+        check(fresh.save(&ticked("a", 2)).await.unwrap_err());
+        set_mode(&path, 0o600);
+    }
+    storage.save(&ticked("a", 2)).await.unwrap();
 }
 
-#[cfg(unix)]
 #[tokio::test]
 async fn links_in_the_folder_are_not_followed() {
     let folder = tempfile::tempdir().unwrap();
@@ -141,10 +153,10 @@ async fn links_in_the_folder_are_not_followed() {
     for name in ["a.json.tmp", "a.1.log", "a.lock", "a.json"] {
         std::fs::write(elsewhere.path(), precious).unwrap();
         let link = folder.path().join(name);
-        std::os::unix::fs::symlink(elsewhere.path(), &link).unwrap();
+        symlink(elsewhere.path(), &link).unwrap();
         let storage = FileStorage::open(folder.path()).await.unwrap();
         let error = storage.save(&ticked("a", 1)).await.unwrap_err();
-        assert!(matches!(error, Error::Storage { .. }), "{name}: {error}");
+        assert!(matches!(error, Error::NotPrivate { .. }), "{name}: {error}");
         let kept = std::fs::read_to_string(elsewhere.path()).unwrap();
         assert_eq!(kept, precious, "{name}");
         for name in names(folder.path()) {
@@ -154,7 +166,7 @@ async fn links_in_the_folder_are_not_followed() {
 }
 
 #[tokio::test]
-async fn a_file_from_elsewhere_is_read_and_built_upon() {
+async fn a_file_of_another_program_is_read_and_continued() {
     let folder = tempfile::tempdir().unwrap();
     let text = include_str!("golden/sample.json");
     std::fs::write(folder.path().join("worker_007.json"), text).unwrap();
@@ -172,7 +184,7 @@ async fn a_file_from_elsewhere_is_read_and_built_upon() {
     assert_eq!(storage.history(&agent, 0..9).await.unwrap().len(), 4);
 }
 
-/// A folder as version 0.1.0 wrote it: JSON, log and archive.
+/// A folder of version 0.1.0: JSON, log and archive.
 #[tokio::test]
 async fn a_folder_of_the_first_version_is_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -208,7 +220,8 @@ fn golden(ticks: u64) -> AgentSnapshot {
     snapshot
 }
 
-/// Writes the golden folder anew, when the format changes on purpose.
+/// With `AGENT_SNAPSHOT_BLESS` set, the golden files are replaced: only for an intended change of
+/// the format.
 #[tokio::test]
 async fn golden_folder_is_what_is_written_today() {
     let folder = tempfile::tempdir().unwrap();
@@ -310,13 +323,13 @@ async fn a_damaged_archive_is_an_error_of_the_stream_only() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_not_taken_for_nothing() {
+async fn a_file_that_cannot_be_read_is_an_error_and_not_a_blank_agent() {
     let folder = tempfile::tempdir().unwrap();
     let storage = FileStorage::open(folder.path()).await.unwrap();
-    // A folder where the file should be fails for every user, root included.
+    // A folder in place of the file fails for every user, also for root.
     std::fs::create_dir(folder.path().join("a.json")).unwrap();
     let error = storage.load(&AgentId::new("a").unwrap()).await.unwrap_err();
-    assert!(matches!(error, Error::Storage { .. }), "{error}");
+    assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
     assert!(error.to_string().contains("a.json"), "{error}");
     assert!(storage.save(&ticked("a", 1)).await.is_err());
 }

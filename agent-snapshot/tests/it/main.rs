@@ -1,4 +1,4 @@
-//! Public behaviour, a file for each.
+//! Public behaviour, one file for each.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,6 +25,8 @@ mod conversation_window;
 mod crash;
 #[cfg(feature = "file")]
 mod file;
+#[cfg(any(feature = "file", feature = "sqlite", feature = "redis"))]
+mod kill_on_drop;
 mod open;
 #[cfg(feature = "redis")]
 mod redis;

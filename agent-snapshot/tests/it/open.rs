@@ -1,4 +1,4 @@
-//! `open_storage`: a storage by its address.
+//! `open_storage`: storages by their addresses.
 
 use agent_snapshot::{AgentId, AgentSnapshot, Error, open_storage};
 

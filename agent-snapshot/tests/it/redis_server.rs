@@ -1,20 +1,20 @@
-//! A redis-server of its own for each test, ended with it.
+//! A private redis-server for each test, killed at its end.
 
-use std::{
-    net::TcpListener,
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::kill_on_drop::KillOnDrop;
 
 pub(crate) struct RedisServer {
     folder: tempfile::TempDir,
     arguments: Vec<String>,
-    child: Child,
+    process: KillOnDrop,
 }
 
 impl RedisServer {
-    /// A server on a private socket that logs every write, synced each time.
+    /// A server on a private socket that syncs its log at every write.
     pub(crate) fn start() -> Self {
         Self::start_with(&[
             "--appendonly",
@@ -32,13 +32,13 @@ impl RedisServer {
         let mut all = vec!["--port", "0", "--unixsocket", socket.to_str().unwrap()];
         all.extend(arguments);
         let all: Vec<String> = all.into_iter().map(str::to_owned).collect();
-        let child = spawn(folder.path(), &all);
+        let process = spawn(folder.path(), &all);
         let server = Self {
             folder,
             arguments: all,
-            child,
+            process,
         };
-        server.wait();
+        server.wait_until_ready();
         server
     }
 
@@ -60,17 +60,16 @@ impl RedisServer {
 
     /// SIGKILL.
     pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.process.kill_and_wait();
     }
 
     pub(crate) fn restart(&mut self) {
         let _ = std::fs::remove_file(self.socket());
-        self.child = spawn(self.folder.path(), &self.arguments);
-        self.wait();
+        self.process = spawn(self.folder.path(), &self.arguments);
+        self.wait_until_ready();
     }
 
-    fn wait(&self) {
+    fn wait_until_ready(&self) {
         let client = redis::Client::open(self.url()).unwrap();
         wait_for("redis-server to answer", || {
             let mut connection = client.get_connection().ok()?;
@@ -79,20 +78,14 @@ impl RedisServer {
     }
 }
 
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn spawn(folder: &std::path::Path, arguments: &[String]) -> Child {
-    Command::new("redis-server")
+fn spawn(folder: &Path, arguments: &[String]) -> KillOnDrop {
+    let mut command = Command::new("redis-server");
+    command
         .current_dir(folder)
         .args(arguments)
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
+        .stderr(Stdio::null());
+    KillOnDrop::spawn(&mut command)
         .expect("redis-server must be installed to run these tests (apt install redis-server)")
 }
 
@@ -113,7 +106,7 @@ impl RedisCluster {
                 &first.to_string(),
                 &last.to_string(),
             ]);
-            // Else each would start with the same epoch and sort that out first.
+            // With different epochs from the start, the nodes need not agree on them first.
             server.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(n + 1).to_string()]);
         }
         for (port, _) in &nodes[1..] {
@@ -135,7 +128,7 @@ impl RedisCluster {
         format!("redis://127.0.0.1:{}", self.nodes[0].0)
     }
 
-    /// How many keys each node holds.
+    /// The number of keys on each node.
     pub(crate) fn sizes(&self) -> Vec<i64> {
         let size = |server: &RedisServer| match server.command(&["DBSIZE"]) {
             redis::Value::Int(size) => size,
@@ -146,7 +139,7 @@ impl RedisCluster {
 }
 
 fn node() -> (u16, RedisServer) {
-    // The bus listens 10,000 above, where nothing may be either.
+    // The cluster bus listens on the port 10,000 higher, so that one must be free too.
     let port = wait_for("two free ports", || {
         let listener = TcpListener::bind("127.0.0.1:0").ok()?;
         let port = listener.local_addr().ok()?.port();

@@ -1,16 +1,15 @@
-//! Hydration and save-after-write.
+//! Hydration, ticks and replies.
 
-use std::{
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use agent_snapshot::conversation::Message;
 use agent_snapshot::{
-    AgentId, AgentSnapshot, AgentState, Error, Event, MemoryStorage, SnapshotStorage, Status,
-    conversation::Message,
+    AgentId, AgentSnapshot, AgentState, Error, Event, MemoryStorage, Recovery, SnapshotStorage,
+    Status,
 };
 use async_trait::async_trait;
 use serde_json::json;
@@ -19,7 +18,7 @@ fn id() -> AgentId {
     AgentId::new("worker_007").unwrap()
 }
 
-async fn hydrate(storage: &MemoryStorage) -> (AgentState, agent_snapshot::Recovery) {
+async fn hydrate(storage: &MemoryStorage) -> (AgentState, Recovery) {
     AgentState::hydrate(Arc::new(storage.clone()), id())
         .await
         .unwrap()
@@ -130,7 +129,7 @@ async fn replies_come_out_of_commit_and_again_until_confirmed() {
 #[tokio::test]
 async fn no_reply_key_is_used_twice_even_after_a_delete() {
     let storage = MemoryStorage::new();
-    let mut keys = std::collections::HashSet::new();
+    let mut keys = HashSet::new();
     for _ in 0..3 {
         let (mut agent, _) = hydrate(&storage).await;
         let mut tick = agent.begin_tick().unwrap();
@@ -185,7 +184,7 @@ async fn a_second_hydration_fences_off_the_first_holder() {
     old.begin_tick().unwrap().commit().await.unwrap();
     let (mut new, _) = hydrate(&storage).await;
     let mut tick = old.begin_tick().unwrap();
-    tick.reply("must not get out");
+    tick.reply("must not be sent");
     let error = tick.commit().await.unwrap_err();
     assert!(error.is_fenced(), "{error}");
     assert!(
@@ -199,7 +198,7 @@ async fn a_second_hydration_fences_off_the_first_holder() {
 }
 
 #[tokio::test]
-async fn plain_load_and_save_fence_nobody_off() {
+async fn plain_load_and_save_do_not_fence_off_a_holder() {
     let storage = MemoryStorage::new();
     let (mut agent, _) = hydrate(&storage).await;
     storage.load(&id()).await.unwrap();
@@ -216,7 +215,7 @@ async fn plain_load_and_save_fence_nobody_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_hydrations_at_once_one_holder_is_left() {
+async fn of_many_hydrations_at_once_one_holder_remains() {
     let storage = MemoryStorage::new();
     let tasks: Vec<_> = (0..8)
         .map(|_| {
@@ -229,26 +228,26 @@ async fn of_many_hydrations_at_once_one_holder_is_left() {
         let mut agent = task.await.unwrap();
         committed += u32::from(agent.begin_tick().unwrap().commit().await.is_ok());
     }
-    // Those that committed before they were fenced off saved ticks of their own.
+    // A holder that committed before it was fenced off saved a tick of its own.
     let last = storage.load(&id()).await.unwrap().unwrap();
     assert_eq!(last.tick_index, u64::from(committed));
     assert!(committed >= 1);
 }
 
 #[tokio::test]
-async fn hydration_goes_on_from_the_epoch_of_a_deleted_agent() {
+async fn hydration_continues_from_the_epoch_of_a_deleted_agent() {
     let storage = MemoryStorage::new();
     let (mut old, _) = hydrate(&storage).await;
     storage.delete(&id()).await.unwrap();
     let (new, _) = hydrate(&storage).await;
     assert!(new.snapshot().epoch > old.snapshot().epoch);
     assert_eq!(new.tick_index(), 0);
-    // Whoever held the deleted agent does not come back into the new one.
+    // The holder of the deleted agent cannot save into the new one.
     let error = old.begin_tick().unwrap().commit().await.unwrap_err();
     assert!(error.is_fenced(), "{error}");
 }
 
-/// Fails some saves, with or without having stored them.
+/// A storage whose saves fail before or after they are stored.
 #[derive(Debug, Default)]
 struct Flaky {
     inner: MemoryStorage,
@@ -267,7 +266,7 @@ impl SnapshotStorage for Flaky {
             0 => Ok(()),
             3 => std::future::pending().await,
             _ => Err(Error::Storage {
-                operation: "saving",
+                action: "save to",
                 place: "nowhere".into(),
                 source: "made up".into(),
             }),
@@ -305,7 +304,7 @@ async fn a_failed_or_cancelled_commit_is_in_doubt_until_it_is_retried() {
         tick.history().push(Message::user("once"));
         tick.reply("once");
         if mode == 3 {
-            let timeout = std::time::Duration::from_millis(20);
+            let timeout = Duration::from_millis(20);
             assert!(tokio::time::timeout(timeout, tick.commit()).await.is_err());
         } else {
             assert!(matches!(tick.commit().await, Err(Error::Storage { .. })));

@@ -1,6 +1,9 @@
-use agent_snapshot::{
-    AgentId, AgentSnapshot, Error, MemoryStorage, SnapshotStorage, Status, conversation::Message,
-};
+//! The JSON of a snapshot.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use agent_snapshot::conversation::Message;
+use agent_snapshot::{AgentId, AgentSnapshot, Error, MemoryStorage, SnapshotStorage, Status};
 use serde_json::{Value, json};
 
 /// The specification's sample without its comments.
@@ -33,7 +36,8 @@ fn the_specified_sample_survives_key_for_key() {
     let snapshot = AgentSnapshot::from_json(SAMPLE).unwrap();
     assert_eq!(snapshot.agent_id.as_str(), "worker_007");
     assert_eq!(snapshot.tick_index, 42);
-    assert_eq!(snapshot.timestamp, 1_706_582_400_000);
+    let since_1970 = Duration::from_millis(1_706_582_400_000);
+    assert_eq!(snapshot.timestamp(), UNIX_EPOCH + since_1970);
     assert_eq!(snapshot.status, Status::WAITING_FOR_EVENT);
     assert_eq!(snapshot.schema_version(), 1);
     assert_eq!(snapshot.event_queue_backup[0].kind, "task");
@@ -88,6 +92,23 @@ fn a_trimmed_history_survives_with_its_numbers() {
 }
 
 #[test]
+fn a_time_stamp_has_milliseconds() {
+    let mut snapshot = AgentSnapshot::from_json(SAMPLE).unwrap();
+    let time = UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+    snapshot.set_timestamp(time);
+    assert_eq!(snapshot.timestamp(), time - Duration::from_nanos(456_789));
+    assert_eq!(
+        value(&snapshot.to_json().unwrap())["timestamp"],
+        1_000_000_000_123_u64
+    );
+    snapshot.set_timestamp(UNIX_EPOCH - Duration::from_secs(1));
+    assert_eq!(snapshot.timestamp(), UNIX_EPOCH);
+    snapshot.set_timestamp(SystemTime::now());
+    let read = AgentSnapshot::from_json(&snapshot.to_json().unwrap()).unwrap();
+    assert_eq!(read, snapshot);
+}
+
+#[test]
 fn debug_shows_no_contents() {
     let mut snapshot = AgentSnapshot::from_json(&SAMPLE.replace("...", "SECRET")).unwrap();
     snapshot
@@ -126,7 +147,7 @@ async fn the_stream_outlives_trimming_in_the_same_storage() {
     assert_eq!(all[3].1.content.as_deref(), Some("3"));
 }
 
-/// What could be written but not read again would be lost.
+/// A value that can be written but not read again would be lost.
 #[tokio::test]
 async fn what_could_not_be_read_again_is_refused() {
     let storage = MemoryStorage::new();

@@ -1,10 +1,12 @@
 //! SqliteStorage beyond the contract.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::time::Duration;
 
-use agent_snapshot::{
-    AgentId, AgentSnapshot, Error, SnapshotStorage, SqliteStorage, conversation::Message,
-};
+use agent_snapshot::conversation::Message;
+use agent_snapshot::{AgentId, AgentSnapshot, Error, SnapshotStorage, SqliteStorage};
 
 fn ticked(ticks: u64) -> AgentSnapshot {
     let mut snapshot = AgentSnapshot::new(AgentId::new("a").unwrap());
@@ -20,9 +22,7 @@ fn ticked(ticks: u64) -> AgentSnapshot {
 
 fn sql(path: &Path, sql: &str) {
     let database = rusqlite::Connection::open(path).unwrap();
-    database
-        .busy_timeout(std::time::Duration::from_secs(30))
-        .unwrap();
+    database.busy_timeout(Duration::from_secs(30)).unwrap();
     database.execute_batch(sql).unwrap();
 }
 
@@ -61,7 +61,7 @@ async fn every_kind_of_damage_is_an_error_and_is_kept_aside() {
         let storage = SqliteStorage::open(&path).await.unwrap();
         let loaded = storage.load(&ticked(3).agent_id).await;
         if damage.contains("1 4 ") {
-            // The tick in the stamp is one thing, the state another.
+            // Stamp and state then have different ticks.
             assert!(loaded.is_err(), "{damage}");
         }
         let error = loaded.unwrap_err();
@@ -77,7 +77,7 @@ async fn every_kind_of_damage_is_an_error_and_is_kept_aside() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_is_an_error() {
+async fn a_file_that_is_not_a_database_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agents.db");
     std::fs::write(
@@ -110,10 +110,8 @@ async fn a_newer_database_is_refused_by_name() {
     );
 }
 
-#[cfg(unix)]
 #[tokio::test]
 async fn the_database_is_private() {
-    use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new/agents.db");
     let storage = SqliteStorage::open(&path).await.unwrap();
@@ -129,34 +127,49 @@ async fn the_database_is_private() {
     }
 }
 
-#[cfg(unix)]
 #[tokio::test]
-async fn a_database_where_every_user_can_write_is_refused() {
-    use std::os::unix::fs::PermissionsExt;
+async fn a_database_that_others_can_write_to_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let permissions = std::fs::Permissions::from_mode(0o1777);
-    std::fs::set_permissions(folder.path(), permissions).unwrap();
     let path = folder.path().join("agents.db");
-    let error = SqliteStorage::open(&path).await.unwrap_err();
-    let cause = std::error::Error::source(&error).unwrap().to_string();
-    assert!(cause.contains("chmod o-w"), "{cause}");
-    assert!(!path.exists());
+    let set_mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    };
+    let refused = async || {
+        let error = SqliteStorage::open(&path).await.unwrap_err();
+        assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
+        assert!(error.to_string().contains("chmod go-w"), "{error}");
+    };
+    for mode in [0o1777, 0o770] {
+        set_mode(folder.path(), mode);
+        refused().await;
+        assert!(!path.exists());
+    }
+    set_mode(folder.path(), 0o700);
+
+    let storage = SqliteStorage::open(&path).await.unwrap();
+    storage.save(&ticked(1)).await.unwrap();
+    for name in ["agents.db", "agents.db-wal", "agents.db-shm"] {
+        let file = path.with_file_name(name);
+        set_mode(&file, 0o660);
+        refused().await;
+        set_mode(&file, 0o600);
+    }
+    storage.save(&ticked(2)).await.unwrap();
 }
 
-#[cfg(unix)]
 #[tokio::test]
-async fn a_dangling_link_is_not_made_a_database() {
+async fn a_link_is_refused_and_its_target_is_not_created() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("elsewhere");
     let path = folder.path().join("agents.db");
-    std::os::unix::fs::symlink(&target, &path).unwrap();
+    symlink(&target, &path).unwrap();
     let error = SqliteStorage::open(&path).await.unwrap_err();
-    assert!(matches!(error, Error::Storage { .. }), "{error}");
+    assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
     assert!(!target.exists());
 }
 
 #[tokio::test]
-async fn streams_that_grew_side_by_side_are_read_and_removed_apart() {
+async fn interleaved_streams_are_read_and_removed_separately() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agents.db");
     let storage = SqliteStorage::open(&path).await.unwrap();
@@ -165,7 +178,7 @@ async fn streams_that_grew_side_by_side_are_read_and_removed_apart() {
         .into();
     for round in 0..30 {
         for (n, snapshot) in agents.iter_mut().enumerate() {
-            // Sometimes next to each other, sometimes alone, sometimes several at once.
+            // No message, one, or several in neighbouring rows.
             for message in 0..(round + n) % 4 {
                 let text = format!("{n} {round} {message}");
                 snapshot.memory.short_term_history.push(Message::user(text));
@@ -198,7 +211,7 @@ async fn streams_that_grew_side_by_side_are_read_and_removed_apart() {
 }
 
 #[tokio::test]
-async fn a_closed_storage_says_so() {
+async fn a_closed_storage_reports_it() {
     let folder = tempfile::tempdir().unwrap();
     let storage = SqliteStorage::open(folder.path().join("agents.db"))
         .await
@@ -212,6 +225,20 @@ async fn a_closed_storage_says_so() {
     assert!(matches!(storage.list().await, Err(Error::Closed { .. })));
 }
 
+#[tokio::test]
+async fn a_database_that_stays_locked_is_an_error_after_the_timeout() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agents.db");
+    let builder = SqliteStorage::builder(&path).busy_timeout(Duration::from_millis(20));
+    let storage = builder.open().await.unwrap();
+    let blocker = rusqlite::Connection::open(&path).unwrap();
+    blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let error = storage.save(&ticked(1)).await.unwrap_err();
+    assert!(error.is_backend_failure(), "{error}");
+    blocker.execute_batch("ROLLBACK").unwrap();
+    storage.save(&ticked(1)).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_another_process_holds_is_waited_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -220,14 +247,14 @@ async fn a_database_that_another_process_holds_is_waited_for() {
     let blocker = rusqlite::Connection::open(&path).unwrap();
     blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
     let saving = tokio::spawn(async move { storage.save(&ticked(1)).await });
-    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!saving.is_finished());
     blocker.execute_batch("ROLLBACK").unwrap();
     saving.await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn one_bad_job_does_not_take_its_batch_down() {
+async fn a_save_that_fails_does_not_fail_its_batch() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agents.db");
     let storage = SqliteStorage::open(&path).await.unwrap();

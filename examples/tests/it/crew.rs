@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use timed_store::{Process, SessionId, TimedStorage};
+use timed_store::{OwnerProcess, SessionId, TimedStorage};
 
 use crate::sandbox::{Sandbox, stderr, stdout};
 
@@ -219,7 +219,7 @@ fn a_name_in_use_is_not_given_twice() {
     let take = |session: &str, name: &str| {
         let names = TimedStorage::<String>::builder_at(folder.join("names.json"))
             .session(SessionId::new(session).unwrap())
-            .owner(Process::current())
+            .owner(OwnerProcess::current())
             .open()
             .unwrap();
         let claim = runtime.block_on(names.claim(name.to_owned())).unwrap();

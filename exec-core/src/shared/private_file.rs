@@ -46,6 +46,10 @@ impl FileError {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
+    pub(crate) fn is_timed_out(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::TimedOut)
+    }
+
     fn not_private(path: &Path, reason: &'static str) -> Self {
         Self::NotPrivate {
             path: path.to_owned(),
@@ -55,25 +59,30 @@ impl FileError {
 }
 
 /// Opens a private file with `options`, which may create it.
+pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> Result<File, FileError> {
+    let file = open_unchecked(path, options)?;
+    check(&file, path)?;
+    Ok(file)
+}
+
+/// Opens a file that the caller checks by [`check`], which also returns the metadata.
 ///
 /// `O_NOFOLLOW` refuses a link in the last part of the path. `O_NONBLOCK` keeps the open of a pipe
 /// from waiting for its other end; it has no effect on regular files.
-pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> Result<File, FileError> {
+pub(crate) fn open_unchecked(path: &Path, options: &mut OpenOptions) -> Result<File, FileError> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let opened = options
         .mode(0o600)
         .custom_flags(flags.bits().cast_signed())
         .open(path);
-    let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+    opened.map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::LOOP) => FileError::not_private(path, LINK),
         // 'Permission denied' is the symptom; the owner of the file is the cause.
         Some(Errno::ACCESS | Errno::PERM) if belongs_to_another(path) => {
             FileError::not_private(path, FOREIGN)
         }
         _ => FileError::io("open", path)(error),
-    })?;
-    check(&file, path)?;
-    Ok(file)
+    })
 }
 
 /// Opens an existing private file; `None` if there is none.
@@ -92,10 +101,28 @@ pub(crate) fn open_existing(
 pub(crate) fn check(file: &File, path: &Path) -> Result<Metadata, FileError> {
     let metadata = file.metadata().map_err(FileError::io("inspect", path))?;
     if !metadata.is_file() {
-        return Err(FileError::not_private(path, "it is not a regular file"));
+        return Err(FileError::not_private(path, NOT_REGULAR));
     }
     check_owner_and_mode(&metadata, path)?;
     Ok(metadata)
+}
+
+/// Refuses a file that is not private, without opening it. Only for a file in a private folder,
+/// where no other user can exchange the file after the check.
+///
+/// For databases: closing any descriptor of a file drops all POSIX locks that the process has on
+/// it, also those of an open database.
+pub(crate) fn check_unopened(path: &Path) -> Result<(), FileError> {
+    let metadata = path
+        .symlink_metadata()
+        .map_err(FileError::io("inspect", path))?;
+    if metadata.is_symlink() {
+        return Err(FileError::not_private(path, LINK));
+    }
+    if !metadata.is_file() {
+        return Err(FileError::not_private(path, NOT_REGULAR));
+    }
+    check_owner_and_mode(&metadata, path)
 }
 
 /// Creates a folder with its missing parents (0700), or refuses an existing one that is not
@@ -128,6 +155,7 @@ pub(crate) fn check_folder(path: &Path) -> Result<(), FileError> {
     check_owner_and_mode(&metadata, path)
 }
 
+const NOT_REGULAR: &str = "it is not a regular file";
 const LINK: &str = "it is a symbolic link; remove it or use its target";
 const FOREIGN: &str = "it belongs to another user; remove it or use another path";
 const WRITABLE: &str =
@@ -193,10 +221,12 @@ mod tests {
         for mode in [0o620, 0o602, 0o666] {
             std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             check_refused(open_rw(&path), "chmod go-w");
+            check_refused(check_unopened(&path), "chmod go-w");
             assert_eq!(path.metadata().unwrap().mode() & 0o777, mode);
         }
         std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         open_rw(&path).unwrap();
+        check_unopened(&path).unwrap();
     }
 
     #[test]
@@ -217,6 +247,7 @@ mod tests {
         open_rw(&target).unwrap();
         symlink(&target, &link).unwrap();
         check_refused(open_rw(&link), "symbolic link");
+        check_refused(check_unopened(&link), "symbolic link");
         symlink(dir.path(), dir.path().join("folder-link")).unwrap();
         check_refused(
             check_folder(&dir.path().join("folder-link")),
@@ -226,6 +257,7 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         assert!(made.unwrap().success());
         check_refused(open(&pipe, File::options().read(true)), "regular file");
+        check_refused(check_unopened(&pipe), "regular file");
         check_refused(open(dir.path(), File::options().read(true)), "regular file");
         check_refused(check_folder(&target), "not a folder");
     }

@@ -2,12 +2,12 @@ use exec_core::{CommandConfig, Error, ExecutionContext, SessionId};
 
 use crate::lab::{Lab, Scripted, files_in, script};
 
-/// The error of a start, after making sure that nothing else came of it.
+/// The error of a start that must have no other effect.
 async fn refused(lab: &Lab, profile: Scripted, context: ExecutionContext, prompt: &str) -> Error {
     let service = lab
         .builder(profile)
         .log_dir(lab.path("logs"))
-        .build()
+        .open()
         .unwrap();
     let request = exec_core::NewChatRequest {
         context,
@@ -36,7 +36,7 @@ fn missing(lab: &Lab) -> ExecutionContext {
 }
 
 #[tokio::test]
-async fn the_three_texts_are_the_specification_s() {
+async fn the_three_specified_messages_are_exact() {
     let lab = Lab::new();
     let error = refused(&lab, agent(), missing(&lab), "go").await;
     let path = lab.path("nowhere");
@@ -46,21 +46,21 @@ async fn the_three_texts_are_the_specification_s() {
     );
 
     let mut context = lab.context();
-    context.profile_label = "nobody".into();
+    context.profile_label = "unknown".into();
     let error = refused(&lab, agent(), context, "go").await;
-    assert_eq!(error.to_string(), "Profile config not found for nobody");
+    assert_eq!(error.to_string(), "Profile config not found for unknown");
 
     let error = refused(&lab, agent().binary(" "), lab.context(), "go").await;
     assert_eq!(error.to_string(), "Profile command not found for scripted");
 }
 
 #[tokio::test]
-async fn the_checks_run_in_the_specification_s_order() {
+async fn the_checks_run_in_the_specified_order() {
     let lab = Lab::new();
-    // Everything is wrong at once; each step puts one thing right.
+    // Everything is wrong at first; each step repairs one thing.
     let bad = || agent().binary("").variant("empty", None);
     let mut context = missing(&lab).with_variant("typo");
-    context.profile_label = "nobody".into();
+    context.profile_label = "unknown".into();
     let error = refused(&lab, bad(), context.clone(), "").await;
     assert!(matches!(error, Error::WorkspaceMissing { .. }), "{error}");
 
@@ -94,7 +94,7 @@ async fn a_file_is_not_a_workspace() {
 }
 
 #[tokio::test]
-async fn a_mistyped_variant_is_refused_with_the_list() {
+async fn an_unknown_variant_is_refused_with_the_known_ones() {
     let lab = Lab::new();
     let error = refused(&lab, agent(), lab.context().with_variant("paln"), "go").await;
     let text = error.to_string();
@@ -105,7 +105,7 @@ async fn a_mistyped_variant_is_refused_with_the_list() {
 }
 
 #[tokio::test]
-async fn an_empty_prompt_is_refused_unless_the_agent_can_do_without() {
+async fn an_empty_prompt_is_refused_unless_the_profile_accepts_it() {
     let lab = Lab::new();
     let error = refused(&lab, agent(), lab.context(), " \n").await;
     assert!(matches!(error, Error::EmptyPrompt { .. }), "{error}");
@@ -115,7 +115,7 @@ async fn an_empty_prompt_is_refused_unless_the_agent_can_do_without() {
 }
 
 #[tokio::test]
-async fn a_binary_that_is_not_there_is_an_error_with_its_name_and_a_hint() {
+async fn a_missing_binary_is_an_error_with_its_name_and_a_hint() {
     let lab = Lab::new();
     let error = refused(&lab, agent().binary("no-such-agent"), lab.context(), "go").await;
     let text = error.to_string();
@@ -140,7 +140,7 @@ async fn a_binary_that_cannot_be_started_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_wrapper_that_is_not_there_is_an_error() {
+async fn a_missing_wrapper_is_an_error() {
     let lab = Lab::new();
     let profile = agent().setup(|_, parameters| {
         parameters.wrapper = Some(exec_core::Wrapper {
@@ -153,7 +153,7 @@ async fn a_wrapper_that_is_not_there_is_an_error() {
 }
 
 #[tokio::test]
-async fn variables_with_impossible_names_are_refused() {
+async fn variables_with_invalid_names_are_refused() {
     let lab = Lab::new();
     for name in ["", "A=B", "A\0"] {
         let error = refused(&lab, agent().variable(name, "1"), lab.context(), "go").await;
@@ -162,7 +162,7 @@ async fn variables_with_impossible_names_are_refused() {
 }
 
 #[tokio::test]
-async fn ids_that_could_be_misread_never_reach_an_agent() {
+async fn ambiguous_ids_are_refused() {
     let lab = Lab::new();
     let mut context = lab.context();
     context.executor_type = "A:B".into();
@@ -189,7 +189,7 @@ async fn a_follow_up_to_a_session_of_another_project_is_refused() {
 }
 
 #[tokio::test]
-async fn a_program_of_the_workspace_is_not_taken_for_the_agent() {
+async fn relative_entries_of_path_are_ignored() {
     let lab = Lab::new();
     let folder = lab.workspace().join("bin");
     std::fs::create_dir(&folder).unwrap();
@@ -200,7 +200,7 @@ async fn a_program_of_the_workspace_is_not_taken_for_the_agent() {
 }
 
 #[tokio::test]
-async fn a_wrapper_never_takes_the_agent_for_an_option() {
+async fn an_agent_that_looks_like_an_option_of_the_wrapper_is_refused() {
     let lab = Lab::new();
     let profile = agent().binary("--version").setup(|_, parameters| {
         parameters.wrapper = Some(exec_core::Wrapper {
@@ -222,7 +222,23 @@ async fn a_state_folder_that_others_can_write_to_is_refused() {
     let state = lab.path("state");
     std::fs::create_dir(&state).unwrap();
     std::fs::set_permissions(&state, PermissionsExt::from_mode(0o777)).unwrap();
-    let error = lab.builder(agent()).build().unwrap_err();
-    let reason = std::error::Error::source(&error).unwrap().to_string();
-    assert!(reason.contains("others can write"), "{error}: {reason}");
+    let error = lab.builder(agent()).open().unwrap_err();
+    assert!(
+        matches!(&error, Error::NotPrivate { path, .. } if *path == state),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_log_folder_that_others_can_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let lab = Lab::new();
+    let logs = lab.path("logs");
+    std::fs::create_dir(&logs).unwrap();
+    std::fs::set_permissions(&logs, PermissionsExt::from_mode(0o777)).unwrap();
+    let error = refused(&lab, agent(), lab.context(), "go").await;
+    assert!(
+        matches!(&error, Error::NotPrivate { path, .. } if *path == logs),
+        "{error}"
+    );
 }

@@ -18,7 +18,7 @@ async fn variables(execution: &Execution) -> HashMap<String, String> {
 }
 
 #[tokio::test]
-async fn every_variable_of_the_table_is_set() {
+async fn every_specified_variable_is_set() {
     let lab = Lab::new();
     let env = CommandConfig::new("env", [""; 0]);
     let service = lab.service(script("env").variant("plan", Some(env)));
@@ -42,19 +42,19 @@ async fn every_variable_of_the_table_is_set() {
         "NORMALIZED_EXECUTION_SESSION_ID",
         plain.session_id().as_str(),
     );
-    check("NORMALIZED_EXECUTION_ID", &plain.id());
+    check("NORMALIZED_EXECUTION_ID", plain.id().as_str());
     check("PWD", &workspace);
     assert!(!got.contains_key("NORMALIZED_EXECUTION_VARIANT"));
 
     let mut request = lab.new_chat("go");
     request.context.variant_label = Some("plan".into());
-    let plan = service.launch(request.try_into().unwrap()).await.unwrap();
+    let plan = service.launch(request).await.unwrap();
     let got = variables(&plan).await;
     assert_eq!(got["NORMALIZED_EXECUTION_VARIANT"], "plan");
-    assert_ne!(got["NORMALIZED_EXECUTION_ID"], plain.id());
+    assert_ne!(got["NORMALIZED_EXECUTION_ID"], plain.id().as_str());
 
     let follow_up = lab.follow_up(&plain.session_id(), "more");
-    let follow_up = service.launch(follow_up.try_into().unwrap()).await.unwrap();
+    let follow_up = service.launch(follow_up).await.unwrap();
     let got = variables(&follow_up).await;
     assert_eq!(got["NORMALIZED_EXECUTION_KIND"], "follow-up");
     assert_eq!(
@@ -64,7 +64,7 @@ async fn every_variable_of_the_table_is_set() {
 }
 
 #[tokio::test]
-async fn a_command_adds_variables_but_overrides_none_of_ours() {
+async fn a_command_adds_variables_but_cannot_override_those_of_the_service() {
     let lab = Lab::new();
     let profile = script("env")
         .variable("MY_MODEL", "m1")
@@ -81,7 +81,7 @@ async fn a_command_adds_variables_but_overrides_none_of_ours() {
     let got = variables(&execution).await;
     assert_eq!(got["MY_MODEL"], "m2");
     assert_eq!(got["HOME"], "/elsewhere");
-    assert_eq!(got["NORMALIZED_EXECUTION_ID"], execution.id());
+    assert_eq!(got["NORMALIZED_EXECUTION_ID"], execution.id().as_str());
     assert_eq!(got["NORMALIZED_EXECUTION_KIND"], "new");
     assert!(!got.contains_key("NORMALIZED_EXECUTION_VARIANT"));
     assert_eq!(got["PWD"], lab.workspace().to_string_lossy());
@@ -153,14 +153,14 @@ async fn parameters_may_name_another_binary() {
 }
 
 #[tokio::test]
-async fn a_workspace_whose_name_is_not_utf8_is_one() {
+async fn a_workspace_path_may_be_invalid_utf8() {
     let lab = Lab::new();
     let workspace = lab.workspace().join(OsStr::from_bytes(b"\xff"));
     std::fs::create_dir(&workspace).unwrap();
     let service = lab.service(script("pwd > here"));
     let context = ExecutionContext::for_workspace("scripted", &workspace).unwrap();
     let prompt = "go".to_owned();
-    let request = NewChatRequest { context, prompt }.try_into().unwrap();
+    let request = NewChatRequest { context, prompt };
     let execution = service.launch(request).await.unwrap();
     assert!(execution.wait().await.unwrap().is_success());
     assert!(workspace.join("here").exists());

@@ -2,8 +2,7 @@ use exec_core::StopOutcome;
 
 use crate::lab::{Lab, script, within};
 
-/// A tree that is never still: each process starts the next one and ends, hundreds of times, and
-/// the last one stays.
+/// A tree that never rests: 400 times, a process forks the next one and ends. The last one stays.
 const HOPS: &str = "
     hop() {
         [ $1 -ge 400 ] && exec sleep 60
@@ -13,7 +12,7 @@ const HOPS: &str = "
     hop 0";
 
 #[tokio::test]
-async fn what_starts_the_next_one_and_ends_while_it_is_looked_for_does_not_get_away() {
+async fn a_tree_that_keeps_forking_and_exiting_does_not_escape() {
     let lab = Lab::new();
     let service = lab.service(script(HOPS));
     for _ in 0..5 {

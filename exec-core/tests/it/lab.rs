@@ -11,9 +11,9 @@ use exec_core::{
     Output, OutputStream, ProcessParameters, Profile, ProfileSource, SessionId,
 };
 
-/// Far above what anything here takes, so that a loaded machine fails no test.
+/// Far above what anything here takes: a loaded machine must not fail a test.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
-/// Every process of a test carries this variable, so that none outlives it.
+/// Every process of a test has this variable, so that the test can end all of them.
 const LAB: &str = "EXEC_CORE_LAB";
 
 type Setup = dyn Fn(&LaunchRequest, &mut ProcessParameters) + Send + Sync;
@@ -27,8 +27,7 @@ pub(crate) struct Scripted {
     setup: Arc<Setup>,
 }
 
-/// What the script starts with: how to be a process that goes on until it is told to stop. The
-/// loop is there because a shell that replaces itself by its last command loses its traps.
+/// A profile whose agent runs this script.
 pub(crate) fn script(text: &str) -> Scripted {
     Scripted {
         command: CommandConfig::new("sh", ["-c", text, "agent"]),
@@ -115,7 +114,7 @@ impl Profile for Scripted {
     }
 }
 
-/// Knows one profile, `scripted`.
+/// A source with one profile, `scripted`.
 struct OneProfile(Arc<Scripted>);
 
 impl ProfileSource for OneProfile {
@@ -124,11 +123,11 @@ impl ProfileSource for OneProfile {
     }
 }
 
-/// Ends every process it has started and removes its folders on drop.
+/// Dropping it ends every process of the test and removes its folders.
 pub(crate) struct Lab {
     folder: PathBuf,
     id: String,
-    /// `None` for a lab that belongs to another process.
+    /// `None` in a helper process: the folder belongs to its parent.
     _dir: Option<tempfile::TempDir>,
 }
 
@@ -141,7 +140,7 @@ impl Lab {
         lab
     }
 
-    /// The lab of another process.
+    /// The lab of the parent, in a helper process.
     pub(crate) fn at(folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -166,7 +165,7 @@ impl Lab {
     }
 
     pub(crate) fn service(&self, profile: Scripted) -> ExecutionService {
-        self.builder(profile).build().unwrap()
+        self.builder(profile).open().unwrap()
     }
 
     pub(crate) fn context(&self) -> ExecutionContext {
@@ -193,10 +192,7 @@ impl Lab {
     }
 
     pub(crate) async fn launch_with(&self, service: &ExecutionService, prompt: &str) -> Execution {
-        service
-            .launch(self.new_chat(prompt).try_into().unwrap())
-            .await
-            .unwrap()
+        service.launch(self.new_chat(prompt)).await.unwrap()
     }
 
     /// The living processes of this test, found by their environment.
@@ -224,7 +220,7 @@ impl Lab {
         found
     }
 
-    /// Polls until there are so many.
+    /// Polls until the test has this many processes.
     pub(crate) async fn until_processes(&self, count: usize) {
         until(&format!("{count} processes"), || {
             self.processes().len() == count
@@ -232,7 +228,7 @@ impl Lab {
         .await;
     }
 
-    /// What the script wrote to a file of its workspace.
+    /// What the script has written to a file of its workspace.
     pub(crate) fn written(&self, name: &str) -> String {
         std::fs::read_to_string(self.workspace().join(name)).unwrap_or_default()
     }
@@ -265,7 +261,7 @@ impl Drop for Lab {
 pub(crate) async fn until(what: &str, mut reached: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !reached() {
-        assert!(begin.elapsed() < DEADLINE, "waited in vain for {what}");
+        assert!(begin.elapsed() < DEADLINE, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -274,7 +270,7 @@ pub(crate) async fn until(what: &str, mut reached: impl FnMut() -> bool) {
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(DEADLINE, future).await {
         Ok(value) => value,
-        Err(_) => panic!("waited in vain for {what}"),
+        Err(_) => panic!("timed out: {what}"),
     }
 }
 
@@ -358,45 +354,48 @@ pub(crate) fn files_in(folder: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Says to a process of its own where its lab is.
-const HOST: &str = "EXEC_CORE_TEST_HOST";
+/// Names the folder of the lab to a helper process.
+const HELPER: &str = "EXEC_CORE_TEST_HELPER";
 
-/// Runs an ignored test as a process of its own, in this lab, and expects it to pass.
-pub(crate) fn run_host(lab: &Lab, test: &str) {
-    let host = host(lab, test).output().unwrap();
-    let printed = String::from_utf8_lossy(&host.stderr);
-    assert!(host.status.success(), "{printed}");
+/// The command that runs an ignored test of this binary as a helper process in this lab.
+///
+/// Helper processes are ignored tests, so that they need no binary of their own: the test binary
+/// runs itself with the name of the test. The helper calls [`helper_lab`] first, and
+/// [`helper_passed`] last if [`run_helper`] has started it.
+pub(crate) fn helper(lab: &Lab, test: &str) -> Command {
+    let mut helper = Command::new(std::env::current_exe().unwrap());
+    helper
+        .args(["--ignored", "--exact", test, "--nocapture"])
+        .env(HELPER, lab.path(""));
+    helper
+}
+
+/// Runs a helper process to its end and expects it to pass.
+pub(crate) fn run_helper(lab: &Lab, test: &str) {
+    let helper = helper(lab, test).output().unwrap();
+    let printed = String::from_utf8_lossy(&helper.stderr);
+    assert!(helper.status.success(), "{printed}");
     assert!(lab.path("passed").exists(), "{test} did not run: {printed}");
 }
 
-/// The process of [`run_host`].
-pub(crate) fn host(lab: &Lab, test: &str) -> Command {
-    let mut host = Command::new(std::env::current_exe().unwrap());
-    host.args(["--ignored", "--exact", test, "--nocapture"])
-        .env(HOST, lab.path(""));
-    host
+/// The lab of a helper process; `None` in a run of all ignored tests.
+pub(crate) fn helper_lab() -> Option<Lab> {
+    Some(Lab::at(Path::new(&std::env::var_os(HELPER)?)))
 }
 
-/// The lab, in a process that [`host`] has started. There is none when somebody runs all ignored
-/// tests.
-pub(crate) fn host_lab() -> Option<Lab> {
-    Some(Lab::at(Path::new(&std::env::var_os(HOST)?)))
-}
-
-/// What a process of [`run_host`] does at its end.
-pub(crate) fn host_passed(lab: &Lab) {
+pub(crate) fn helper_passed(lab: &Lab) {
     std::fs::write(lab.path("passed"), "").unwrap();
 }
 
-/// Has the kernel refuse a system call to this thread and to those it starts, as it does for
-/// whoever lacks the right to.
+/// Makes the kernel refuse a system call of this thread and of threads that it starts, with the
+/// error of a missing permission.
 pub(crate) fn refuse(call: libc::c_long) {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut steps = [
-        // The number of the call is the first field of what is looked at.
+        // The number of the call is the first field of the data.
         step(LOAD, 0, 0, 0),
         step(JUMP_IF_EQUAL, 0, 1, u32::try_from(call).unwrap()),
         step(
@@ -423,9 +422,9 @@ pub(crate) fn refuse(call: libc::c_long) {
     assert!(refused, "{}", std::io::Error::last_os_error());
 }
 
-/// As on a disk that is full: a write beyond this fails.
+/// Makes writes beyond this size fail, as on a full disk.
 pub(crate) fn limit_file_size(bytes: u64) {
-    // SAFETY: no handler is installed; without this the kernel would end the process instead.
+    // SAFETY: no handler is installed. By default the signal would end the process.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let limit = rustix::process::Rlimit {
         current: Some(bytes),

@@ -1,4 +1,4 @@
-//! Each file tests one behaviour with real processes: shell scripts in the role of agents.
+//! Each file tests one behaviour with real processes: the agents are shell scripts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod checks;

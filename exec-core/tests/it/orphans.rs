@@ -1,4 +1,4 @@
-//! A host that is killed, and the next one that cleans up after it.
+//! A host is killed, and the next host ends what it left.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use exec_core::{ExecutionKind, History, HistoryState};
 
-use crate::lab::{self, Lab, Scripted, alive, files_in, host_lab, script, until, within};
+use crate::lab::{Lab, Scripted, alive, files_in, helper, helper_lab, script, until, within};
 
-/// A tool in its own session with our variable, one in the group, one without the variable.
+/// A tool in its own session, and one in the group without the tag.
 fn agent() -> Scripted {
     script(
         "setsid sh -c 'sleep 60; :' &
@@ -21,9 +21,9 @@ fn agent() -> Scripted {
 }
 
 #[test]
-#[ignore = "runs as a process of its own, started and killed by the other tests"]
+#[ignore = "a helper process of other tests"]
 fn host() {
-    let Some(lab) = host_lab() else { return };
+    let Some(lab) = helper_lab() else { return };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let service = lab.service(agent());
@@ -33,9 +33,9 @@ fn host() {
 }
 
 #[test]
-#[ignore = "runs as a process of its own, started and killed by the other tests"]
-fn host_without_a_second_turn() {
-    let Some(lab) = host_lab() else { return };
+#[ignore = "a helper process of another test"]
+fn host_that_never_polls_its_supervisor() {
+    let Some(lab) = helper_lab() else { return };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -43,7 +43,7 @@ fn host_without_a_second_turn() {
     runtime.block_on(async {
         let service = lab.service(agent());
         lab.launch(&service).await;
-        // The only thread is held: nobody supervises what was launched.
+        // Blocks the only thread: the supervisor never runs.
         loop {
             std::thread::park();
         }
@@ -56,7 +56,6 @@ struct Host(Child);
 impl Host {
     async fn start(lab: &Lab) -> Self {
         let host = Self::start_as(lab, "orphans::host").await;
-        // The host has its books in order.
         let history = History::in_state_dir(lab.path("state"));
         until("the history", || {
             history.read().is_ok_and(|read| !read.entries.is_empty())
@@ -66,7 +65,7 @@ impl Host {
     }
 
     async fn start_as(lab: &Lab, test: &str) -> Self {
-        let child = lab::host(lab, test).stdout(Stdio::null()).spawn().unwrap();
+        let child = helper(lab, test).stdout(Stdio::null()).spawn().unwrap();
         let host = Self(child);
         lab.until_written("agent").await;
         let untagged: u32 = lab.until_written("untagged").await.parse().unwrap();
@@ -92,7 +91,7 @@ impl Drop for Host {
 }
 
 #[tokio::test]
-async fn what_a_killed_host_left_behind_is_ended() {
+async fn the_processes_of_a_killed_host_are_ended() {
     let lab = Lab::new();
     let mut host = Host::start(&lab).await;
     let untagged: u32 = lab.until_written("untagged").await.parse().unwrap();
@@ -116,7 +115,7 @@ async fn what_a_killed_host_left_behind_is_ended() {
     assert_eq!(
         files_in(&lab.path("state/owners")).len(),
         1,
-        "only that of the service itself"
+        "only the journal of the service itself"
     );
 }
 
@@ -124,7 +123,7 @@ async fn what_a_killed_host_left_behind_is_ended() {
 async fn an_execution_whose_host_died_right_after_the_launch_is_in_the_history() {
     let lab = Lab::new();
     let before = SystemTime::now();
-    let mut host = Host::start_as(&lab, "orphans::host_without_a_second_turn").await;
+    let mut host = Host::start_as(&lab, "orphans::host_that_never_polls_its_supervisor").await;
     host.kill();
     let service = lab.service(agent());
     assert!(service.history().read().unwrap().entries.is_empty());
@@ -148,7 +147,7 @@ async fn an_execution_whose_host_died_right_after_the_launch_is_in_the_history()
 }
 
 #[tokio::test]
-async fn what_a_live_host_owns_is_left_alone() {
+async fn executions_of_a_live_host_are_left_alone() {
     let lab = Lab::new();
     let mut host = Host::start(&lab).await;
     let service = lab.service(agent());
@@ -158,7 +157,7 @@ async fn what_a_live_host_owns_is_left_alone() {
     assert!(report.executions.is_empty(), "{report:?}");
     lab.until_processes(6).await;
 
-    // Once the other host is dead, its execution goes and ours stays.
+    // After the death of the other host, its execution is ended and ours stays.
     host.kill();
     within("the reaping", service.reap_orphans()).await.unwrap();
     lab.until_processes(3).await;
@@ -167,14 +166,14 @@ async fn what_a_live_host_owns_is_left_alone() {
 }
 
 #[tokio::test]
-async fn what_another_host_program_left_is_left_alone() {
+async fn executions_of_another_host_program_are_left_alone() {
     let lab = Lab::new();
     let mut host = Host::start(&lab).await;
     host.kill();
     let service = lab
         .builder(agent())
         .host_name("another program")
-        .build()
+        .open()
         .unwrap();
     let report = within("the reaping", service.reap_orphans()).await.unwrap();
     assert!(report.executions.is_empty(), "{report:?}");
@@ -182,11 +181,11 @@ async fn what_another_host_program_left_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_recycled_process_id_is_left_alone() {
+async fn a_process_with_a_reused_id_is_left_alone() {
     let lab = Lab::new();
     let mut host = Host::start(&lab).await;
     host.kill();
-    // Everything of the old run is gone, and its number belongs to a stranger now.
+    // All processes of the old run have ended, and the id of one belongs to a stranger.
     let stranger = Host(
         Command::new("sleep")
             .arg("600")
@@ -206,14 +205,14 @@ async fn a_recycled_process_id_is_left_alone() {
     .await;
     let record = files_in(&lab.path("state/owners")).remove(0);
     let text = std::fs::read_to_string(&record).unwrap();
-    let recycled = text.replace(
+    let reused = text.replace(
         &format!("\"pid\":{agent_pid}"),
         &format!("\"pid\":{}", stranger.0.id()),
     );
-    assert_ne!(text, recycled);
+    assert_ne!(text, reused);
     std::fs::File::create(&record)
         .unwrap()
-        .write_all(recycled.as_bytes())
+        .write_all(reused.as_bytes())
         .unwrap();
 
     let service = lab.service(agent());

@@ -4,8 +4,8 @@ use std::time::Duration;
 use exec_core::{AgentEvent, EventKind, MemoryPolicy, OutputStream};
 
 use crate::lab::{
-    Lab, LineParser, all_events, host_lab, host_passed, limit_file_size, lines, run_host, script,
-    stdout_of, until, within,
+    Lab, LineParser, all_events, helper_lab, helper_passed, limit_file_size, lines, run_helper,
+    script, stdout_of, until, within,
 };
 
 #[tokio::test]
@@ -19,14 +19,14 @@ async fn a_character_split_over_two_reads_arrives_whole() {
 }
 
 #[tokio::test]
-async fn invalid_utf8_ends_nothing_and_is_kept_in_the_log() {
+async fn invalid_utf8_is_kept_in_the_events_and_in_the_log() {
     let lab = Lab::new();
     let profile = script(r"printf 'a\377b\n'; printf '\200'; printf 'err\376\n' >&2")
         .setup(|_, parameters| parameters.event_parser = Some(Box::new(LineParser)));
     let service = lab
         .builder(profile)
         .log_dir(lab.path("logs"))
-        .build()
+        .open()
         .unwrap();
     let execution = lab.launch(&service).await;
     let events = all_events(&execution).await;
@@ -50,7 +50,7 @@ async fn a_line_above_the_cap_is_delivered_truncated_and_counted() {
     let lab = Lab::new();
     let profile = script("echo 'say 0123456789abcdef'; echo 'say hi'; echo 0123456789abcdef >&2")
         .setup(|_, parameters| parameters.event_parser = Some(Box::new(LineParser)));
-    let service = lab.builder(profile).max_line_bytes(10).build().unwrap();
+    let service = lab.builder(profile).max_line_bytes(10).open().unwrap();
     let execution = lab.launch(&service).await;
     let events = all_events(&execution).await;
     let outputs: Vec<_> = events
@@ -75,7 +75,7 @@ async fn a_line_above_the_cap_is_delivered_truncated_and_counted() {
 }
 
 #[tokio::test]
-async fn parsed_events_stand_beside_the_raw_line() {
+async fn parsed_events_come_with_the_raw_line() {
     let lab = Lab::new();
     let profile = script("echo 'say hi'; echo '???'; echo 'say no' >&2")
         .setup(|_, parameters| parameters.event_parser = Some(Box::new(LineParser)));
@@ -120,7 +120,7 @@ async fn the_first_event_is_the_start_and_the_last_the_exit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subscribers_who_join_late_see_every_event_from_the_first() {
+async fn late_subscribers_get_every_event_from_the_first() {
     let lab = Lab::new();
     let service = lab.service(script("for i in $(seq 3000); do echo \"line $i\"; done"));
     let execution = lab.launch(&service).await;
@@ -139,10 +139,10 @@ async fn subscribers_who_join_late_see_every_event_from_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_megabytes_each_way_at_once() {
+async fn ten_megabytes_of_input_and_output_do_not_deadlock() {
     const SIZE: usize = 10_000_000;
     let lab = Lab::new();
-    // Prints all of its output before it reads anything.
+    // Writes all of its output before it reads any input.
     let service = lab.service(script(
         "head -c 10000000 /dev/zero | tr '\\0' x; echo; wc -c",
     ));
@@ -154,7 +154,7 @@ async fn ten_megabytes_each_way_at_once() {
 }
 
 #[tokio::test]
-async fn a_child_that_closes_its_input_early_hurts_nobody() {
+async fn a_child_may_close_its_input_early() {
     let lab = Lab::new();
     let service = lab.service(script("exec 0<&-; echo closed; exit 5"));
     let execution = lab.launch_with(&service, &"x".repeat(1 << 20)).await;
@@ -163,7 +163,7 @@ async fn a_child_that_closes_its_input_early_hurts_nobody() {
 }
 
 #[tokio::test]
-async fn the_log_file_is_byte_for_byte() {
+async fn the_log_file_has_every_byte() {
     let lab = Lab::new();
     let agent = r#"i=0; while [ $i -lt 2000 ]; do printf '{"n":%d,"text":"日本語のテキスト"}\r\n' $i; i=$((i+1)); done; head -c 300000 /dev/urandom | tee random"#;
     let service = lab
@@ -171,7 +171,7 @@ async fn the_log_file_is_byte_for_byte() {
         .log_dir(lab.path("logs"))
         .max_line_bytes(100)
         .memory_policy(MemoryPolicy::DropOldest { max_bytes: 1000 })
-        .build()
+        .open()
         .unwrap();
     let execution = lab.launch(&service).await;
     within("the end", execution.wait()).await.unwrap();
@@ -189,12 +189,12 @@ async fn the_log_file_is_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn the_oldest_events_go_and_the_gap_says_how_many() {
+async fn the_oldest_events_are_dropped_and_the_gap_counts_them() {
     let lab = Lab::new();
     let service = lab
         .builder(script("seq 5000"))
         .memory_policy(MemoryPolicy::DropOldest { max_bytes: 10_000 })
-        .build()
+        .open()
         .unwrap();
     let execution = lab.launch(&service).await;
     within("the end", execution.wait()).await.unwrap();
@@ -206,23 +206,23 @@ async fn the_oldest_events_go_and_the_gap_says_how_many() {
     let seen = lines(&events, OutputStream::Stdout);
     assert!(seen.len() < 200, "{} lines are kept", seen.len());
     assert_eq!(seen.last().unwrap(), "5000");
-    // All lines, the start, the resolved id, the exit.
+    // The lines, the start, the resolved id and the exit.
     assert_eq!(missed as usize + events.len() - 1, 5003);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_log_blocks_the_child_until_someone_reads() {
+async fn a_full_log_blocks_the_child_until_a_subscriber_reads() {
     let lab = Lab::new();
     let agent = "i=0; while [ $i -lt 40 ]; do head -c 50000 /dev/zero | tr '\\0' x; echo; i=$((i+1)); echo $i > count; done";
     let service = lab
         .builder(script(agent))
         .memory_policy(MemoryPolicy::BlockChild { max_bytes: 200_000 })
-        .build()
+        .open()
         .unwrap();
     let execution = lab.launch(&service).await;
-    // 200 kB in the log, 256 in the pipe, 256 being read: it cannot write all 2 MB.
+    // 200 kB in the log, 256 in the pipe, 256 in one read: the child cannot write all 2 MB.
     let mut quiet = (String::new(), 0);
-    until("the child to stand still", || {
+    until("the child to block", || {
         let now = lab.written("count");
         quiet = if now == quiet.0 && !now.is_empty() {
             (now, quiet.1 + 1)
@@ -234,22 +234,21 @@ async fn a_full_log_blocks_the_child_until_someone_reads() {
     .await;
     assert!(
         quiet.0.trim().parse::<u32>().unwrap() < 40,
-        "the child was not held back"
+        "the child was not blocked"
     );
     assert!(execution.exit_report().is_none());
-    // The first reader has missed nothing.
     let seen = stdout_of(&execution).await;
     assert_eq!(seen.len(), 40);
     assert!(seen.iter().all(|line| line.len() == 50_000));
 }
 
 #[tokio::test]
-async fn what_a_blocked_child_left_in_its_pipe_is_not_lost() {
+async fn output_in_the_pipe_of_a_blocked_child_is_not_lost() {
     let lab = Lab::new();
     let service = lab
         .builder(script("for i in $(seq 200); do echo $i; done"))
         .memory_policy(MemoryPolicy::BlockChild { max_bytes: 1000 })
-        .build()
+        .open()
         .unwrap();
     let execution = lab.launch(&service).await;
     within("the end", execution.wait()).await.unwrap();
@@ -263,7 +262,7 @@ async fn a_blocked_child_can_be_stopped() {
     let service = lab
         .builder(script("yes"))
         .memory_policy(MemoryPolicy::BlockChild { max_bytes: 1000 })
-        .build()
+        .open()
         .unwrap();
     let execution = lab.launch(&service).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -273,9 +272,9 @@ async fn a_blocked_child_can_be_stopped() {
 }
 
 #[tokio::test]
-async fn output_held_open_by_a_survivor_does_not_delay_the_end() {
+async fn a_survivor_that_keeps_the_output_open_does_not_delay_the_end() {
     let lab = Lab::new();
-    // Out of reach by design: another session, no tag, its parent gone before anyone looks.
+    // The known limit: another session, no tag, and the parent ends before the first scan.
     let agent = "(env -i setsid sleep 61 & echo $! > pid); sleep 0.1; echo bye";
     let execution = lab.launch(&lab.service(script(agent))).await;
     let lines = stdout_of(&execution).await;
@@ -287,7 +286,7 @@ async fn output_held_open_by_a_survivor_does_not_delay_the_end() {
 }
 
 #[tokio::test]
-async fn what_was_written_right_before_the_exit_is_there() {
+async fn output_right_before_the_exit_is_delivered() {
     let lab = Lab::new();
     let service = lab.service(script(
         "head -c 60000 /dev/zero | tr '\\0' y; echo; echo last",
@@ -303,15 +302,15 @@ async fn what_was_written_right_before_the_exit_is_there() {
 }
 
 #[test]
-fn a_log_file_that_cannot_be_written_is_told_and_stops_no_one() {
-    run_host(&Lab::new(), "output::host_with_a_full_disk");
+fn a_full_disk_ends_the_log_file_but_not_the_execution() {
+    run_helper(&Lab::new(), "output::host_with_a_full_disk");
 }
 
-/// No file of this process may become longer than 200 kB.
+/// Files of this process cannot grow beyond 200 kB.
 #[test]
-#[ignore = "runs as a process of its own, started by the test above"]
+#[ignore = "a helper process of the test above"]
 fn host_with_a_full_disk() {
-    let Some(lab) = host_lab() else { return };
+    let Some(lab) = helper_lab() else { return };
     limit_file_size(200_000);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -319,7 +318,7 @@ fn host_with_a_full_disk() {
         let service = lab
             .builder(script(agent))
             .log_dir(lab.path("logs"))
-            .build()
+            .open()
             .unwrap();
         let execution = lab.launch(&service).await;
         let events = all_events(&execution).await;
@@ -341,12 +340,12 @@ fn host_with_a_full_disk() {
         assert_eq!(std::fs::metadata(stdout).unwrap().len(), 200_000);
         assert_eq!(std::fs::read(log(OutputStream::Stderr)).unwrap(), b"fine\n");
         assert!(execution.exit_report().unwrap().is_success());
-        host_passed(&lab);
+        helper_passed(&lab);
     });
 }
 
 #[test]
-fn events_can_be_sent_between_threads() {
+fn handles_are_send_and_sync() {
     fn check<T: Send + Sync + 'static>() {}
     check::<exec_core::Execution>();
     check::<exec_core::ExecutionService>();

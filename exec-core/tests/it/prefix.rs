@@ -3,7 +3,7 @@ use exec_core::print_prefixed;
 use crate::lab::{Lab, script, within};
 
 #[tokio::test]
-async fn every_line_has_the_id_known_at_its_time() {
+async fn every_line_has_the_session_id_of_its_time() {
     let lab = Lab::new();
     let profile = script(
         r"printf 'first \346'; printf '\227\245\n'; echo 'session: ses_1'; echo later; printf '\377 tail'; echo bad >&2",
@@ -35,7 +35,7 @@ async fn every_line_has_the_id_known_at_its_time() {
 }
 
 #[tokio::test]
-async fn a_line_is_written_in_one_piece() {
+async fn a_line_is_one_write() {
     struct Pieces(Vec<Vec<u8>>);
     impl std::io::Write for Pieces {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

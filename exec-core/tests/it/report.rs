@@ -5,7 +5,7 @@ use exec_core::{ExecutionKind, HistoryState, StoppedBy};
 use crate::lab::{Lab, script, until_line, within};
 
 #[tokio::test]
-async fn the_report_tells_code_signal_and_stderr() {
+async fn the_report_has_code_signal_and_stderr() {
     let lab = Lab::new();
     let service = lab.service(script(
         "for i in $(seq 30); do echo \"e$i\" >&2; done; exit 9",
@@ -32,9 +32,9 @@ async fn the_report_tells_code_signal_and_stderr() {
 }
 
 #[tokio::test]
-async fn the_report_tells_time_and_memory() {
+async fn the_report_has_time_and_memory() {
     let lab = Lab::new();
-    // Some CPU time in a child that is waited for, and 50 MB in one process.
+    // CPU time in the agent itself, and 50 MB in a child that it waits for.
     let agent = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; head -c 50000000 /dev/zero | tail -c 49000000 > /dev/null";
     let execution = lab.launch(&lab.service(script(agent))).await;
     let report = within("the end", execution.wait()).await.unwrap();
@@ -45,7 +45,7 @@ async fn the_report_tells_time_and_memory() {
 }
 
 #[tokio::test]
-async fn the_live_usage_covers_the_tree() {
+async fn usage_covers_the_tree() {
     let lab = Lab::new();
     let agent = "setsid sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo ready; sleep 60; :' & wait";
     let execution = lab.launch(&lab.service(script(agent))).await;
@@ -60,7 +60,7 @@ async fn the_live_usage_covers_the_tree() {
 }
 
 #[tokio::test]
-async fn the_history_has_start_id_and_end() {
+async fn the_history_has_start_session_and_end() {
     let lab = Lab::new();
     let agent = "echo \"session: ses_1\"; read what; case $what in fail) exit 2;; stay) exec sleep 60;; esac";
     let service = lab.service(script(agent).id_from_stdout());
@@ -69,7 +69,7 @@ async fn the_history_has_start_id_and_end() {
     let failed = lab.launch_with(&service, "fail\n").await;
     within("the end", failed.wait()).await.unwrap();
     let session = ok.session_id();
-    let stay = lab.follow_up(&session, "stay\n").try_into().unwrap();
+    let stay = lab.follow_up(&session, "stay\n");
     let stay = service.launch(stay).await.unwrap();
     until_line(&stay, "session: ses_1").await;
 
@@ -92,7 +92,7 @@ async fn the_history_has_start_id_and_end() {
             .iter()
             .all(|entry| entry.workspace_path == lab.workspace())
     );
-    assert_eq!(entries[0].execution_id, ok.id());
+    assert_eq!(&entries[0].execution_id, ok.id());
     assert_eq!(
         entries[0].state,
         HistoryState::Ended(Box::new((*ok.wait().await.unwrap()).clone()))
@@ -119,7 +119,7 @@ async fn the_history_has_start_id_and_end() {
 }
 
 #[tokio::test]
-async fn a_history_that_cannot_be_written_stops_no_one() {
+async fn an_unwritable_history_does_not_fail_the_execution() {
     let lab = Lab::new();
     let service = lab.service(script("echo hi"));
     std::fs::create_dir(lab.path("state/history.jsonl")).unwrap();
@@ -129,7 +129,7 @@ async fn a_history_that_cannot_be_written_stops_no_one() {
 }
 
 #[test]
-fn an_execution_whose_runtime_is_gone_says_so() {
+fn an_execution_without_a_runtime_is_abandoned() {
     let lab = Lab::new();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let service = lab.service(script("exec sleep 60"));

@@ -9,7 +9,7 @@ use exec_core::{
 
 use crate::lab::{DEADLINE, Lab, Scripted, all_events, read_session_line, script, until, within};
 
-/// Takes the name of a file that was not in the workspace's `sessions` folder before.
+/// The id is the name of a new file in the workspace's `sessions` folder.
 struct NewFile {
     folder: PathBuf,
     before: HashSet<PathBuf>,
@@ -77,7 +77,7 @@ async fn a_minted_id_is_final_at_once() {
 }
 
 #[tokio::test]
-async fn an_id_is_read_from_stdout_and_everything_moves_to_it() {
+async fn an_id_from_stdout_replaces_the_minted_one_everywhere() {
     let lab = Lab::new();
     let service = lab.service(
         script("read go; echo noise; echo 'session: ses:1'; echo 'session: 2'; exec sleep 60")
@@ -121,7 +121,7 @@ async fn an_id_is_found_in_the_file_system() {
 }
 
 #[tokio::test]
-async fn a_file_written_by_an_agent_that_has_already_ended_is_found() {
+async fn the_file_of_an_agent_that_has_ended_is_found() {
     let lab = Lab::new();
     let service = lab.service(id_from_file(script("mkdir -p sessions; : > sessions/T-8")));
     let result = within("the id", service.start_new_chat(lab.new_chat("go")))
@@ -131,7 +131,7 @@ async fn a_file_written_by_an_agent_that_has_already_ended_is_found() {
 }
 
 #[tokio::test]
-async fn the_first_strategy_to_answer_wins() {
+async fn the_first_source_wins() {
     let lab = Lab::new();
     let profile = script("echo 'session: out'; exec sleep 60").setup(|request, parameters| {
         let folder = request.context.workspace_path.join("never");
@@ -147,12 +147,12 @@ async fn the_first_strategy_to_answer_wins() {
 }
 
 #[tokio::test]
-async fn the_minted_id_stays_after_the_timeout() {
+async fn the_minted_id_is_final_after_the_timeout() {
     let lab = Lab::new();
     let service = lab
         .builder(script("exec sleep 60").id_from_stdout())
         .session_id_resolution_timeout(Duration::from_millis(200))
-        .build()
+        .open()
         .unwrap();
     let execution = lab.launch(&service).await;
     let minted = execution.session_id();
@@ -165,18 +165,17 @@ async fn the_minted_id_stays_after_the_timeout() {
 }
 
 #[tokio::test]
-async fn a_child_that_ends_ends_the_wait_and_is_an_answer() {
+async fn the_end_of_the_child_ends_the_wait_for_its_id() {
     let lab = Lab::new();
     let service = lab
         .builder(script("echo oops >&2; exit 3").id_from_stdout())
         .session_id_resolution_timeout(20 * DEADLINE)
-        .build()
+        .open()
         .unwrap();
     let result = within("the answer", service.start_new_chat(lab.new_chat("go")))
         .await
         .unwrap();
     assert_eq!(result.process_id, None);
-    // The answer does not wait for the report; the history has it in the end.
     until("the end", || service.executions().is_empty()).await;
     let entry = service.history().read().unwrap().entries.remove(0);
     assert_eq!(entry.session_id, result.session_id);
@@ -190,7 +189,7 @@ async fn a_child_that_ends_ends_the_wait_and_is_an_answer() {
 }
 
 #[tokio::test]
-async fn an_id_on_the_last_unfinished_line_is_read() {
+async fn an_id_right_before_an_unfinished_line_is_read() {
     let lab = Lab::new();
     let service = lab.service(script("printf 'session: ses_9\n'; printf 'rest'").id_from_stdout());
     let result = within("the id", service.start_new_chat(lab.new_chat("go")))
@@ -200,7 +199,7 @@ async fn an_id_on_the_last_unfinished_line_is_read() {
 }
 
 #[tokio::test]
-async fn an_id_that_could_be_an_option_is_not_taken() {
+async fn an_id_that_looks_like_an_option_is_refused() {
     let lab = Lab::new();
     let service = lab.service(script("echo 'session: --rm'").id_from_stdout());
     let execution = lab.launch(&service).await;
@@ -212,7 +211,7 @@ async fn an_id_that_could_be_an_option_is_not_taken() {
 }
 
 #[tokio::test]
-async fn the_id_of_a_live_session_is_not_taken_by_another() {
+async fn the_id_of_another_live_session_is_refused() {
     let lab = Lab::new();
     let service = lab.service(script("echo 'session: same'; exec sleep 60").id_from_stdout());
     let first = lab.launch(&service).await;
@@ -231,9 +230,9 @@ async fn the_id_of_a_live_session_is_not_taken_by_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn launches_in_one_workspace_at_once_never_get_each_other_s_id() {
+async fn parallel_launches_in_one_workspace_get_their_own_ids() {
     let lab = Lab::new();
-    // Each agent writes a file with the name that it was told, some of them late.
+    // Each agent writes a file with the name in its prompt; a longer name takes longer.
     let agent =
         "read name; mkdir -p sessions; sleep 0.0${#name}; : > \"sessions/$name\"; exec sleep 60";
     let service = lab.service(id_from_file(script(agent)));
@@ -251,20 +250,20 @@ async fn launches_in_one_workspace_at_once_never_get_each_other_s_id() {
 }
 
 #[tokio::test]
-async fn a_launch_behind_one_that_never_resolves_does_not_guess() {
+async fn a_launch_behind_an_unresolved_one_does_not_take_its_file() {
     let lab = Lab::new();
     let agent = "read name; mkdir -p sessions; case $name in late) sleep 0.6;; esac; : > \"sessions/$name\"; exec sleep 60";
     let service = lab
         .builder(id_from_file(script(agent)))
         .session_id_resolution_timeout(Duration::from_millis(200))
-        .build()
+        .open()
         .unwrap();
     let late = lab.launch_with(&service, "late\n").await;
     let begin = Instant::now();
     let second = lab.launch_with(&service, "second\n").await;
     assert!(
         begin.elapsed() >= Duration::from_millis(200),
-        "it did not wait for its turn"
+        "the launch did not wait for its slot"
     );
     within("the file", async {
         while !lab.workspace().join("sessions/late").exists() {
@@ -284,7 +283,7 @@ async fn a_launch_behind_one_that_never_resolves_does_not_guess() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn at_no_moment_is_a_session_in_both_places_or_in_neither() {
+async fn during_the_resolution_a_session_has_exactly_one_id() {
     let lab = Lab::new();
     let service = lab.service(script("echo \"session: ses_$$\"; exec sleep 60").id_from_stdout());
     for _ in 0..20 {
@@ -314,7 +313,7 @@ async fn at_no_moment_is_a_session_in_both_places_or_in_neither() {
 }
 
 #[tokio::test]
-async fn one_live_execution_for_each_session() {
+async fn a_session_has_one_live_execution() {
     let lab = Lab::new();
     let service = lab.service(script("exec sleep 60"));
     let first = service.start_new_chat(lab.new_chat("go")).await.unwrap();
@@ -341,14 +340,14 @@ async fn one_live_execution_for_each_session() {
 }
 
 #[tokio::test]
-async fn a_follow_up_that_reaches_another_session_says_so() {
+async fn a_follow_up_to_another_session_is_a_mismatch() {
     let lab = Lab::new();
     let service = lab.service(script("cat; echo; echo 'session: other'").id_from_stdout());
     let session = lab.launch(&service).await.resolved().await.unwrap();
     assert_eq!(session.agent_id(), "other");
     let mismatches = async |session: &exec_core::SessionId| {
         until("the end", || service.executions().is_empty()).await;
-        let request = lab.follow_up(session, "more").try_into().unwrap();
+        let request = lab.follow_up(session, "more");
         let execution = service.launch(request).await.unwrap();
         let events = all_events(&execution).await;
         assert_eq!(

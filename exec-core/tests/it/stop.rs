@@ -4,7 +4,9 @@ use exec_core::{
     Error, Execution, SessionId, StopAction, StopLadder, StopLevel, StopOutcome, StopReport,
 };
 
-use crate::lab::{Lab, alive, host_lab, host_passed, refuse, run_host, script, until_line, within};
+use crate::lab::{
+    Lab, alive, helper_lab, helper_passed, refuse, run_helper, script, until_line, within,
+};
 
 async fn stop(execution: &Execution) -> StopReport {
     match within("the stop", execution.stop()).await.unwrap() {
@@ -13,7 +15,7 @@ async fn stop(execution: &Execution) -> StopReport {
     }
 }
 
-/// An agent as they are: a launcher, the agent, tools in sessions of their own.
+/// A typical agent: a launcher, the agent, tools in sessions of their own.
 const TREE: &str = "
     sh -c '
         setsid sh -c \"sleep 60 & sleep 61; :\" &
@@ -42,7 +44,7 @@ async fn a_tree_that_ignores_term_is_killed_after_the_grace() {
     let service = lab
         .builder(script(agent))
         .stop_ladder(ladder)
-        .build()
+        .open()
         .unwrap();
     let execution = lab.launch(&service).await;
     until_line(&execution, "ready").await;
@@ -61,13 +63,13 @@ async fn a_tree_that_ignores_term_is_killed_after_the_grace() {
 }
 
 #[tokio::test]
-async fn the_ladder_of_the_profile_is_climbed_step_by_step() {
-    // A shell that starts these tests in its background has INT ignored, which children inherit,
-    // and what is ignored when a shell starts it cannot trap.
-    // SAFETY: no handler is replaced, for this process has none.
+async fn the_ladder_of_the_profile_is_used_step_by_step() {
+    // If these tests run in the background of a shell, INT is ignored and children inherit that;
+    // a shell cannot trap a signal that was ignored when it started.
+    // SAFETY: this process has no handler that would be replaced.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     let lab = Lab::new();
-    // Leaves INT alone, ends on TERM with a code of its own.
+    // Survives INT and ends on TERM with its own code.
     let agent = "trap 'echo int' INT; trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
     let profile = script(agent).setup(|_, parameters| {
         parameters.stop_ladder = Some(
@@ -90,7 +92,7 @@ async fn the_ladder_of_the_profile_is_climbed_step_by_step() {
 }
 
 #[tokio::test]
-async fn the_end_of_input_is_enough_for_those_who_wait_for_it() {
+async fn the_end_of_input_stops_an_agent_that_reads_to_the_end() {
     let lab = Lab::new();
     let profile = script("echo ready; cat > got; echo over").setup(|_, parameters| {
         parameters.keep_stdin_open = true;
@@ -108,7 +110,7 @@ async fn the_end_of_input_is_enough_for_those_who_wait_for_it() {
 }
 
 #[tokio::test]
-async fn a_tool_without_our_variable_is_found_through_its_parent() {
+async fn an_untagged_tool_is_found_through_its_parent() {
     let lab = Lab::new();
     let agent = "env -i setsid sh -c 'echo $$ > pid; sleep 60; :' & wait";
     let execution = lab.launch(&lab.service(script(agent))).await;
@@ -118,11 +120,11 @@ async fn a_tool_without_our_variable_is_found_through_its_parent() {
     assert!(!alive(pid));
 }
 
-/// As of an agent that is itself a host of agents.
+/// The tag of another execution: the agent is itself a host of agents.
 const INNER: &str = "NORMALIZED_EXECUTION_ID=c0ffee00-0000-4000-8000-000000000000";
 
 #[tokio::test]
-async fn an_execution_within_an_execution_is_stopped_with_it() {
+async fn an_execution_inside_an_execution_is_stopped_with_it() {
     let lab = Lab::new();
     let agent = format!(
         "read role
@@ -133,7 +135,7 @@ async fn an_execution_within_an_execution_is_stopped_with_it() {
     let other = lab.launch_with(&service, "other").await;
     let outer = lab.launch_with(&service, "outer").await;
     let pid: u32 = lab.until_written("pid").await.parse().unwrap();
-    // A look for the other one has seen that it is none of its own.
+    // A scan for the other execution sees the process and leaves it out.
     other.usage().await.unwrap();
     stop(&outer).await;
     assert!(!alive(pid));
@@ -142,7 +144,7 @@ async fn an_execution_within_an_execution_is_stopped_with_it() {
 }
 
 #[tokio::test]
-async fn what_was_found_is_not_forgotten_when_it_has_lost_its_parent() {
+async fn a_found_process_stays_found_after_the_death_of_its_parent() {
     let lab = Lab::new();
     let agent = format!(
         "{INNER} setsid sh -c 'trap \"\" INT TERM; echo $$ > pid; while :; do sleep 0.05; done' & wait"
@@ -152,7 +154,7 @@ async fn what_was_found_is_not_forgotten_when_it_has_lost_its_parent() {
         .then(StopAction::Terminate, step)
         .then(StopAction::Interrupt, step)
         .then(StopAction::Terminate, step);
-    let service = lab.builder(script(&agent)).stop_ladder(ladder).build();
+    let service = lab.builder(script(&agent)).stop_ladder(ladder).open();
     let execution = lab.launch(&service.unwrap()).await;
     let pid: u32 = lab.until_written("pid").await.parse().unwrap();
     let report = stop(&execution).await;
@@ -161,9 +163,9 @@ async fn what_was_found_is_not_forgotten_when_it_has_lost_its_parent() {
 }
 
 #[tokio::test]
-async fn a_daemon_is_found_by_our_variable() {
+async fn a_daemon_is_found_by_its_tag() {
     let lab = Lab::new();
-    // Its parent is gone and it is in a session of its own: only the tag is left.
+    // Its parent has ended and it is in its own session: only the tag is left.
     let agent = "(setsid sh -c 'echo $$ > pid; sleep 60; :' &); echo started; exec sleep 60";
     let execution = lab.launch(&lab.service(script(agent))).await;
     let pid: u32 = lab.until_written("pid").await.parse().unwrap();
@@ -184,7 +186,7 @@ async fn a_tree_that_grows_while_it_is_stopped_is_stopped() {
 }
 
 #[tokio::test]
-async fn what_outlives_the_agent_is_ended_and_counted() {
+async fn processes_that_outlive_the_agent_are_ended_and_counted() {
     let lab = Lab::new();
     let agent = "setsid sleep 60 & sleep 0.2 & echo bye; exit 4";
     let execution = lab.launch(&lab.service(script(agent))).await;
@@ -195,7 +197,7 @@ async fn what_outlives_the_agent_is_ended_and_counted() {
 }
 
 #[tokio::test]
-async fn unknown_and_ended_sessions_are_an_answer() {
+async fn stopping_an_unknown_or_ended_session_is_no_error() {
     let lab = Lab::new();
     let service = lab.service(script("exit 0"));
     let unknown = SessionId::mint("SCRIPTED", "p").unwrap();
@@ -214,7 +216,7 @@ async fn unknown_and_ended_sessions_are_an_answer() {
 }
 
 #[tokio::test]
-async fn two_stops_at_once_both_see_the_end() {
+async fn two_stops_at_the_same_time_both_report_the_end() {
     let lab = Lab::new();
     let execution = lab.launch(&lab.service(script(TREE))).await;
     lab.until_processes(7).await;
@@ -224,7 +226,7 @@ async fn two_stops_at_once_both_see_the_end() {
 }
 
 #[tokio::test]
-async fn a_stop_tells_what_it_found_whoever_hears_of_the_end_first() {
+async fn a_stop_reports_its_processes_however_the_end_is_noticed() {
     let lab = Lab::new();
     let service = lab.service(script("exec sleep 60"));
     for _ in 0..50 {
@@ -234,7 +236,7 @@ async fn a_stop_tells_what_it_found_whoever_hears_of_the_end_first() {
 }
 
 #[tokio::test]
-async fn a_stop_whose_caller_has_left_goes_on() {
+async fn a_stop_continues_after_its_future_was_dropped() {
     let lab = Lab::new();
     let execution = lab.launch(&lab.service(script("exec sleep 60"))).await;
     {
@@ -263,7 +265,7 @@ async fn other_processes_are_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_executions_are_stopped_at_once() {
+async fn many_executions_are_stopped_at_the_same_time() {
     let lab = Lab::new();
     let service = lab.service(script("setsid sh -c 'sleep 60; :' & wait"));
     for _ in 0..20 {
@@ -298,15 +300,14 @@ async fn a_wrapped_agent_is_stopped_with_its_wrapper() {
 
 #[test]
 fn a_tree_that_cannot_be_ended_is_an_error_with_its_processes() {
-    run_host(&Lab::new(), "stop::host_without_the_right_to_signal");
+    run_helper(&Lab::new(), "stop::host_without_the_permission_to_signal");
 }
 
-/// The kernel refuses its signals, as it does for processes of another user.
+/// The kernel refuses its signals, as for processes of another user.
 #[test]
-#[ignore = "runs as a process of its own, started by the test above"]
-fn host_without_the_right_to_signal() {
-    let Some(lab) = host_lab() else { return };
-    // On this thread, and on those of the runtime that it starts.
+#[ignore = "a helper process of the test above"]
+fn host_without_the_permission_to_signal() {
+    let Some(lab) = helper_lab() else { return };
     refuse(libc::SYS_pidfd_send_signal);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -327,10 +328,10 @@ fn host_without_the_right_to_signal() {
         assert!(alive(execution.process_id()));
         assert!(execution.exit_report().is_none());
 
-        // It is still supervised: when it does end, that is told.
+        // The execution is still supervised: its end is reported.
         std::fs::write(lab.workspace().join("gate"), "go\n").unwrap();
         let report = within("the end", execution.wait()).await.unwrap();
         assert_eq!(report.code, Some(3));
-        host_passed(&lab);
+        helper_passed(&lab);
     });
 }

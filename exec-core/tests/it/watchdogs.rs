@@ -5,12 +5,12 @@ use exec_core::{EventKind, StoppedBy, Watchdog};
 use crate::lab::{Lab, LineParser, all_events, script};
 
 #[tokio::test]
-async fn silence_is_ended_with_an_event() {
+async fn a_silent_agent_is_stopped_with_an_event() {
     let lab = Lab::new();
     let service = lab
         .builder(script("echo hello; exec sleep 60"))
         .stop_after_silence(Duration::from_millis(300))
-        .build()
+        .open()
         .unwrap();
     let execution = lab.launch(&service).await;
     let events = all_events(&execution).await;
@@ -28,14 +28,14 @@ async fn silence_is_ended_with_an_event() {
 }
 
 #[tokio::test]
-async fn an_agent_that_lingers_after_its_final_event_is_ended() {
+async fn an_agent_that_outlives_its_final_event_is_stopped() {
     let lab = Lab::new();
     let profile = script("echo done; while :; do echo chatter; sleep 0.05; done")
         .setup(|_, parameters| parameters.event_parser = Some(Box::new(LineParser)));
     let service = lab
         .builder(profile)
         .stop_after_finish(Duration::from_millis(300))
-        .build()
+        .open()
         .unwrap();
     let execution = lab.launch(&service).await;
     all_events(&execution).await;
@@ -47,7 +47,7 @@ async fn an_agent_that_lingers_after_its_final_event_is_ended() {
 }
 
 #[tokio::test]
-async fn watchdogs_are_off_unless_asked_for() {
+async fn watchdogs_are_off_by_default() {
     let lab = Lab::new();
     let profile = script("echo done; sleep 0.5; exit 6")
         .setup(|_, parameters| parameters.event_parser = Some(Box::new(LineParser)));

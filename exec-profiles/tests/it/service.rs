@@ -81,7 +81,7 @@ impl Host {
         assert_eq!(errors.count(), 0, "{report:?}");
         let service = ExecutionService::builder(registry.clone())
             .state_dir(folder.path().join("state"))
-            .build()
+            .open()
             .unwrap();
         Self {
             folder,

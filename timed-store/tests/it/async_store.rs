@@ -1,6 +1,6 @@
-//! The async face: the same operations, and what waiting means there.
+//! The async store: the same operations; waits do not block the runtime.
 
-use timed_store::{Durability, LockPolicy, SessionId, TimedStorage};
+use timed_store::{Durability, Error, LockPolicy, SessionId, TimedStorage};
 
 use crate::support::{LONG, Place, s};
 
@@ -42,13 +42,13 @@ fn waiting(place: &Place, session: &str) -> TimedStorage<String> {
         .unwrap()
 }
 
-/// One thread runs all tasks here: if waiting for the lock blocked it, nothing would ever
-/// release the lock.
+/// One thread runs all tasks here: if the wait for the lock blocked it, the lock would never be
+/// released.
 #[tokio::test]
 async fn a_task_that_waits_for_the_lock_does_not_block_its_runtime() {
     let place = Place::new();
     let store = waiting(&place, "a");
-    let held = Held::new(&place);
+    let held = ForeignLock::new(&place);
     let task = tokio::spawn({
         let store = store.clone();
         async move { store.store(&s("x")).await }
@@ -64,7 +64,7 @@ async fn a_task_that_waits_for_the_lock_does_not_block_its_runtime() {
 async fn a_cancelled_wait_changes_nothing_and_keeps_no_lock() {
     let place = Place::new();
     let store = waiting(&place, "a");
-    let held = Held::new(&place);
+    let held = ForeignLock::new(&place);
     let task = tokio::spawn({
         let store = store.clone();
         async move { store.store(&s("never")).await }
@@ -81,7 +81,7 @@ async fn a_cancelled_wait_changes_nothing_and_keeps_no_lock() {
 async fn contention_without_waiting_is_an_error_at_once() {
     let place = Place::new();
     let store = TimedStorage::<String>::open(place.path()).unwrap();
-    let held = Held::new(&place);
+    let held = ForeignLock::new(&place);
     assert!(store.store(&s("x")).await.unwrap_err().is_locked());
     assert!(store.restore().await.unwrap_err().is_locked());
     held.release();
@@ -113,14 +113,28 @@ async fn tasks_lose_no_update() {
     assert_eq!(store.restore().await.unwrap(), Some(s("200")));
 }
 
-/// The lock, held by somebody else.
-struct Held(fd_lock::RwLock<std::fs::File>);
+/// The timer is the runtime's: with paused time, the wait ends as soon as all tasks are idle.
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_with_its_time() {
+    let place = Place::new();
+    let store = waiting(&place, "a");
+    let held = ForeignLock::new(&place);
+    match store.store(&s("x")).await.unwrap_err() {
+        Error::Locked { waited, .. } => assert_eq!(waited, LONG),
+        other => panic!("{other:?}"),
+    }
+    held.release();
+    store.store(&s("x")).await.unwrap();
+}
 
-impl Held {
+/// The lock, held outside of the store.
+struct ForeignLock(fd_lock::RwLock<std::fs::File>);
+
+impl ForeignLock {
     fn new(place: &Place) -> Self {
         place.store("holder").remove().unwrap();
-        let side = std::fs::File::open(place.folder.path().join("state.json.flock")).unwrap();
-        let mut lock = fd_lock::RwLock::new(side);
+        let file = std::fs::File::open(place.lock_file()).unwrap();
+        let mut lock = fd_lock::RwLock::new(file);
         std::mem::forget(lock.try_write().unwrap());
         Self(lock)
     }

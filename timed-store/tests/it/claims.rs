@@ -1,10 +1,11 @@
-//! Claims: a value that only one session has.
+//! Claims: a value that only one session holds.
 
 use std::time::Duration;
 
-use timed_store::{Claim, Error, Process, SessionId};
+use timed_store::{Claim, Error, OwnerProcess, SessionId};
 
 use crate::support::{Place, Store, s};
+use crate::worker::Worker;
 
 const TTL: Duration = Duration::from_secs(4 * 60 * 60);
 
@@ -47,7 +48,7 @@ fn a_value_that_was_only_stored_is_busy_too() {
 }
 
 #[test]
-fn claiming_what_one_holds_refreshes_it_and_keeps_the_token() {
+fn a_repeated_claim_refreshes_the_value_and_keeps_the_token() {
     let place = Place::new();
     let a = place.store("a");
     let first = token(a.claim(s("x")));
@@ -58,7 +59,7 @@ fn claiming_what_one_holds_refreshes_it_and_keeps_the_token() {
 }
 
 #[test]
-fn a_session_gives_up_the_old_value_only_when_it_has_got_the_new_one() {
+fn a_session_keeps_the_old_value_until_a_new_one_is_granted() {
     let place = Place::new();
     let (a, b) = (place.store("a"), place.store("b"));
     token(a.claim(s("x")));
@@ -72,7 +73,7 @@ fn a_session_gives_up_the_old_value_only_when_it_has_got_the_new_one() {
 }
 
 #[test]
-fn claim_any_takes_what_one_holds_then_the_first_free_one() {
+fn claim_any_prefers_the_held_value_then_the_first_free_one() {
     let place = Place::new();
     let (a, b, c) = (place.store("a"), place.store("b"), place.store("c"));
     let all = || ["x", "y"].map(s);
@@ -87,7 +88,7 @@ fn claim_any_takes_what_one_holds_then_the_first_free_one() {
     assert_eq!(
         busy(c.claim_any(all())),
         (s("b"), TTL / 2),
-        "the one that is free soonest"
+        "the value that is free soonest"
     );
     assert!(matches!(c.claim_any([]), Err(Error::Invalid { .. })));
 }
@@ -112,25 +113,24 @@ fn tokens_only_grow() {
     grows(a.claim(s("z")));
 
     // The counter is lost, the entries are not.
-    std::fs::write(place.folder.path().join("state.json.flock"), "").unwrap();
+    std::fs::write(place.lock_file(), "").unwrap();
     grows(a.claim(s("w")));
     // The entries are lost, the counter is not.
     std::fs::remove_file(place.path()).unwrap();
     grows(a.claim(s("w")));
-    // Everything is lost but the time.
+    // Everything is lost except the time.
     std::fs::remove_file(place.path()).unwrap();
-    std::fs::remove_file(place.folder.path().join("state.json.flock")).unwrap();
+    std::fs::remove_file(place.lock_file()).unwrap();
     place.clock.advance(Duration::from_secs(1));
     grows(a.claim(s("w")));
 }
 
 #[test]
-fn a_token_beyond_what_json_tools_keep_is_refused() {
+fn a_token_that_json_tools_would_round_is_refused() {
     let place = Place::new();
     let a = place.store("a");
     token(a.claim(s("x")));
-    let side = place.folder.path().join("state.json.flock");
-    std::fs::write(&side, format!("{:020}\n", (1u64 << 53) - 1)).unwrap();
+    std::fs::write(place.lock_file(), format!("{:020}\n", (1u64 << 53) - 1)).unwrap();
     let before = place.text();
     assert!(matches!(
         a.claim(s("y")),
@@ -149,70 +149,39 @@ fn a_store_ends_the_claim() {
     assert_eq!(a.entries().unwrap().mine().unwrap().token(), None);
 }
 
-struct Child(std::process::Child);
-
-impl Child {
-    fn start() -> Self {
-        Self(
-            std::process::Command::new("sleep")
-                .arg("600")
-                .spawn()
-                .unwrap(),
-        )
-    }
-
-    fn process(&self) -> Process {
-        Process::with_pid(self.0.id()).unwrap()
-    }
-
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn start_owner(place: &Place) -> (Worker, OwnerProcess) {
+    let worker = Worker::start("idle", place.folder.path());
+    let owner = OwnerProcess::with_pid(worker.pid()).unwrap();
+    (worker, owner)
 }
 
 #[test]
 fn a_dead_process_frees_the_entry_of_its_session() {
     let place = Place::new();
-    let mut child = Child::start();
+    let (mut worker, owner) = start_owner(&place);
     let store = Store::builder_at(place.path())
-        .session(SessionId::of_process(child.process()))
+        .session(SessionId::of_process(owner))
         .manual_clock(place.clock.clone())
         .open()
         .unwrap();
-    assert_eq!(store.session().as_str(), child.0.id().to_string());
+    assert_eq!(store.session().as_str(), worker.pid().to_string());
     store.store(&s("x")).unwrap();
     let other = place.store("b");
     assert_eq!(busy(other.claim(s("x"))).0, store.session().as_str());
-    child.kill();
+    worker.kill();
     token(other.claim(s("x")));
     assert_eq!(other.get_other_entries().unwrap().len(), 0);
 }
 
 #[test]
-fn a_dead_owner_frees_what_was_claimed_and_nothing_else() {
+fn a_dead_owner_frees_claimed_values_only() {
     let place = Place::new();
-    let mut child = Child::start();
-    let owned = place
-        .builder("terminal")
-        .owner(child.process())
-        .open()
-        .unwrap();
-    let stored = place
-        .builder("other")
-        .owner(child.process())
-        .open()
-        .unwrap();
+    let (mut worker, owner) = start_owner(&place);
+    let open = |session| place.builder(session).owner(owner.clone()).open().unwrap();
+    let (owned, stored) = (open("terminal"), open("other"));
     token(owned.claim(s("x")));
     stored.store(&s("y")).unwrap();
-    child.kill();
+    worker.kill();
     token(place.store("b").claim(s("x")));
     assert_eq!(busy(place.store("b").claim(s("y"))).0, "other");
 }
@@ -220,8 +189,8 @@ fn a_dead_owner_frees_what_was_claimed_and_nothing_else() {
 #[test]
 fn a_process_with_the_same_id_but_another_start_is_another_one() {
     let place = Place::new();
-    let child = Child::start();
-    let owned = place.builder("a").owner(child.process()).open().unwrap();
+    let (_worker, owner) = start_owner(&place);
+    let owned = place.builder("a").owner(owner).open().unwrap();
     token(owned.claim(s("x")));
     let start = place.json()["storage"]["a"]["owner"]["start"]
         .as_u64()
@@ -236,9 +205,9 @@ fn a_process_with_the_same_id_but_another_start_is_another_one() {
 #[test]
 fn a_terminal_session_outlives_its_processes_even_if_its_id_is_a_number() {
     let place = Place::new();
-    let mut child = Child::start();
-    let id = child.0.id().to_string();
+    let (mut worker, _) = start_owner(&place);
+    let id = worker.pid().to_string();
     place.store(&id).store(&s("x")).unwrap();
-    child.kill();
+    worker.kill();
     assert_eq!(busy(place.store("b").claim(s("x"))).0, id);
 }

@@ -1,4 +1,4 @@
-//! Damaged files: what is whole is kept, nothing is lost without a copy, and work goes on.
+//! Damaged files: whole entries are kept, a copy of the damage is kept, and work goes on.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ fn small_file() -> String {
     place.text()
 }
 
-/// Opens a store that keeps its incidents.
+/// Opens a store that records its incidents.
 fn watched(place: &Place, session: &str) -> (Store, Arc<Mutex<Vec<Incident>>>) {
     let incidents = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&incidents);
@@ -39,8 +39,8 @@ fn copy_of(incidents: &[Incident]) -> Option<PathBuf> {
     })
 }
 
-/// Stores into the damaged file, and checks that the file is then sound, that the lines which
-/// are `untouched` are all there, and that the damaged file was kept if it was corrupt.
+/// Stores into the damaged file, and checks that the file is then sound, that all lines in
+/// `untouched` are in it, and that a copy of a corrupt file was kept.
 fn check(place: &Place, damaged: &[u8], untouched: &[&str]) {
     write_private(&place.path(), damaged);
     let (store, incidents) = watched(place, "me");
@@ -90,8 +90,8 @@ fn every_truncation_keeps_every_whole_entry() {
 fn every_single_byte_change_keeps_every_other_entry() {
     let text = small_file();
     assert_eq!(lines(&text).len(), 3);
-    // What means something in JSON, or nothing anywhere. All values with the variable set, and
-    // in a test beside the code, which needs no files.
+    // Bytes with a meaning in JSON, and one that is invalid. With the variable set, all bytes; a
+    // test beside the code tries all of them without files.
     let values: Vec<u8> = if std::env::var_os("TIMED_STORE_THOROUGH").is_some() {
         (0..=255).collect()
     } else {
@@ -122,7 +122,7 @@ fn every_single_byte_change_keeps_every_other_entry() {
 }
 
 #[test]
-fn a_reader_answers_from_what_can_be_saved_and_recovers_the_file() {
+fn a_reader_answers_from_the_whole_entries_and_recovers_the_file() {
     let place = Place::new();
     let text = small_file();
     place.write(&text[..text.len() - 4]);
@@ -146,7 +146,7 @@ fn a_reader_answers_from_what_can_be_saved_and_recovers_the_file() {
                 "{copy:?}"
             );
             assert!(
-                reason.contains("a closing brace is missing at byte"),
+                reason.contains("EOF while parsing an object at line 4"),
                 "{reason}"
             );
         }
@@ -154,11 +154,11 @@ fn a_reader_answers_from_what_can_be_saved_and_recovers_the_file() {
     }
     assert_eq!(place.json()["storage"].as_object().unwrap().len(), 3);
     assert_eq!(store.get_other_entries().unwrap().len(), 2);
-    assert_eq!(incidents.len(), 1, "it is sound now");
+    assert_eq!(incidents.len(), 1, "the file is sound now");
 }
 
 #[test]
-fn two_corruptions_at_one_moment_have_two_copies() {
+fn two_corrupt_files_at_one_moment_have_two_copies() {
     let place = Place::new();
     for text in ["one", "two"] {
         place.write(text);
@@ -209,7 +209,7 @@ fn the_handler_may_use_the_store() {
 }
 
 #[test]
-fn other_shapes_than_the_specified_one_are_corrupt() {
+fn json_of_another_shape_is_corrupt() {
     let place = Place::new();
     for text in [
         "[]",

@@ -1,4 +1,4 @@
-//! What a store makes of files, folders and disks that are not as they should be.
+//! Files that are refused, and failures of files, folders and disks.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -16,8 +16,8 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Runs one of the checks below in a process of its own, as a user whom permissions apply to:
-/// root is let through everywhere, and the check would pass for nothing.
+/// Runs one of the checks below in a process of its own, as a user without root's rights: no
+/// permission stops root, and the check would prove nothing.
 fn as_a_user(name: &str) {
     let folder = tempfile::tempdir().unwrap();
     if is_root() {
@@ -30,7 +30,7 @@ fn as_a_user(name: &str) {
 /// The part of the process that gives up root.
 pub(crate) fn unprivileged(folder: &Path, name: &str) {
     if is_root() {
-        // SAFETY: plain system calls; no other thread depends on who we are.
+        // SAFETY: plain system calls; no other thread depends on the user id.
         unsafe {
             assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
             assert_eq!(libc::setgid(NOBODY), 0);
@@ -67,7 +67,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// All operations fail in the same way.
+/// Checks that all operations fail in the same way.
 #[track_caller]
 fn all_fail(store: &Store, is_right: impl Fn(&Error) -> bool) {
     for result in [
@@ -90,7 +90,7 @@ fn is_denied(error: &Error) -> bool {
 }
 
 fn is_refused_for(why: &str) -> impl Fn(&Error) -> bool {
-    move |error| matches!(error, Error::Refused { reason, .. } if reason.contains(why))
+    move |error| matches!(error, Error::NotPrivate { reason, .. } if reason.contains(why))
 }
 
 #[test]
@@ -153,8 +153,8 @@ fn a_full_disk_is_an_error_and_changes_nothing() {
     as_a_user("full-disk");
 }
 
-/// The limit on the size of files makes any write beyond it fail, like a full disk; and it
-/// needs no file system of its own.
+/// A limit on the size of files makes larger writes fail like a full disk does, without a file
+/// system of its own.
 fn full_disk(folder: &Path) {
     let (store, path) = (open(folder), folder.join("state.json"));
     store.store(&s("x")).unwrap();
@@ -189,11 +189,7 @@ fn full_disk(folder: &Path) {
     let error = store.store(&s("y")).unwrap_err();
     assert!(error.to_string().contains(".corrupt-"), "{error}");
     assert_eq!(fs::read_to_string(&path).unwrap(), corrupt);
-    assert_eq!(
-        store.restore().unwrap(),
-        None,
-        "a reader has its answer all the same"
-    );
+    assert_eq!(store.restore().unwrap(), None, "a reader gets its answer");
 
     rustix::process::setrlimit(rustix::process::Resource::Fsize, old).unwrap();
     store.store(&s("y")).unwrap();
@@ -218,8 +214,8 @@ fn a_file_of_another_user_is_refused() {
     assert_eq!(store.restore().unwrap(), Some(s("x")));
 }
 
-/// Runs a check as root of a user namespace, who may mount. A user cannot make a file that
-/// belongs to somebody else, but can put one in its place.
+/// Runs a check as root of a user namespace, which may mount. A user cannot create a file of
+/// another user, but can mount one in its place.
 fn in_a_namespace(name: &str) {
     let options = ["--user", "--map-root-user", "--mount"];
     let allowed = std::process::Command::new("unshare")
@@ -254,8 +250,7 @@ pub(crate) fn foreign_file_in_namespace(folder: &Path) {
     assert_eq!(store.restore().unwrap(), Some(s("x")));
 }
 
-/// Files of root, seen by somebody else: they cannot even be opened, and the reason is whose
-/// they are.
+/// A link to a file of root that the user cannot open: the link is the reason, not the permission.
 fn foreign_file(folder: &Path) {
     let store = open(folder);
     store.store(&s("x")).unwrap();
@@ -283,7 +278,7 @@ fn symbolic_links_are_refused_and_not_followed() {
         assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
         fs::remove_file(&target).unwrap();
     }
-    // The name of the next version may lead anywhere: it is removed, never written through.
+    // A link in place of the next version is removed, never written through.
     write_private(&target, b"precious");
     symlink(&target, place.folder.path().join("state.json.flock-next")).unwrap();
     store.store(&s("x")).unwrap();
@@ -291,40 +286,47 @@ fn symbolic_links_are_refused_and_not_followed() {
     assert_eq!(store.restore().unwrap(), Some(s("x")));
 }
 
-/// Where the system lets them, others can give our files a second name in a shared folder, and
-/// what is written to that name would land in the file.
+/// Some systems allow other users to give our files a second name in a shared folder. A write
+/// through that name would change the file. The lock file is written by claims only.
 #[test]
-fn files_with_another_name_are_refused_and_stay_as_they_are() {
+fn hard_links_are_refused_and_stay_unchanged() {
     let place = Place::new();
     let store = place.store("a");
     let precious = place.folder.path().join("precious");
-    for name in ["state.json", "state.json.flock"] {
+    let check = |link: &Path, operations: &dyn Fn()| {
         write_private(&precious, b"precious");
         set_mode(&precious, 0o644);
-        let link = place.folder.path().join(name);
-        let _ = fs::remove_file(&link);
-        fs::hard_link(&precious, &link).unwrap();
-        all_fail(&store, is_refused_for("hard link"));
+        let _ = fs::remove_file(link);
+        fs::hard_link(&precious, link).unwrap();
+        operations();
         assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
         assert_eq!(mode(&precious), 0o644);
-        fs::remove_file(&link).unwrap();
-    }
+        fs::remove_file(link).unwrap();
+    };
+    check(&place.path(), &|| {
+        all_fail(&store, is_refused_for("hard link"));
+    });
+    check(&place.lock_file(), &|| {
+        let error = store.claim(s("x")).unwrap_err();
+        assert!(is_refused_for("hard link")(&error), "{error:?}");
+    });
     store.store(&s("x")).unwrap();
 }
 
 #[test]
-fn files_are_private_and_looser_modes_are_tightened() {
+fn created_files_are_private_and_modes_stay_unchanged() {
     let place = Place::new();
     let store = place.store("a");
     store.store(&s("x")).unwrap();
-    let side = place.folder.path().join("state.json.flock");
-    assert_eq!((mode(&place.path()), mode(&side)), (0o600, 0o600));
-    for loose in [0o644, 0o640, 0o660] {
-        set_mode(&place.path(), loose);
-        set_mode(&side, loose);
+    let modes = || (mode(&place.path()), mode(&place.lock_file()));
+    assert_eq!(modes(), (0o600, 0o600));
+    for readable in [0o644, 0o640] {
+        set_mode(&place.path(), readable);
+        set_mode(&place.lock_file(), readable);
         assert_eq!(store.restore().unwrap(), Some(s("x")));
-        assert_eq!((mode(&place.path()), mode(&side)), (0o600, 0o600));
+        assert_eq!(modes(), (readable, readable));
     }
+    set_mode(&place.lock_file(), 0o600);
     place.write("nonsense");
     store.store(&s("x")).unwrap();
     for name in place.files() {
@@ -333,14 +335,15 @@ fn files_are_private_and_looser_modes_are_tightened() {
 }
 
 #[test]
-fn a_file_that_everybody_may_write_to_is_refused() {
+fn files_that_group_or_others_can_write_to_are_refused() {
     let place = Place::new();
     let store = place.store("a");
     store.store(&s("x")).unwrap();
-    for name in ["state.json", "state.json.flock"] {
-        let path = place.folder.path().join(name);
-        set_mode(&path, 0o666);
-        all_fail(&store, is_refused_for("everybody may write"));
+    for path in [place.path(), place.lock_file()] {
+        for mode in [0o660, 0o606] {
+            set_mode(&path, mode);
+            all_fail(&store, is_refused_for("group or others can write"));
+        }
         set_mode(&path, 0o600);
     }
     assert_eq!(store.restore().unwrap(), Some(s("x")));
@@ -360,22 +363,18 @@ fn a_read_only_file_is_read_and_not_changed() {
         store.claim(s("y")).map(|_| ()),
     ] {
         let error = result.unwrap_err();
-        assert!(is_refused_for("read-only")(&error), "{error:?}");
+        assert!(matches!(error, Error::ReadOnly { .. }), "{error:?}");
     }
     place
         .clock
         .advance(std::time::Duration::from_secs(5 * 3600));
-    assert_eq!(
-        store.restore().unwrap(),
-        None,
-        "expired, and left where it is"
-    );
+    assert_eq!(store.restore().unwrap(), None, "expired, but not removed");
     assert_eq!(place.text(), before);
     assert_eq!(mode(&place.path()), 0o400);
 }
 
 #[test]
-fn what_is_not_a_file_is_refused() {
+fn folders_and_pipes_are_refused() {
     let place = Place::new();
     let store = place.store("a");
     fs::create_dir(place.path()).unwrap();
@@ -389,7 +388,7 @@ fn what_is_not_a_file_is_refused() {
 }
 
 #[test]
-fn a_later_change_of_the_working_directory_does_not_move_the_store() {
+fn a_relative_path_is_made_absolute_when_the_store_is_opened() {
     let store = Store::open("relative.json").unwrap();
     assert_eq!(
         store.path(),
@@ -409,9 +408,9 @@ fn the_specified_place_is_in_the_folder_for_temporary_files() {
     assert!(Store::builder("../evil").open().is_err());
 }
 
-/// A file from before, by a tool that knew nothing of side files.
+/// The original tool knows no lock file.
 #[test]
-fn an_existing_file_without_a_side_file_is_read() {
+fn an_existing_file_without_a_lock_file_is_read() {
     let place = Place::new();
     place.write(&format!(
         r#"{{"storage":{{"a":{{"data":"x","updated_at":"{START}"}}}}}}"#

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::{Place, s};
 
 #[test]
-fn a_file_of_the_original_tool_reads_and_keeps_its_entries() {
+fn a_file_of_the_original_tool_is_read_and_keeps_its_entries() {
     let place = Place::new();
     place.write(include_str!("../golden/original-tool.json"));
     let store = place.store("つくよみ \"quoted\"");
@@ -22,7 +22,23 @@ fn a_file_of_the_original_tool_reads_and_keeps_its_entries() {
     assert_eq!(store.restore().unwrap(), Some(s("alma")));
 }
 
-/// What the original tool reads is `storage[session].data` and `.updated_at`, by JSON.parse and
+/// `JSON.stringify` without indentation, as other writers of the format use it.
+#[test]
+fn a_file_on_one_line_is_read_and_keeps_its_entries() {
+    let place = Place::new();
+    let pretty = include_str!("../golden/original-tool.json");
+    let json: serde_json::Value = serde_json::from_str(pretty).unwrap();
+    place.write(&json.to_string());
+    let store = place.store("12345");
+    assert_eq!(store.restore().unwrap(), Some(s("angie")));
+    store.store(&s("alma")).unwrap();
+    let storage = &place.json()["storage"];
+    let other = "w0t0p0:8B5C1D2E-0A1B-4C3D-9E8F-001122334455";
+    assert_eq!(storage[other], json["storage"][other]);
+    assert_eq!(storage["12345"]["data"], "alma");
+}
+
+/// The original tool reads `storage[session].data` and `.updated_at`, by JSON.parse and
 /// `new Date`.
 #[test]
 fn our_file_has_the_specified_form() {
@@ -67,7 +83,7 @@ fn unknown_fields_survive_our_rewrite() {
 }
 
 #[test]
-fn any_value_that_serde_can_write_is_kept() {
+fn any_serde_value_is_kept() {
     use std::collections::BTreeMap;
     use timed_store::SessionId;
     use timed_store::blocking::TimedStorage;
@@ -84,7 +100,7 @@ fn any_value_that_serde_can_write_is_kept() {
 }
 
 #[test]
-fn a_session_that_is_there_twice_counts_as_its_last_entry() {
+fn the_last_entry_of_a_duplicate_session_counts() {
     let place = Place::new();
     let entry =
         |value| format!(r#""a":{{"data":"{value}","updated_at":"2025-08-18T10:20:30.456Z"}}"#);

@@ -1,4 +1,4 @@
-//! SIGKILL at random moments of a write loop, with a reader beside it that takes no lock.
+//! SIGKILL at random moments of a write loop, with a concurrent reader that takes no lock.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::worker::Worker;
 /// Large enough that a write takes long enough to be hit.
 const SIZE: usize = 100_000;
 
-/// The part of the process that is killed. Values count up, and each is all one digit.
+/// The part of the killed process. Values count up; each is filled with one digit.
 pub(crate) fn store_for_ever(folder: &Path) {
     let store = Store::builder_at(folder.join("state.json"))
         .session(SessionId::new("w").unwrap())
@@ -54,7 +54,7 @@ fn peek(path: &Path) -> usize {
 
 #[test]
 fn no_kill_leaves_the_file_missing_or_torn() {
-    /// So many kills at least, and so many of them in the middle of a write.
+    /// At least this many kills, and this many of them in the middle of a write.
     const KILLS: usize = 20;
     const HITS: usize = 3;
     let place = Place::new();
@@ -75,7 +75,7 @@ fn no_kill_leaves_the_file_missing_or_torn() {
                 let count = peek(&place.path());
                 assert!(
                     count >= last,
-                    "{count} after {last}: the old version came back"
+                    "{count} after {last}: an old version came back"
                 );
                 last = count;
                 reads.fetch_add(1, Ordering::Relaxed);
@@ -87,7 +87,7 @@ fn no_kill_leaves_the_file_missing_or_torn() {
             wait_until("the writer writes", || {
                 peek(&place.path()) > last || reader.is_finished()
             });
-            // Every other time a write is waited for, because it is a small part of the loop.
+            // Every other kill waits for a write, which is a small part of the loop.
             let next = place.folder.path().join("state.json.flock-next");
             let limit = if kills % 2 == 0 { 5_000 } else { 300 };
             while kills % 2 == 1
@@ -120,6 +120,6 @@ fn no_kill_leaves_the_file_missing_or_torn() {
     assert_eq!(
         place.files(),
         ["state.json", "state.json.flock"],
-        "the next writer cleans up"
+        "the next writer removes the rest"
     );
 }

@@ -1,9 +1,11 @@
-//! The lock: who is kept out, who may share, and that nobody keeps it for ever.
+//! The lock: mutual exclusion, waiting, and its end with the holder.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use timed_store::{Error, LockPolicy, SessionId};
 
 use crate::support::{LONG, Place, Store, s, wait_until};
@@ -46,6 +48,29 @@ pub(crate) fn hold(folder: &Path) {
         .unwrap();
 }
 
+/// The part of a process that waits for the lock.
+pub(crate) fn wait(folder: &Path) {
+    let store = Store::builder_at(folder.join("state.json"))
+        .session(SessionId::new("waiter").unwrap())
+        .lock(LockPolicy::Wait(LONG))
+        .open()
+        .unwrap();
+    store.store(&s("served")).unwrap();
+}
+
+/// The number of waiters, in all processes.
+fn waiters(place: &Place) -> usize {
+    let queue = place
+        .folder
+        .path()
+        .join("state.json.flock-queue")
+        .read_dir();
+    queue.map_or(0, |queue| {
+        let names = queue.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.parse::<u64>().is_ok()).count()
+    })
+}
+
 fn start_holder(place: &Place) -> Worker {
     let worker = Worker::start("hold", place.folder.path());
     wait_until("the other process has the lock", || {
@@ -84,7 +109,7 @@ fn contention_is_an_error_at_once_for_threads_and_handles_of_one_process() {
 }
 
 #[test]
-fn the_error_names_the_process_that_holds_the_lock_and_a_kill_frees_it() {
+fn the_error_names_the_holder_and_a_kill_releases_the_lock() {
     let place = Place::new();
     let store = place.store("a");
     let mut worker = start_holder(&place);
@@ -103,7 +128,7 @@ fn the_error_names_the_process_that_holds_the_lock_and_a_kill_frees_it() {
     store.store(&s("x")).unwrap();
     assert!(
         store.get_other_entries().unwrap().is_empty(),
-        "what was not finished is not there"
+        "an unfinished transaction is not written"
     );
 }
 
@@ -117,27 +142,126 @@ fn a_wait_ends_with_the_lock_or_with_its_time() {
             .open()
             .unwrap()
     };
-    let (patient, hasty) = (waits(LONG), waits(Duration::from_millis(10)));
+    let (long, short) = (waits(LONG), waits(Duration::from_millis(10)));
     let mut worker = start_holder(&place);
-    match hasty.store(&s("x")).unwrap_err() {
+    match short.store(&s("x")).unwrap_err() {
         Error::Locked { waited, .. } => assert_eq!(waited, Duration::from_millis(10)),
         other => panic!("{other:?}"),
     }
     std::thread::scope(|scope| {
-        let storing = scope.spawn(|| patient.store(&s("x")));
+        let storing = scope.spawn(|| long.store(&s("x")));
         worker.kill();
         storing.join().unwrap().unwrap();
     });
-    assert_eq!(hasty.restore().unwrap(), Some(s("x")));
+    assert_eq!(short.restore().unwrap(), Some(s("x")));
 }
 
 #[test]
-fn readers_share_and_one_that_cannot_clean_answers_all_the_same() {
+fn waiters_are_served_first_come_first_served() {
+    const WAITERS: usize = 6;
+    let place = Place::new();
+    let open = |session: &str| {
+        let builder = place.builder(session).lock(LockPolicy::Wait(LONG));
+        builder.open().unwrap()
+    };
+    let (served, order) = mpsc::channel();
+    std::thread::scope(|scope| {
+        while_locked(&place, || {
+            for number in 0..WAITERS {
+                let (store, served) = (open(&number.to_string()), served.clone());
+                scope.spawn(move || {
+                    store.transaction(|_| served.send(number).unwrap()).unwrap();
+                });
+                wait_until("the thread waits", || waiters(&place) == number + 1);
+            }
+            // A caller that does not wait never queues.
+            assert!(place.store("a").restore().unwrap_err().is_locked());
+        });
+        // A newcomer queues, even if it finds the lock free.
+        open("newcomer").store(&s("last")).unwrap();
+        let order: Vec<usize> = order.try_iter().collect();
+        assert_eq!(order, (0..WAITERS).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn readers_that_come_and_go_do_not_keep_a_writer_out() {
+    let place = Place::new();
+    place.store("a").store(&s("x")).unwrap();
+    let writer = place.builder("w").lock(LockPolicy::Wait(LONG)).open();
+    let writer = writer.unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for reader in ["r", "s", "t"] {
+            let store = place.builder(reader).lock(LockPolicy::Wait(LONG)).open();
+            let (store, is_done) = (store.unwrap(), &is_done);
+            scope.spawn(move || {
+                while !is_done.load(Ordering::Relaxed) {
+                    store.restore().unwrap();
+                }
+            });
+        }
+        for round in 0..20 {
+            writer.store(&round.to_string()).unwrap();
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A stopped process keeps its place in the queue, but does not take the lock.
+#[test]
+fn a_stopped_waiter_does_not_block_the_waiters_behind_it() {
+    let place = Place::new();
+    let mut stopped = while_locked(&place, || {
+        let worker = Worker::start("wait", place.folder.path());
+        wait_until("the process waits", || waiters(&place) == 1);
+        worker.stop();
+        worker
+    });
+    let store = place.builder("a").lock(LockPolicy::Wait(LONG)).open();
+    let store = store.unwrap();
+    for round in 0..2 {
+        store.store(&round.to_string()).unwrap();
+    }
+    assert_eq!(waiters(&place), 1);
+    stopped.signal(Signal::CONT);
+    assert!(stopped.wait().success());
+    let others = store.get_other_entries().unwrap();
+    assert_eq!(others.values().collect::<Vec<_>>(), ["served"]);
+}
+
+/// The file that a process locks on its way into the queue, for microseconds.
+#[test]
+fn a_process_stopped_on_its_way_into_the_queue_does_not_block_others() {
+    let place = Place::new();
+    let wait = |limit| {
+        let builder = place.builder("a").lock(LockPolicy::Wait(limit));
+        builder.open().unwrap()
+    };
+    while_locked(&place, || {
+        let hasty = wait(Duration::from_millis(1)).store(&s("x"));
+        assert!(hasty.unwrap_err().is_locked());
+    });
+    let door = place.folder.path().join("state.json.flock-queue/door");
+    let mut door = fd_lock::RwLock::new(std::fs::File::open(door).unwrap());
+    let _stopped = door.try_write().unwrap();
+    let store = wait(LONG);
+    let mut worker = start_holder(&place);
+    let hasty = wait(Duration::from_millis(300)).store(&s("x"));
+    assert!(hasty.unwrap_err().is_locked());
+    std::thread::scope(|scope| {
+        let storing = scope.spawn(|| store.store(&s("x")));
+        worker.kill();
+        storing.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn readers_share_and_answer_even_if_they_cannot_clean_up() {
     let place = Place::new();
     let store = place.store("a");
     store.store(&s("x")).unwrap();
-    let side = std::fs::File::open(place.folder.path().join("state.json.flock")).unwrap();
-    let reader = fd_lock::RwLock::new(side);
+    let reader = fd_lock::RwLock::new(std::fs::File::open(place.lock_file()).unwrap());
     let reading = reader.try_read().unwrap();
     assert_eq!(store.restore().unwrap(), Some(s("x")));
     assert!(store.refresh().unwrap_err().is_locked());
@@ -145,7 +269,7 @@ fn readers_share_and_one_that_cannot_clean_answers_all_the_same() {
     place.clock.advance(Duration::from_secs(5 * 3600));
     let before = place.text();
     assert_eq!(store.restore().unwrap(), None);
-    assert_eq!(place.text(), before, "left to the next writer");
+    assert_eq!(place.text(), before, "the next writer cleans up");
     place.write("nonsense");
     assert_eq!(store.restore().unwrap(), None);
     assert_eq!(place.text(), "nonsense");
@@ -154,28 +278,21 @@ fn readers_share_and_one_that_cannot_clean_answers_all_the_same() {
     assert_eq!(place.text(), "{\"storage\":{\n}}\n");
 }
 
-/// `sleep` is started inside of the transaction: the descriptor is not for it, and it may live
-/// on.
+/// The child starts inside of the transaction and outlives it. It does not inherit the descriptor.
 #[test]
 fn a_child_started_while_the_lock_is_held_does_not_keep_it() {
     let place = Place::new();
     let store = place.store("a");
-    let mut child = store
+    let _child = store
         .transaction(|entries| {
             entries.store(s("x"));
-            std::process::Command::new("sleep")
-                .arg("600")
-                .spawn()
-                .unwrap()
+            Worker::start("idle", place.folder.path())
         })
         .unwrap();
-    let result = store.restore();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(result.unwrap(), Some(s("x")));
+    assert_eq!(store.restore().unwrap(), Some(s("x")));
 }
 
-/// The same without exec, where the child has the very same descriptor.
+/// The same without exec: the child has the same descriptor.
 #[test]
 fn a_child_forked_while_the_lock_is_held_does_not_keep_it() {
     let place = Place::new();
@@ -183,7 +300,7 @@ fn a_child_forked_while_the_lock_is_held_does_not_keep_it() {
     let child = store
         .transaction(|entries| {
             entries.store(s("x"));
-            // SAFETY: the child does nothing but to wait for its end.
+            // SAFETY: the child only waits for its end.
             match unsafe { libc::fork() } {
                 0 => loop {
                     // SAFETY: `pause` is async-signal-safe.
@@ -212,7 +329,7 @@ fn threads_lose_no_update() {
             .open()
             .unwrap()
     };
-    // One shared handle, one of its own for each: they exclude each other in the same way.
+    // A shared handle and one per thread exclude each other in the same way.
     let shared = open("shared");
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -242,7 +359,7 @@ fn threads_lose_no_update() {
     assert!(others.values().all(|value| *value == ROUNDS.to_string()));
 }
 
-/// The race that `claim` is there for: of sessions that all want one value, one gets it.
+/// The race that `claim` prevents: of all sessions that want one value, one gets it.
 #[test]
 fn one_of_many_threads_wins_each_value() {
     const ROUNDS: usize = 50;

@@ -1,4 +1,4 @@
-//! The public behaviour of timed-store, one file for each part of it.
+//! The public behaviour of timed-store, one file per behaviour.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! The store against a map, on a clock that the test moves.
+//! The store against a model (a map), on a clock that the test moves.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::support::{Place, START_MS, Store, s, time};
 
 const SESSIONS: [&str; 3] = ["a", "b", "c"];
 const VALUES: [&str; 3] = ["x", "y", "z"];
-/// Each session has another timeout, so that a wrong one shows.
+/// Each session has another timeout, so that the use of a wrong one shows.
 const TTL_MS: [u64; 3] = [1000, 1500, 4000];
 
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ enum Action {
     Entries,
     Claim(usize),
     ClaimAny(Vec<usize>),
-    /// Stores the value if at most this many others are there.
+    /// Stores the value if at most this many other sessions have an entry.
     Transaction(usize, usize),
     Advance(u64),
     SetBack(u64),
@@ -48,7 +48,7 @@ fn action() -> impl Strategy<Value = Action> {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct ModelEntry {
     value: usize,
     stamp: u64,
     ttl: u64,
@@ -58,12 +58,12 @@ struct Entry {
 #[derive(Default)]
 struct Model {
     now: u64,
-    entries: BTreeMap<usize, Entry>,
+    entries: BTreeMap<usize, ModelEntry>,
     last_token: u64,
 }
 
 impl Model {
-    /// What every operation does first; a writer also brings stamps back from the future.
+    /// The cleanup of every operation; a writer also sets stamps in the future to now.
     fn clean(&mut self, writes: bool) {
         let now = self.now;
         self.entries
@@ -75,11 +75,11 @@ impl Model {
         }
     }
 
-    fn left(&self, entry: &Entry) -> u64 {
+    fn left(&self, entry: &ModelEntry) -> u64 {
         entry.ttl - self.now.saturating_sub(entry.stamp)
     }
 
-    /// Of several that stored one value, the one that has it longest.
+    /// Of several sessions that stored one value, the one that holds it longest.
     fn holder(&self, me: usize, value: usize) -> Option<usize> {
         let holders = self
             .entries
@@ -93,7 +93,7 @@ impl Model {
     fn put(&mut self, me: usize, value: usize, token: Option<u64>) {
         self.entries.insert(
             me,
-            Entry {
+            ModelEntry {
                 value,
                 stamp: self.now,
                 ttl: TTL_MS[me],

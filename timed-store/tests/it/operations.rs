@@ -49,7 +49,7 @@ fn reading_a_missing_file_gives_nothing_and_creates_nothing() {
 }
 
 #[test]
-fn others_are_seen_without_the_own_entry() {
+fn other_entries_do_not_include_the_own_one() {
     let place = Place::new();
     for session in ["a", "b", "c"] {
         place.store(session).store(&session.to_uppercase()).unwrap();
@@ -84,7 +84,7 @@ fn an_entry_is_valid_while_its_age_is_at_most_the_timeout() {
 }
 
 #[test]
-fn a_refresh_starts_the_time_anew() {
+fn a_refresh_restarts_the_time() {
     let place = Place::new();
     let store = place.store("a");
     store.store(&s("x")).unwrap();
@@ -124,41 +124,41 @@ fn a_read_with_nothing_to_clean_writes_nothing() {
 }
 
 #[test]
-fn a_reader_with_a_small_timeout_leaves_longer_entries_alone() {
+fn a_reader_with_a_short_timeout_keeps_longer_entries() {
     let place = Place::new();
     place.store("a").store(&s("x")).unwrap();
     place.clock.advance(TTL / 2);
-    let hasty = place
+    let short = place
         .builder("b")
         .ttl(Duration::from_secs(1))
         .open()
         .unwrap();
-    assert_eq!(hasty.get_other_entries().unwrap().len(), 1);
-    hasty.store(&s("y")).unwrap();
+    assert_eq!(short.get_other_entries().unwrap().len(), 1);
+    short.store(&s("y")).unwrap();
     assert_eq!(place.store("a").restore().unwrap(), Some(s("x")));
     place.clock.advance(Duration::from_secs(2));
-    assert_eq!(hasty.restore().unwrap(), None);
+    assert_eq!(short.restore().unwrap(), None);
 }
 
 #[test]
-fn an_entry_without_a_timeout_of_its_own_has_the_readers() {
+fn the_timeout_of_the_reader_applies_to_entries_without_one() {
     let place = Place::new();
     place.write(&format!(
         r#"{{"storage":{{"a":{{"data":"x","updated_at":"{START}"}}}}}}"#
     ));
     place.clock.advance(Duration::from_secs(60));
-    let patient = place
+    let long = place
         .builder("b")
         .ttl(Duration::from_secs(60))
         .open()
         .unwrap();
-    assert_eq!(patient.get_other_entries().unwrap().len(), 1);
-    let hasty = place
+    assert_eq!(long.get_other_entries().unwrap().len(), 1);
+    let short = place
         .builder("b")
         .ttl(Duration::from_secs(59))
         .open()
         .unwrap();
-    assert_eq!(hasty.get_other_entries().unwrap().len(), 0);
+    assert_eq!(short.get_other_entries().unwrap().len(), 0);
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn a_stamp_ahead_of_the_clock_is_set_to_now_by_the_next_writer() {
     let before = place.text();
     let store = place.store("b");
     assert_eq!(store.get_other_entries().unwrap().len(), 1);
-    assert_eq!(place.text(), before, "a reader leaves it alone");
+    assert_eq!(place.text(), before, "a reader does not change it");
     assert!(!store.remove().unwrap());
     assert_eq!(
         place.json(),
@@ -235,7 +235,7 @@ fn a_transaction_sees_all_and_changes_its_own() {
 }
 
 #[test]
-fn a_transaction_that_panics_changes_nothing_and_lets_go_of_the_lock() {
+fn a_transaction_that_panics_changes_nothing_and_unlocks() {
     let place = Place::new();
     let store = place.store("a");
     store.store(&s("x")).unwrap();
@@ -244,7 +244,7 @@ fn a_transaction_that_panics_changes_nothing_and_lets_go_of_the_lock() {
     let result = std::thread::spawn(move || {
         panicking.transaction(|entries| {
             entries.store(s("y"));
-            panic!("as the test wants");
+            panic!("expected by the test");
         })
     });
     assert!(result.join().is_err());
@@ -253,7 +253,7 @@ fn a_transaction_that_panics_changes_nothing_and_lets_go_of_the_lock() {
 }
 
 #[test]
-fn a_value_that_is_not_json_is_an_error_and_changes_nothing() {
+fn a_value_without_a_json_form_is_an_error_and_changes_nothing() {
     use std::collections::BTreeMap;
     use timed_store::blocking::TimedStorage;
     let place = Place::new();

@@ -1,10 +1,10 @@
-//! Many processes claim, refresh and remove, are killed and stopped, and a referee that does
-//! not trust the store looks on.
+//! Many processes claim, refresh and remove while the test kills and stops them. A referee checks
+//! the result without the store's help.
 //!
-//! What proves that a value has one holder is not the store: a session that was granted one
-//! creates a marker file for it, which fails if another session's is there. What proves that
-//! nothing is lost is each session's journal: it is written before and after every operation,
-//! so that a successor of a killed process knows what it must find.
+//! Mutual exclusion is proven by marker files: a session with a grant creates one for its value,
+//! which fails if another session's marker exists. Durability is proven by a journal per session,
+//! written before and after every operation: the successor of a killed process reads there which
+//! values it may find.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -27,7 +27,7 @@ fn builder(folder: &Path, session: &str) -> Builder<Store> {
         .lock(LockPolicy::Wait(LONG))
 }
 
-/// The part of one session.
+/// The part of one session: claims until it is killed.
 pub(crate) fn claim_for_ever(folder: &Path, arguments: &str) {
     let (session, ttl) = arguments.split_once(' ').unwrap();
     let ttl = Duration::from_millis(ttl.parse().unwrap());
@@ -44,7 +44,7 @@ struct Player {
     store: Store,
     folder: PathBuf,
     session: String,
-    /// With a short timeout a stopped process loses its value. Then only tokens can be judged.
+    /// With a short timeout a stopped process loses its value. Then only tokens are checked.
     expires: bool,
 }
 
@@ -78,14 +78,14 @@ impl Player {
         }
     }
 
-    /// What a predecessor, killed at any moment, has left.
+    /// Takes over from a predecessor that was killed at any moment.
     fn take_over(&self) -> Option<String> {
         let found = self.store.restore().unwrap();
         if let Ok(journal) = fs::read_to_string(self.path("journal", &self.session)) {
             let possible: Vec<Option<String>> = serde_json::from_str(&journal).unwrap();
             assert!(
                 self.expires || possible.contains(&found),
-                "{}: {found:?}, not of {possible:?}",
+                "{}: {found:?} is none of {possible:?}",
                 self.session
             );
         }
@@ -105,7 +105,7 @@ impl Player {
         let mut possible: Vec<Option<String>> = candidates.iter().cloned().map(Some).collect();
         possible.push(mine.clone());
         self.journal(&possible);
-        // Taken down before, because with the grant the old value is anybody's.
+        // Removed before: with the grant, any session may take the old value.
         if let Some(value) = mine.as_ref().filter(|value| !candidates.contains(value)) {
             self.unmark(value);
         }
@@ -141,9 +141,9 @@ impl Player {
         if self.expires {
             return;
         }
-        // Written whole before it gets its name, because the writer may be killed.
+        // Written completely before it gets its name, because the writer may be killed.
         let draft = self.path("draft", &self.session);
-        // Removed first, because the last one may be the marker itself under another name.
+        // Removed first, because the last draft may be the marker itself under another name.
         let _ = fs::remove_file(&draft);
         fs::write(&draft, &self.session).unwrap();
         if fs::hard_link(&draft, self.path("marker", value)).is_err() {
@@ -181,8 +181,8 @@ impl Player {
     }
 }
 
-/// No two entries of the file have one value, at any moment.
-fn look(path: &Path) {
+/// Checks that no two entries of the file have the same value, at any moment.
+fn check_file(path: &Path) {
     let Ok(text) = fs::read_to_string(path) else {
         return;
     };
@@ -205,7 +205,7 @@ fn referee(ttl_ms: u64, length: Duration) {
     while Instant::now() < end {
         let pause = Instant::now() + Duration::from_millis(5 + random.below(20));
         while Instant::now() < pause {
-            look(&place.path());
+            check_file(&place.path());
             std::thread::sleep(Duration::from_micros(500));
         }
         let number = random.below(SESSIONS as u64) as usize;

@@ -1,4 +1,4 @@
-//! What the tests share: a store in a folder of its own, on a clock of its own.
+//! A store in a temporary folder, on a clock that the test moves.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use timed_store::{Builder, ManualClock, SessionId};
 pub(crate) const START_MS: u64 = 1_755_512_430_456;
 pub(crate) const START: &str = "2025-08-18T10:20:30.456Z";
 
-/// Far more than anything here takes, also on a machine that is busy with other things.
+/// Far more than any operation takes, even on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) type Store = TimedStorage<String>;
@@ -31,6 +31,10 @@ impl Place {
 
     pub(crate) fn path(&self) -> PathBuf {
         self.folder.path().join("state.json")
+    }
+
+    pub(crate) fn lock_file(&self) -> PathBuf {
+        self.folder.path().join("state.json.flock")
     }
 
     pub(crate) fn builder(&self, session: &str) -> Builder<Store> {
@@ -55,7 +59,7 @@ impl Place {
         write_private(&self.path(), text.as_bytes());
     }
 
-    /// The names of all files in the folder.
+    /// The names of all files in the folder, sorted.
     pub(crate) fn files(&self) -> Vec<String> {
         let mut names: Vec<String> = self
             .folder
@@ -83,7 +87,7 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8]) {
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -92,7 +96,7 @@ pub(crate) fn s(text: &str) -> String {
     text.to_owned()
 }
 
-/// Random numbers that a failing test can repeat: set `TIMED_STORE_SEED` to what it printed.
+/// Random numbers. To repeat a failed test, set `TIMED_STORE_SEED` to the number that it printed.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -119,7 +123,7 @@ impl Random {
     }
 }
 
-/// How long a test that has no natural end goes on.
+/// How long a test without a natural end runs.
 pub(crate) fn endurance() -> Duration {
     let given = std::env::var("TIMED_STORE_SECONDS")
         .ok()

@@ -1,16 +1,17 @@
-//! Other processes: this test binary, started again to play a part.
+//! Helper processes: this test binary, started again with a part to play.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
+use crate::support::LONG;
 use crate::{files, kills, locks, referee};
 
 const PART: &str = "TIMED_STORE_PART";
 
-/// Not a test: with the variable set, this process plays the part that it names, and its exit
-/// code is the answer.
+/// Not a test: with the variable set, this process plays the named part. Its exit code is the
+/// result.
 #[test]
 fn play() {
     let Ok(part) = std::env::var(PART) else {
@@ -19,7 +20,9 @@ fn play() {
     let folder = std::env::var("TIMED_STORE_FOLDER").unwrap();
     let folder = Path::new(&folder);
     match part.split_once(' ').unwrap_or((&part, "")) {
+        ("idle", _) => std::thread::sleep(LONG * 10),
         ("hold", _) => locks::hold(folder),
+        ("wait", _) => locks::wait(folder),
         ("store", _) => kills::store_for_ever(folder),
         ("claim", session) => referee::claim_for_ever(folder, session),
         ("unprivileged", name) => files::unprivileged(folder, name),
@@ -37,7 +40,7 @@ impl Worker {
         Self::start_by(Command::new(std::env::current_exe().unwrap()), part, folder)
     }
 
-    /// The same through another program, which runs the command line that it is given.
+    /// The same through another program, which runs the command line of its arguments.
     pub(crate) fn start_under(program: &str, args: &[&str], part: &str, folder: &Path) -> Self {
         let mut command = Command::new(program);
         command.args(args).arg(std::env::current_exe().unwrap());
@@ -58,6 +61,14 @@ impl Worker {
         kill_process(Pid::from_raw(self.0.id() as i32).unwrap(), signal).unwrap();
     }
 
+    /// Stops the process. A signal takes effect later: a thread could still take a lock.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        let pid = Pid::from_raw(self.0.id() as i32);
+        let (_, status) = waitpid(pid, WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "the process ended instead: {status:?}");
+    }
+
     pub(crate) fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -67,7 +78,7 @@ impl Worker {
         self.0.wait().unwrap()
     }
 
-    /// Panics if the process has ended, which only a failed check makes it do.
+    /// Panics if the process has ended: only a failed check ends it.
     #[track_caller]
     pub(crate) fn must_run(&mut self) {
         if let Some(status) = self.0.try_wait().unwrap() {

@@ -25,6 +25,10 @@
 //!   which costs time and nothing else.
 //! - Death: the kernel releases the locks of a process that dies. The next waiter finds the
 //!   ticket unlocked and removes its file.
+//! - SIGSTOP: a stopped process keeps its ticket, and everyone behind it waits. Callers that must not
+//!   depend on other processes try [`FifoLock::try_lock_barging`] from time to time while they
+//!   wait. A process that is stopped inside of the door keeps newcomers from queueing; `wait`
+//!   then fails with `is_timed_out` instead of blocking.
 //! - Safety depends on the lock file alone. If a file of the queue is deleted by hand, only the
 //!   order suffers.
 //!
@@ -51,6 +55,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use fd_lock::RwLock;
 
@@ -59,6 +64,10 @@ use super::private_file::{self, FileError};
 
 /// How often a probe is repeated: see the theory above.
 const PROBES: usize = 4;
+
+/// How long a caller tries to enter the queue. All locks on the way in are held for microseconds,
+/// unless their process was stopped.
+const ENTRY_LIMIT: Duration = Duration::from_millis(200);
 
 /// A lock file with its queue. Clones are the same lock.
 #[derive(Clone, Debug)]
@@ -99,10 +108,11 @@ impl FifoLock {
 
     /// Takes the lock if it is free, ahead of all waiters; `None` if it is held.
     ///
-    /// Creates the lock file, but not its folder.
+    /// Exclusive access creates the lock file, but not its folder. Shared access creates nothing:
+    /// without a lock file the error is `is_not_found`.
     pub(crate) fn try_lock_barging(&self, access: Access) -> Result<Option<LockedFile>, FileError> {
         self.inner
-            .take(|file| LockedFile::try_lock(file, access), Option::as_deref)
+            .take(access, LockedFile::try_lock, Option::as_deref)
     }
 
     /// Takes the lock if it is free and has no waiter.
@@ -124,7 +134,7 @@ impl FifoLock {
     }
 
     /// Joins the queue at once; the future waits for the lock. Dropping the future leaves the
-    /// queue.
+    /// queue. The error is `is_timed_out` if a stopped process blocks the way into the queue.
     pub(crate) fn wait(&self, access: Access) -> Result<Waiting, FileError> {
         let mut waiters = locked(&self.inner.waiters);
         // Under the mutex: callers of one process queue in the order of their tickets.
@@ -156,12 +166,16 @@ impl FifoLock {
 impl Inner {
     /// Whether a ticket is out, in any process. In doubt there is one.
     fn has_waiter(&self) -> Result<bool, FileError> {
+        // Waiters create the folder: there has never been one. Checked first, because most locks
+        // never have a waiter, and an open that fails takes twice the time.
+        if self.probe.get().is_none() && !self.queue.0.exists() {
+            return Ok(false);
+        }
         let path = self.queue.waiting();
         let probe = match self.probe.get() {
             Some(probe) => probe,
             None => match private_file::open_existing(&path, File::options().read(true))? {
                 Some(file) => self.probe.get_or_init(|| Mutex::new(RwLock::new(file))),
-                // Waiters create it: there has never been one.
                 None => return Ok(false),
             },
         };
@@ -175,19 +189,27 @@ impl Inner {
         Ok(true)
     }
 
-    /// Opens and locks the lock file.
+    /// Opens and locks the lock file. The check follows the lock, so that it also tells whether
+    /// the file is still there.
     fn take<L>(
         &self,
-        lock: impl Fn(File) -> io::Result<L>,
+        access: Access,
+        lock: impl Fn(File, Access) -> io::Result<L>,
         file_of: impl Fn(&L) -> Option<&File>,
     ) -> Result<L, FileError> {
         let path = &self.path;
+        let mut options = File::options();
+        let options = options.read(true).write(true).truncate(false);
+        options.create(access == Access::Exclusive);
         loop {
-            let taken = lock(open(path)?).map_err(FileError::io("lock", path))?;
+            let file = private_file::open_unchecked(path, options)?;
+            let taken = lock(file, access).map_err(FileError::io("lock", path))?;
             let Some(file) = file_of(&taken) else {
+                // A file that is not private is refused, even if another process holds its lock.
+                private_file::open_existing(path, options)?;
                 return Ok(taken);
             };
-            let metadata = file.metadata().map_err(FileError::io("inspect", path))?;
+            let metadata = private_file::check(file, path)?;
             // The lock of a file that was deleted in the meantime excludes no other process.
             if metadata.nlink() > 0 {
                 return Ok(taken);
@@ -198,9 +220,9 @@ impl Inner {
     /// The body of the thread: blocks in place of the first caller until none waits.
     fn serve(&self) {
         while let Some(waiter) = self.first_waiter() {
-            let served = waiter.wait_for_lower_tickets().and_then(|()| {
-                self.take(|file| LockedFile::lock(file, waiter.access), |l| Some(l))
-            });
+            let served = waiter
+                .wait_for_lower_tickets()
+                .and_then(|()| self.take(waiter.access, LockedFile::lock, |l| Some(l)));
             // A caller that has given up leaves `served` to be dropped, which unlocks.
             waiter.serve(served);
         }
@@ -314,18 +336,15 @@ impl QueueFolder {
 
     fn take_ticket(&self) -> Result<Ticket, FileError> {
         self.create()?;
-        let lock = |path: &Path, access| {
-            LockedFile::lock(open(path)?, access).map_err(FileError::io("lock", path))
-        };
         // Every caller holds it for a few system calls only.
-        let _door = lock(&self.0.join("door"), Access::Exclusive)?;
-        let presence = lock(&self.waiting(), Access::Shared)?;
+        let _door = lock_soon(&self.0.join("door"), Access::Exclusive)?;
+        let presence = lock_soon(&self.waiting(), Access::Shared)?;
         let lower = self.tickets().map_err(FileError::io("read", &self.0))?;
         let number = lower.last().and_then(|path| number_of(path));
         // All digits are written, so that names sort like numbers.
         let path = self.0.join(format!("{:020}", number.map_or(0, |n| n + 1)));
         Ok(Ticket {
-            _locked: lock(&path, Access::Exclusive)?,
+            _locked: lock_soon(&path, Access::Exclusive)?,
             _presence: presence,
             lower,
             path,
@@ -352,6 +371,21 @@ impl QueueFolder {
         }
         tickets.sort_unstable();
         Ok(tickets)
+    }
+}
+
+/// Locks a file of the queue within [`ENTRY_LIMIT`].
+fn lock_soon(path: &Path, access: Access) -> Result<LockedFile, FileError> {
+    let start = Instant::now();
+    loop {
+        let locked = LockedFile::try_lock(open(path)?, access);
+        if let Some(locked) = locked.map_err(FileError::io("lock", path))? {
+            return Ok(locked);
+        }
+        if start.elapsed() > ENTRY_LIMIT {
+            return Err(FileError::io("lock", path)(io::ErrorKind::TimedOut.into()));
+        }
+        std::thread::sleep(Duration::from_micros(50));
     }
 }
 
@@ -406,7 +440,6 @@ mod tests {
     use std::sync::mpsc;
     use std::task::Wake;
     use std::thread::Thread;
-    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -498,6 +531,9 @@ mod tests {
     fn a_barging_caller_passes_the_waiters_and_readers_share() {
         let folder = tempfile::tempdir().unwrap();
         let (first, second) = (fifo_lock(&folder), fifo_lock(&folder));
+        let missing = first.try_lock(Access::Shared);
+        assert!(missing.is_err_and(|error| error.is_not_found()));
+        drop(first.try_lock(Access::Exclusive).unwrap().unwrap());
         let reader = first.try_lock(Access::Shared).unwrap().unwrap();
         let writer = second.wait(Access::Exclusive).unwrap();
         let late_reader = second.wait(Access::Shared).unwrap();
@@ -530,6 +566,19 @@ mod tests {
         drop(held);
         drop(block_on(waiting));
         assert_eq!(tickets(&first), 0);
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_on_its_way_in_blocks_no_newcomer() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = fifo_lock(&folder);
+        drop(lock.wait(Access::Exclusive).unwrap());
+        for name in ["door", "waiting"] {
+            let file = open(&folder.path().join("lock-queue").join(name)).unwrap();
+            let _stopped = LockedFile::try_lock(file, Access::Exclusive).unwrap();
+            let refused = lock.wait(Access::Exclusive);
+            assert!(refused.is_err_and(|error| error.is_timed_out()), "{name}");
+        }
     }
 
     #[test]

@@ -9,10 +9,12 @@
 //! tree in the table is not empty. (It may lack that very process; then the next scan has it.)
 //!
 //! Race: process P is listed, forks C and ends before it is read. C is not in the list and P is
-//! not alive in the table, so the tree would look empty. Hence: if a listed process turns out to
-//! have ended, list again. Why that is enough: let C be alive and in no list. C was forked after
-//! the last listing, by a P that was alive then and so was listed. If P was read alive, the tree
-//! has P. If P was read as ended, the listing was not the last.
+//! not alive in the table, so the tree would look empty. Hence: if a process that was read after
+//! the listing had ended, list again. Why that is enough: let C be alive and in no list. C was
+//! forked after the last listing, by a P that was alive then and so was listed. If P was read
+//! alive, the tree has P. If P was read as ended after the listing, the listing was not the last.
+//! (Processes that the previous scan knows are read before the listing. If one has ended, its
+//! children are in the list. During a stop, that saves the second listing.)
 //!
 //! Example: `sh` (P, id 40) runs `setsid tool &` and exits.
 //!
@@ -88,6 +90,14 @@ impl ProcessTable {
             since,
             ..Self::default()
         };
+        for (&pid, known) in &previous.processes {
+            if known.key.start_time >= since
+                && let Some(process) = reader.read(pid, Some(known))?
+                && process.key == known.key
+            {
+                table.processes.insert(pid, process);
+            }
+        }
         let mut ended = HashSet::new();
         loop {
             let mut list_again = false;
@@ -99,8 +109,7 @@ impl ProcessTable {
                     table.older.insert(pid, older);
                     continue;
                 }
-                let known = previous.processes.get(&pid);
-                let Some(process) = reader.read(pid, known)? else {
+                let Some(process) = reader.read(pid, None)? else {
                     list_again |= ended.insert(pid);
                     continue;
                 };
@@ -109,10 +118,7 @@ impl ProcessTable {
                     table.older.insert(pid, OlderProcess { inode, start_time });
                     continue;
                 }
-                // A zombie of an earlier scan cannot have forked since then.
-                let was_zombie =
-                    known.is_some_and(|known| known.key == process.key && !known.alive);
-                list_again |= !process.alive && !was_zombie;
+                list_again |= !process.alive;
                 table.processes.insert(pid, process);
             }
             if !list_again {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use agent_snapshot::backend::{Stamp, Stream, assemble, decode_messages, plan};
+use agent_snapshot::backend::{Stamp, StreamChange, assemble, decode_messages, plan};
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentSnapshot, Error, SnapshotStorage, conformance};
 use async_trait::async_trait;
@@ -44,7 +44,7 @@ impl SnapshotStorage for MapStorage {
                 return Ok(());
             };
             let (mut stream, head) = match (kept.stored.take(), write.stream) {
-                (Some(old), Stream::Append) => (old.stream, write.head.unwrap_or(old.head)),
+                (Some(old), StreamChange::Append) => (old.stream, write.head.unwrap_or(old.head)),
                 _ => (BTreeMap::new(), write.head.unwrap_or_default()),
             };
             stream.extend((write.from..).zip(write.messages));

@@ -9,7 +9,7 @@ use agent_snapshot::conversation::{Message, SessionManager, StateManager, openai
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let window = StateManager::new(1_000).answer_room(200);
+    let window = StateManager::new(1_000).answer_tokens(200);
     let sessions = SessionManager::new(Arc::new(MemoryStorage::new()), window);
     let mut session = sessions.create("alice", Some("You are brief.")).await?;
     for turn in 0..200 {
@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let request = openai_request(session.messages())?;
     let sent = request["messages"].as_array().map_or(0, Vec::len);
     assert!(sent > 10 && sent < 100, "{sent}");
-    let all = sessions.full_history(session.id()).await?;
+    let all = sessions.stream(session.id()).await?;
     assert!(all.len() >= 400, "{}", all.len());
     println!("{sent} of {} messages fit the window", all.len());
     Ok(())

@@ -28,13 +28,13 @@ impl ProfileSource for True {
 async fn main() -> Result<(), Box<dyn Error>> {
     let state = tempfile::tempdir()?;
     for _ in 0..3 {
-        let service = ExecutionService::builder(True).state_dir(state.path()).build()?;
+        let service = ExecutionService::builder(True).state_dir(state.path()).open()?;
         let context = ExecutionContext::for_workspace("true", state.path())?;
         let request = NewChatRequest { context, prompt: "go".into() };
-        let execution = service.launch(request.try_into()?).await?;
+        let execution = service.launch(request).await?;
         assert!(execution.wait().await?.is_success());
     }
-    let service = ExecutionService::builder(True).state_dir(state.path()).build()?;
+    let service = ExecutionService::builder(True).state_dir(state.path()).open()?;
     let reaped = service.reap_orphans().await?;
     assert!(reaped.executions.is_empty(), "{reaped:?}");
     let history = service.history().read()?;

@@ -31,10 +31,10 @@ impl ProfileSource for Count {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let state = tempfile::tempdir()?;
-    let service = ExecutionService::builder(Count).state_dir(state.path()).build()?;
+    let service = ExecutionService::builder(Count).state_dir(state.path()).open()?;
     let context = ExecutionContext::for_workspace("count", state.path())?;
     let request = NewChatRequest { context: context.clone(), prompt: "go".into() };
-    let execution = service.launch(request.try_into()?).await?;
+    let execution = service.launch(request).await?;
     execution.wait().await?;
 
     let mut lines = Vec::new();
@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let context = ExecutionContext { variant_label: Some("missing".into()), ..context };
     let request = NewChatRequest { context, prompt: "go".into() };
-    let Err(error) = service.launch(request.try_into()?).await else {
+    let Err(error) = service.launch(request).await else {
         return Err("a missing program was started".into());
     };
     assert!(error.to_string().contains("no-such-program"), "{error}");

@@ -31,10 +31,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let state = tempfile::tempdir()?;
     let service = ExecutionService::builder(Stubborn)
         .state_dir(state.path())
-        .build()?;
+        .open()?;
     let context = ExecutionContext::for_workspace("stubborn", state.path())?;
     let request = NewChatRequest { context, prompt: "go".into() };
-    let execution = service.launch(request.try_into()?).await?;
+    let execution = service.launch(request).await?;
 
     let mut events = execution.events();
     let grandchild = loop {

@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let service = ExecutionService::builder(registry)
         .state_dir(folder.path().join("state"))
-        .build()?;
+        .open()?;
     let context = ExecutionContext::for_workspace("parrot", folder.path())?;
     let prompt = "hello".into();
     let started = service

@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let up = manager.send_to("grand_boss", "built").await?;
     assert!(up.ends_with("GRAND BOSS OK"), "{up}");
 
-    let log = MessageLog::read(cluster.logger().path(), &LogFilter::default())?;
+    let log = MessageLog::load(cluster.logger().path(), &LogFilter::default())?;
     cluster.stop().await?;
     println!("{down}\n{up}\n{} entries in the log", log.entries.len());
     assert_eq!(log.entries.len(), 4);

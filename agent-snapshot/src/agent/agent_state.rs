@@ -1,0 +1,334 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use super::Tick;
+use crate::{
+    AgentId, AgentSnapshot, Error, Event, History, Reply, SnapshotStorage, Status, ToolIntent,
+};
+
+/// A running agent: its last committed state, and the right to commit the next tick.
+///
+/// [`hydrate`](Self::hydrate) restores the agent and fences off the earlier holder: the next save
+/// of that holder is a conflict. All changes are made in a [`Tick`]. Its commit saves first, and
+/// hands out the replies only then.
+///
+/// Dropping it loses nothing that was committed. The storage keeps the epoch, so no other holder
+/// can be mistaken for this one.
+///
+/// ```
+/// use std::sync::Arc;
+/// use agent_snapshot::{AgentId, AgentState, MemoryStorage, conversation::Message};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), agent_snapshot::Error> {
+/// let storage = Arc::new(MemoryStorage::new());
+/// let (mut agent, recovery) = AgentState::hydrate(storage, AgentId::new("worker_007")?).await?;
+/// for reply in recovery.unsent {
+///     // Saved before a crash, and perhaps sent: the receiver drops a key that it has seen.
+///     agent.confirm_sent(&reply.key);
+/// }
+/// let mut tick = agent.begin_tick()?;
+/// tick.history().push(Message::user("hello"));
+/// tick.reply("hi");
+/// for reply in tick.commit().await? {
+///     // Send the reply, then:
+///     agent.confirm_sent(&reply.key);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct AgentState {
+    storage: Arc<dyn SnapshotStorage>,
+    pub(super) committed: AgentSnapshot,
+    /// The commit whose outcome is unknown.
+    pub(super) in_doubt: Option<PendingCommit>,
+}
+
+pub(super) struct PendingCommit {
+    pub(super) snapshot: AgentSnapshot,
+    /// How many replies at the end of the outbox belong to this commit.
+    pub(super) replies: usize,
+}
+
+/// The work that an earlier holder of the agent left open.
+///
+/// ```
+/// use std::sync::Arc;
+/// use agent_snapshot::{AgentId, AgentState, MemoryStorage};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), agent_snapshot::Error> {
+/// let storage = Arc::new(MemoryStorage::new());
+/// let id = AgentId::new("worker_007")?;
+/// let (mut agent, _) = AgentState::hydrate(storage.clone(), id.clone()).await?;
+/// let mut tick = agent.begin_tick()?;
+/// tick.reply("done");
+/// let replies = tick.commit().await?;
+/// drop(agent); // A crash, before the reply was sent.
+///
+/// let (_, recovery) = AgentState::hydrate(storage, id).await?;
+/// assert_eq!(recovery.unsent, replies);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Recovery {
+    /// Replies that were saved but not confirmed as sent, oldest first. Send them again.
+    pub unsent: Vec<Reply>,
+    /// Tool calls whose tick was not committed: it is unknown whether the tools have run. Each
+    /// hydration reports them until a tick is committed.
+    pub uncertain_tools: Vec<ToolIntent>,
+}
+
+/// Each failed attempt means that another holder hydrated or saved at the same time.
+const MAX_ATTEMPTS: usize = 16;
+
+impl AgentState {
+    /// Restores an agent, or starts a blank one at tick 0, and fences off every earlier holder.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Damaged`] if the stored snapshot cannot be read, [`Error::Conflict`] if other
+    /// holders keep saving at the same time, [`Error::Io`] or [`Error::Storage`] if the backend
+    /// fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost; the earlier holder may already be fenced off.
+    //
+    // Theory: the epoch is a fencing token.
+    //
+    // Invariant: of all holders of an agent, only the one with the highest stored epoch can save
+    // (rule 7). Hydration saves the loaded state with an epoch one higher, so the save itself is
+    // the moment at which the earlier holder loses the agent.
+    //
+    // Races:
+    // - Two hydrations load epoch 4, and both save epoch 5 with the same contents. The `holder`,
+    //   a random id, makes the saves different: the second is a conflict instead of a repeat. It
+    //   loads again and saves epoch 6, so the first one is fenced off. Last hydration wins.
+    // - The earlier holder commits between our load and our save: our tick is then lower than the
+    //   stored one, a conflict. We load again and get the new tick.
+    // - The agent was deleted. Its epoch is still known to the storage (rule 7), but `load` returns
+    //   `None` and does not show it. Saving a blank state with epoch 0 shows it: as a conflict that
+    //   names the stored epoch. The blank state is not harmful where it is accepted, because it is
+    //   what an agent without data starts from.
+    //
+    // Example: worker A holds epoch 1 at tick 10 and hangs. Worker B hydrates: loads tick 10, saves
+    // tick 10 with epoch 2. A wakes up and commits tick 11 with epoch 1: `Conflict`, and
+    // `is_fenced()` tells A to stop.
+    pub async fn hydrate(
+        storage: Arc<dyn SnapshotStorage>,
+        agent: AgentId,
+    ) -> Result<(Self, Recovery), Error> {
+        let mut known_epoch = None;
+        let mut attempt = 0;
+        loop {
+            let mut snapshot = match (storage.load(&agent).await?, known_epoch) {
+                (Some(stored), _) => stored,
+                (None, Some(_)) => AgentSnapshot::new(agent.clone()),
+                (None, None) => {
+                    let blank = AgentSnapshot::new(agent.clone());
+                    match storage.save(&blank).await {
+                        Err(Error::Conflict { stored_epoch, .. }) => {
+                            known_epoch = Some(stored_epoch);
+                        }
+                        result => result?,
+                    }
+                    blank
+                }
+            };
+            let epoch = snapshot.epoch.max(known_epoch.unwrap_or(0));
+            snapshot.epoch = epoch.saturating_add(1);
+            snapshot.holder = Some(Uuid::new_v4().to_string());
+            snapshot.set_timestamp(SystemTime::now());
+            attempt += 1;
+            match storage.save(&snapshot).await {
+                Ok(()) => {
+                    let recovery = Recovery {
+                        unsent: snapshot.outbox.clone(),
+                        uncertain_tools: snapshot.tool_intents.clone(),
+                    };
+                    let state = Self {
+                        storage,
+                        committed: snapshot,
+                        in_doubt: None,
+                    };
+                    return Ok((state, recovery));
+                }
+                Err(Error::Conflict { stored_epoch, .. }) if attempt < MAX_ATTEMPTS => {
+                    known_epoch = Some(stored_epoch);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Starts a tick. Its changes are not visible here before it is committed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InDoubt`] after a commit that failed or was cancelled: call
+    /// [`retry_commit`](Self::retry_commit) first, or hydrate again.
+    pub fn begin_tick(&mut self) -> Result<Tick<'_>, Error> {
+        self.check_no_doubt()?;
+        Ok(Tick::new(self))
+    }
+
+    /// Repeats a commit that failed or was cancelled, and hands out its replies. Without such a
+    /// commit it does nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tick::commit`].
+    ///
+    /// # Cancel safety
+    ///
+    /// The outcome of the commit stays unknown; call it again.
+    pub async fn retry_commit(&mut self) -> Result<Vec<Reply>, Error> {
+        let Some(pending) = &self.in_doubt else {
+            return Ok(Vec::new());
+        };
+        if let Err(error) = self.storage.save(&pending.snapshot).await {
+            if error.is_conflict() {
+                // The doubt is over: the commit is not stored and never will be.
+                self.in_doubt = None;
+            }
+            return Err(error);
+        }
+        let replies = pending.replies;
+        if let Some(pending) = self.in_doubt.take() {
+            self.committed = pending.snapshot;
+        }
+        self.committed.memory.short_term_history.release_hidden();
+        let outbox = &self.committed.outbox;
+        Ok(outbox[outbox.len() - replies..].to_vec())
+    }
+
+    /// Puts an event at the end of the queue and saves: the event is durable when this returns.
+    /// An event without an id gets one. An event with the id of a queued event is not queued
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tick::commit`], and [`Error::InDoubt`].
+    ///
+    /// # Cancel safety
+    ///
+    /// It is unknown whether the event is stored; an event with an id can be queued again.
+    pub async fn enqueue(&mut self, event: Event) -> Result<(), Error> {
+        let event = with_id(event);
+        let queue = &self.committed.event_queue_backup;
+        if queue.iter().any(|queued| queued.id == event.id) {
+            return Ok(());
+        }
+        self.revise(|snapshot| snapshot.event_queue_backup.push(event))
+            .await
+    }
+
+    /// Confirms that a reply was sent, so that it is not handed out again. The next commit or
+    /// [`flush`](Self::flush) saves this; a crash before that brings the reply back.
+    pub fn confirm_sent(&mut self, key: &str) {
+        self.committed.outbox.retain(|reply| reply.key != key);
+    }
+
+    /// Saves the confirmations of [`confirm_sent`](Self::confirm_sent) without a tick.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tick::commit`], and [`Error::InDoubt`].
+    ///
+    /// # Cancel safety
+    ///
+    /// It is unknown whether the confirmations are saved; call it again.
+    pub async fn flush(&mut self) -> Result<(), Error> {
+        self.revise(|_| ()).await
+    }
+
+    /// The id of the agent.
+    #[must_use]
+    pub fn agent_id(&self) -> &AgentId {
+        &self.committed.agent_id
+    }
+
+    /// The last committed tick.
+    #[must_use]
+    pub fn tick_index(&self) -> u64 {
+        self.committed.tick_index
+    }
+
+    /// The committed status.
+    #[must_use]
+    pub fn status(&self) -> &Status {
+        &self.committed.status
+    }
+
+    /// The committed history.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.committed.memory.short_term_history
+    }
+
+    /// The committed variables.
+    #[must_use]
+    pub fn variables(&self) -> &Map<String, Value> {
+        &self.committed.memory.working_variables
+    }
+
+    /// The queued events, oldest first.
+    #[must_use]
+    pub fn events(&self) -> &[Event] {
+        &self.committed.event_queue_backup
+    }
+
+    /// The whole committed state.
+    #[must_use]
+    pub fn snapshot(&self) -> &AgentSnapshot {
+        &self.committed
+    }
+
+    /// Saves a change between two ticks.
+    ///
+    /// Each attempt uses a new revision, so a retry after an unknown outcome never conflicts with
+    /// the earlier attempt; both carry the same change.
+    pub(super) async fn revise(
+        &mut self,
+        change: impl FnOnce(&mut AgentSnapshot),
+    ) -> Result<(), Error> {
+        self.check_no_doubt()?;
+        self.committed.revision += 1;
+        let mut revised = self.committed.clone();
+        change(&mut revised);
+        revised.set_timestamp(SystemTime::now());
+        self.storage.save(&revised).await?;
+        self.committed = revised;
+        Ok(())
+    }
+
+    fn check_no_doubt(&self) -> Result<(), Error> {
+        match self.in_doubt {
+            None => Ok(()),
+            Some(_) => Err(Error::InDoubt {
+                agent: self.committed.agent_id.clone(),
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for AgentState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentState")
+            .field("committed", &self.committed)
+            .field("in_doubt", &self.in_doubt.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+pub(super) fn with_id(mut event: Event) -> Event {
+    event.id.get_or_insert_with(|| Uuid::new_v4().to_string());
+    event
+}

@@ -1,0 +1,181 @@
+use std::fmt;
+use std::time::SystemTime;
+
+use serde_json::{Map, Value};
+
+use super::agent_state::{AgentState, PendingCommit, with_id};
+use crate::{AgentSnapshot, Error, Event, History, Reply, Status, ToolIntent};
+
+/// One run of the agent's loop: its changes are committed together or not at all.
+///
+/// A tick borrows the agent exclusively. Dropping it rolls back all changes except tool intents,
+/// which are saved at once because the tool may have run.
+///
+/// ```
+/// use std::sync::Arc;
+/// use agent_snapshot::conversation::Message;
+/// use agent_snapshot::{AgentId, AgentState, Event, MemoryStorage};
+/// use serde_json::json;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), agent_snapshot::Error> {
+/// let storage = Arc::new(MemoryStorage::new());
+/// let (mut agent, _) = AgentState::hydrate(storage, AgentId::new("worker_007")?).await?;
+/// agent.enqueue(Event::new("mcp", "task", json!("count the files"))).await?;
+///
+/// let mut tick = agent.begin_tick()?;
+/// let event = tick.next_event().expect("one event is queued");
+/// tick.history().push(Message::user(event.payload.to_string()));
+/// tick.variables().insert("files".into(), json!(3));
+/// tick.reply("There are 3 files.");
+/// let replies = tick.commit().await?;
+/// assert_eq!(replies.len(), 1);
+/// assert!(agent.events().is_empty());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Tick<'a> {
+    agent: &'a mut AgentState,
+    working: AgentSnapshot,
+    replies: usize,
+}
+
+impl<'a> Tick<'a> {
+    pub(super) fn new(agent: &'a mut AgentState) -> Self {
+        let mut working = agent.committed.clone();
+        working.tick_index += 1;
+        working.revision = 0;
+        Self {
+            agent,
+            working,
+            replies: 0,
+        }
+    }
+
+    /// The number of this tick.
+    #[must_use]
+    pub fn index(&self) -> u64 {
+        self.working.tick_index
+    }
+
+    /// The history of this tick.
+    pub fn history(&mut self) -> &mut History {
+        &mut self.working.memory.short_term_history
+    }
+
+    /// The variables of this tick.
+    pub fn variables(&mut self) -> &mut Map<String, Value> {
+        &mut self.working.memory.working_variables
+    }
+
+    /// Fields of the snapshot beyond the specified ones.
+    pub fn extra(&mut self) -> &mut Map<String, Value> {
+        &mut self.working.extra
+    }
+
+    /// Sets the status after this tick.
+    pub fn set_status(&mut self, status: Status) {
+        self.working.status = status;
+    }
+
+    /// Takes the oldest event. The commit removes it from the stored queue.
+    pub fn next_event(&mut self) -> Option<Event> {
+        let queue = &mut self.working.event_queue_backup;
+        (!queue.is_empty()).then(|| queue.remove(0))
+    }
+
+    /// Puts an event at the end of the queue. An event without an id gets one.
+    pub fn push_event(&mut self, event: Event) {
+        self.working.event_queue_backup.push(with_id(event));
+    }
+
+    /// Prepares a reply, which [`commit`](Self::commit) hands out.
+    pub fn reply(&mut self, payload: impl Into<Value>) {
+        let key = self.key(&self.replies.to_string());
+        self.replies += 1;
+        self.working.outbox.push(Reply {
+            key,
+            payload: payload.into(),
+            extra: Map::new(),
+        });
+    }
+
+    /// Saves that a tool is about to run. Run the tool after this has returned.
+    ///
+    /// After a crash, hydration reports the intent. The commit of this tick clears it, whether the
+    /// tool has finished or not, so commit after the tool has finished. State of a tool that
+    /// outlives its tick belongs into [`variables`](Self::variables).
+    ///
+    /// No other change of this tick is saved.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit`](Self::commit). The tool must not run then.
+    ///
+    /// # Cancel safety
+    ///
+    /// It is unknown whether the intent is saved, as after a crash. The tool must not run.
+    pub async fn intend_tool(
+        &mut self,
+        name: impl Into<String>,
+        args: Value,
+    ) -> Result<ToolIntent, Error> {
+        let number = self.agent.committed.tool_intents.len();
+        let intent = ToolIntent {
+            key: self.key(&format!("tool/{number}")),
+            name: name.into(),
+            args,
+            extra: Map::new(),
+        };
+        let saved = intent.clone();
+        self.agent
+            .revise(|snapshot| snapshot.tool_intents.push(saved))
+            .await?;
+        Ok(intent)
+    }
+
+    /// A key that is never used twice: the holder is unique for each hydration, the tick within
+    /// the holder, and `rest` within the tick.
+    fn key(&self, rest: &str) -> String {
+        let holder = self.working.holder.as_deref().unwrap_or_default();
+        format!("{holder}/{}/{rest}", self.working.tick_index)
+    }
+
+    /// Saves the tick and then hands out its replies.
+    ///
+    /// Send each reply, then call [`confirm_sent`](AgentState::confirm_sent) with its key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Conflict`] if another writer has saved the agent: the tick is rolled back, and
+    /// [`is_fenced`](Error::is_fenced) tells whether another holder has taken over. After any
+    /// other error the outcome is unknown; [`retry_commit`](AgentState::retry_commit) repeats the
+    /// same commit.
+    ///
+    /// # Cancel safety
+    ///
+    /// The outcome is unknown, as after an error; call
+    /// [`retry_commit`](AgentState::retry_commit).
+    pub async fn commit(mut self) -> Result<Vec<Reply>, Error> {
+        self.working.set_timestamp(SystemTime::now());
+        self.working.tool_intents.clear();
+        let Self {
+            agent,
+            working,
+            replies,
+        } = self;
+        agent.in_doubt = Some(PendingCommit {
+            snapshot: working,
+            replies,
+        });
+        agent.retry_commit().await
+    }
+}
+
+impl fmt::Debug for Tick<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tick")
+            .field("working", &self.working)
+            .finish_non_exhaustive()
+    }
+}

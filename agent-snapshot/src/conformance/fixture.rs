@@ -1,0 +1,48 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::{AgentId, Error, SnapshotStorage};
+
+/// One empty place for the data of a backend.
+///
+/// ```
+/// use std::sync::Arc;
+/// use agent_snapshot::conformance::{self, Fixture};
+/// use agent_snapshot::{Error, MemoryStorage, SnapshotStorage};
+/// use async_trait::async_trait;
+///
+/// // Usually a temporary folder, a database or a key prefix.
+/// struct SharedMemory(MemoryStorage);
+///
+/// #[async_trait]
+/// impl Fixture for SharedMemory {
+///     async fn open(&self) -> Result<Arc<dyn SnapshotStorage>, Error> {
+///         Ok(Arc::new(self.0.clone()))
+///     }
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() {
+/// let report = conformance::run(async || SharedMemory(MemoryStorage::new())).await;
+/// assert!(report.passed(), "{report}");
+/// # }
+/// ```
+#[async_trait]
+pub trait Fixture: Send + Sync {
+    /// Opens the storage. Each call is another writer on the same data.
+    async fn open(&self) -> Result<Arc<dyn SnapshotStorage>, Error>;
+
+    /// Makes the stored data of `agent` unreadable, without the storage. `false` if the fixture
+    /// cannot do it; then the clauses about damage do not apply.
+    async fn damage(&self, _agent: &AgentId) -> bool {
+        false
+    }
+}
+
+#[async_trait]
+impl<S: SnapshotStorage + 'static> Fixture for Arc<S> {
+    async fn open(&self) -> Result<Arc<dyn SnapshotStorage>, Error> {
+        Ok(self.clone())
+    }
+}

@@ -1,0 +1,79 @@
+use serde_json::Value;
+
+use crate::conversation::Message;
+
+/// Counts tokens as a provider bills them.
+///
+/// Only [`count_text`](Self::count_text) is required. The fixed costs default to those of OpenAI's
+/// chat format, which are close to those of other providers.
+///
+/// ```
+/// use agent_snapshot::conversation::{StateManager, TokenCounter};
+///
+/// struct Words;
+///
+/// impl TokenCounter for Words {
+///     fn count_text(&self, text: &str) -> usize {
+///         text.split_whitespace().count()
+///     }
+/// }
+///
+/// let state = StateManager::new(100).answer_tokens(20).counter(Words);
+/// assert_eq!(state.budget(), 100 - 20 - Words.per_request());
+/// ```
+pub trait TokenCounter: Send + Sync {
+    /// The tokens of a text.
+    fn count_text(&self, text: &str) -> usize;
+
+    /// The fixed cost of a message: role and separators.
+    fn per_message(&self) -> usize {
+        4
+    }
+
+    /// The fixed cost of a tool call and of a result: id and frame.
+    fn per_call(&self) -> usize {
+        8
+    }
+
+    /// The fixed cost of a request: the start of the answer.
+    fn per_request(&self) -> usize {
+        3
+    }
+
+    /// The tokens of a message, including its fixed cost.
+    fn count_message(&self, message: &Message) -> usize {
+        let mut total = self.per_message();
+        if let Some(content) = &message.content {
+            total += self.count_text(content);
+        }
+        for call in &message.tool_calls {
+            total += self.per_call() + self.count_text(&call.name) + self.count_value(&call.args);
+        }
+        for result in &message.tool_results {
+            total += self.per_call() + self.count_value(&result.result);
+        }
+        total
+    }
+
+    /// The tokens of a JSON value as it is sent: a string as text, any other value as JSON.
+    fn count_value(&self, value: &Value) -> usize {
+        match value {
+            Value::String(text) => self.count_text(text),
+            value => self.count_text(&value.to_string()),
+        }
+    }
+}
+
+/// A prefix of `text` that has at most `tokens` tokens, and is as long as binary search finds.
+///
+/// Vocabularies are not monotone: the start of a word may have more tokens than the word. The
+/// result always fits, and may be a few characters shorter than the longest that does.
+pub(crate) fn fit_text<'a>(counter: &dyn TokenCounter, text: &'a str, tokens: usize) -> &'a str {
+    if counter.count_text(text) <= tokens {
+        return text;
+    }
+    let ends: Vec<usize> = text.char_indices().map(|(end, _)| end).collect();
+    let fitting = ends.partition_point(|end| counter.count_text(&text[..*end]) <= tokens);
+    let end = fitting.checked_sub(1).map_or(0, |last| ends[last]);
+    &text[..end]
+}

@@ -1,0 +1,430 @@
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::checksummed_lines;
+use super::file_set::{FileSet, Found, StoredAgent};
+use super::folder::Folder;
+use super::log_record;
+use super::snapshot_document::{self, Archive, StorageMeta};
+use super::snapshot_parts::SnapshotParts;
+use super::tombstone::Tombstone;
+use crate::backend::{self, SavePlan, Stamp, StreamChange};
+use crate::conversation::Message;
+use crate::shared::private_file::FileError;
+use crate::{AgentId, AgentSnapshot, Error};
+
+/// When the JSON file is rewritten.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RewritePolicy {
+    /// After this many ticks at the earliest; 0 means at every save.
+    pub(super) min_ticks: u64,
+}
+
+/// The log is folded into the JSON file once it is this many times as long. Each byte of history
+/// is then rewritten at most 1.25 times in all (1 + 1/5 + 1/25 ...).
+const MAX_LOG_BY_DOCUMENT: u64 = 4;
+
+/// The operations on the files of one agent, and what is known about the files between two calls.
+///
+/// The module documentation has the theory: commit points, generations, tombstones.
+pub(super) struct AgentFiles<F: Folder> {
+    files: FileSet<F>,
+    policy: RewritePolicy,
+    /// `None` if the files must be read before the next save.
+    open_log: Option<OpenLog<F>>,
+    /// A write failed, so it is unknown what the disk holds. Nothing is appended before a rewrite
+    /// or a delete has succeeded.
+    is_uncertain: bool,
+}
+
+/// The log that the next save appends to.
+struct OpenLog<F: Folder> {
+    meta: StorageMeta,
+    stamp: Stamp,
+    file: F::File,
+    len: u64,
+    crc: u32,
+    is_torn: bool,
+    ticks: u64,
+    document_len: u64,
+}
+
+impl<F: Folder> AgentFiles<F> {
+    pub(super) fn new(folder: Arc<F>, agent: AgentId, policy: RewritePolicy) -> Self {
+        Self {
+            files: FileSet::new(folder, agent),
+            policy,
+            open_log: None,
+            is_uncertain: false,
+        }
+    }
+
+    pub(super) fn save(&mut self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        if snapshot.extra.contains_key(snapshot_document::KEY) {
+            // A caller that parses the JSON file gets this key. It is not part of the snapshot.
+            let mut snapshot = snapshot.clone();
+            snapshot.extra.remove(snapshot_document::KEY);
+            return self.save(&snapshot);
+        }
+        let _lock = self.lock()?;
+        if !self.is_current()? {
+            self.open_log = None;
+        }
+        let mut found = None;
+        let (stamp, epoch_floor) = match &self.open_log {
+            Some(log) => (Some(log.stamp.clone()), log.meta.epoch_floor),
+            None => match found.insert(self.files.read()?) {
+                Found::Nothing { epoch_floor, .. } => (None, *epoch_floor),
+                Found::Stored(stored) => {
+                    // A snapshot that cannot be loaded must not be continued (rule 3).
+                    self.files.assemble(stored)?;
+                    (Some(stored.parts.stamp.clone()), stored.meta.epoch_floor)
+                }
+            },
+        };
+        let plan = backend::plan(snapshot, stamp.as_ref(), epoch_floor)?;
+        if plan.is_none() && !self.is_uncertain {
+            return Ok(());
+        }
+        if let Some(Found::Stored(stored)) = &found {
+            self.open_log = self.open_log(stored)?;
+        }
+        let may_append = self.policy.min_ticks > 0 && !self.is_uncertain;
+        let appended = match (&plan, &mut self.open_log) {
+            (Some(plan), Some(log)) if may_append && plan.stream == StreamChange::Append => {
+                Some(log.append(&*self.files.folder, plan))
+            }
+            _ => None,
+        };
+        let result = match appended {
+            Some(result) => result.map_err(Error::from),
+            None => self.rewrite(plan),
+        };
+        self.note(result)?;
+        if self.is_rewrite_due() {
+            let result = self.rewrite(None);
+            if let Err(error) = self.note(result) {
+                // The save itself is durable: it is in the log.
+                let agent = &self.files.agent;
+                tracing::warn!(%agent, %error, "cannot fold the log into the JSON file");
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn load(&mut self) -> Result<Option<AgentSnapshot>, Error> {
+        let _lock = self.lock()?;
+        match self.files.read()? {
+            Found::Nothing { .. } => Ok(None),
+            Found::Stored(stored) => {
+                if self.open_log.is_none() || !self.is_current()? {
+                    // Only a preparation for the next save, which reports an error itself.
+                    self.open_log = self.open_log(&stored).unwrap_or_default();
+                }
+                self.files.assemble(&stored).map(Some)
+            }
+        }
+    }
+
+    /// Whether a snapshot is stored, readable or not.
+    pub(super) fn is_stored(&mut self) -> Result<bool, Error> {
+        let _lock = self.lock()?;
+        Ok(!matches!(self.files.read(), Ok(Found::Nothing { .. })))
+    }
+
+    pub(super) fn delete(&mut self) -> Result<(), Error> {
+        let _lock = self.lock()?;
+        self.open_log = None;
+        let (generation, epoch_floor) = match self.files.read() {
+            Ok(Found::Nothing {
+                generation,
+                epoch_floor,
+            }) => {
+                if !self.is_uncertain {
+                    return Ok(());
+                }
+                (generation, epoch_floor)
+            }
+            Ok(Found::Stored(stored)) => {
+                if let Err(error) = self.files.assemble(&stored) {
+                    self.files.keep_aside(&error)?;
+                }
+                let epoch = stored.parts.stamp.epoch.max(stored.meta.epoch_floor);
+                (stored.meta.generation, epoch)
+            }
+            Err(error) if error.is_damaged() => {
+                self.files.keep_aside(&error)?;
+                let tombstone = self.files.read_tombstone()?.unwrap_or_default();
+                (tombstone.generation, tombstone.epoch_floor)
+            }
+            Err(error) => return Err(error),
+        };
+        let tombstone = Tombstone {
+            generation,
+            epoch_floor,
+        };
+        self.is_uncertain = true;
+        self.replace(&self.files.name("deleted"), &tombstone.to_text())?;
+        self.files.folder.sync_names()?;
+        self.is_uncertain = false;
+        self.remove_dead_files(&tombstone)?;
+        Ok(())
+    }
+
+    fn remove_dead_files(&self, tombstone: &Tombstone) -> Result<(), FileError> {
+        let folder = &self.files.folder;
+        for name in self.files.own_files()? {
+            if !name.ends_with(".deleted") && !name.ends_with(".lock") {
+                folder.remove(&name)?;
+            }
+        }
+        if tombstone.epoch_floor == 0 {
+            // The tombstone has no epoch to keep. It must be the last file to go: a dead file
+            // without it would be alive again.
+            folder.sync_names()?;
+            folder.remove(&self.files.name("deleted"))?;
+            folder.remove(&self.files.name("lock"))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn history(&mut self, range: &Range<u64>) -> Result<Vec<(u64, Message)>, Error> {
+        let _lock = self.lock()?;
+        let Found::Stored(stored) = self.files.read()? else {
+            return Ok(Vec::new());
+        };
+        let stamp = &stored.parts.stamp;
+        let first = range.start.max(stamp.start);
+        let end = range.end.min(stamp.next);
+        if first >= end {
+            return Ok(Vec::new());
+        }
+        let mut messages = Vec::new();
+        if first < stored.parts.from {
+            let archive = self.files.read_archive(&stored)?;
+            messages.extend(archive.into_iter().skip((first - stamp.start) as usize));
+        }
+        let skip = first.saturating_sub(stored.parts.from) as usize;
+        messages.extend(stored.parts.messages.into_iter().skip(skip));
+        messages.truncate((end - first) as usize);
+        let place = self.files.place("json");
+        backend::decode_messages(&self.files.agent, &place, first, messages)
+    }
+
+    /// Folds the log into the JSON file.
+    pub(super) fn compact(&mut self) -> Result<(), Error> {
+        let _lock = self.lock()?;
+        let Found::Stored(stored) = self.files.read()? else {
+            return Ok(());
+        };
+        let is_log_empty = stored.log.as_ref().is_none_or(|log| log.ticks == 0);
+        if is_log_empty && !self.is_uncertain {
+            return Ok(());
+        }
+        let result = self.rewrite(None);
+        self.note(result)
+    }
+
+    /// Remembers that a write failed.
+    fn note(&mut self, result: Result<(), Error>) -> Result<(), Error> {
+        if result.is_err() {
+            self.open_log = None;
+            self.is_uncertain = true;
+        }
+        result
+    }
+
+    fn lock(&self) -> Result<F::Lock, FileError> {
+        self.files.folder.lock(&self.files.name("lock"))
+    }
+
+    /// Whether the files are as the last call left them: no other process has rewritten, deleted
+    /// or appended since.
+    fn is_current(&self) -> Result<bool, FileError> {
+        let Some(log) = &self.open_log else {
+            return Ok(true);
+        };
+        let folder = &self.files.folder;
+        let generation = log.meta.generation;
+        Ok(folder.len(&log.file)? == log.len
+            && folder.exists(&self.files.log_name(generation))?
+            && !folder.exists(&self.files.log_name(generation + 1))?
+            && !folder.exists(&self.files.name("deleted"))?)
+    }
+
+    fn is_rewrite_due(&self) -> bool {
+        self.open_log.as_ref().is_some_and(|log| {
+            log.ticks >= self.policy.min_ticks && log.len >= log.document_len * MAX_LOG_BY_DOCUMENT
+        })
+    }
+
+    /// Writes the next generation of the JSON file: the stored parts with `plan` applied.
+    fn rewrite(&mut self, plan: Option<SavePlan>) -> Result<(), Error> {
+        let (old, mut meta, mut parts) = match self.files.read()? {
+            Found::Stored(stored) => {
+                let StoredAgent { meta, parts, .. } = *stored;
+                (Some(meta.clone()), meta, parts)
+            }
+            Found::Nothing {
+                generation,
+                epoch_floor,
+            } => {
+                let Some(plan) = &plan else { return Ok(()) };
+                let parts = SnapshotParts::before(plan);
+                let archive = Archive::default();
+                let meta = StorageMeta::new(generation, false, epoch_floor, &parts.stamp, archive);
+                (None, meta, parts)
+            }
+        };
+        meta.generation += 1;
+        meta.log = self.policy.min_ticks > 0;
+        if let Some(plan) = plan {
+            if old.is_none() || plan.stream == StreamChange::Replace {
+                meta.archive = Archive {
+                    birth: meta.generation,
+                    ..Archive::default()
+                };
+            }
+            parts.apply(plan);
+        }
+        meta.stamp = parts.stamp.to_text();
+        self.archive_hidden(&mut meta.archive, &mut parts)?;
+        self.open_log = self.write_generation(&meta, parts)?;
+        self.is_uncertain = false;
+
+        let mut stale = vec![self.files.name("deleted")];
+        if let Some(old) = old {
+            if old.log {
+                stale.push(self.files.log_name(old.generation));
+            }
+            if old.archive.birth != meta.archive.birth {
+                stale.push(self.files.archive_name(old.archive.birth));
+            }
+        }
+        for name in stale {
+            if let Err(error) = self.files.folder.remove(&name) {
+                let error = Error::from(error);
+                let agent = &self.files.agent;
+                tracing::warn!(%agent, name, %error, "cannot remove a file that is not used any more");
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the log and the JSON file of a generation. The rename of the JSON file is the commit
+    /// point, so everything that it names is synced before.
+    fn write_generation(
+        &self,
+        meta: &StorageMeta,
+        parts: SnapshotParts,
+    ) -> Result<Option<OpenLog<F>>, Error> {
+        let document = snapshot_document::write(meta, &parts).ok_or_else(|| Error::Encode {
+            what: self.files.place("json"),
+            source: "the state is not the JSON of a snapshot".into(),
+        })?;
+        let folder = &self.files.folder;
+        let mut log = None;
+        if meta.log {
+            let mut header = String::new();
+            let payload = format!("{{\"format\":1,\"generation\":{}}}", meta.generation);
+            let crc = checksummed_lines::push(&mut header, 0, &payload);
+            let mut file = folder.create(&self.files.log_name(meta.generation))?;
+            folder.write(&mut file, header.as_bytes())?;
+            folder.sync(&file)?;
+            log = Some((file, header.len() as u64, crc));
+        }
+        folder.sync_names()?;
+        self.replace(&self.files.name("json"), &document)?;
+        folder.sync_names()?;
+        Ok(log.map(|(file, len, crc)| OpenLog {
+            meta: meta.clone(),
+            stamp: parts.stamp,
+            file,
+            len,
+            crc,
+            is_torn: false,
+            ticks: 0,
+            document_len: document.len() as u64,
+        }))
+    }
+
+    /// Moves the messages that are out of view to the archive.
+    fn archive_hidden(
+        &self,
+        archive: &mut Archive,
+        parts: &mut SnapshotParts,
+    ) -> Result<(), FileError> {
+        let hidden = parts.hidden();
+        if hidden == 0 {
+            return Ok(());
+        }
+        let folder = &self.files.folder;
+        let mut file = folder.open_to_append(&self.files.archive_name(archive.birth))?;
+        if folder.len(&file)? != archive.bytes {
+            // An interrupted rewrite left more.
+            folder.truncate(&mut file, archive.bytes)?;
+            folder.sync(&file)?;
+        }
+        let mut lines = String::new();
+        for json in parts.messages.drain(..hidden) {
+            archive.crc = checksummed_lines::push(&mut lines, archive.crc, &json);
+        }
+        folder.write(&mut file, lines.as_bytes())?;
+        folder.sync(&file)?;
+        archive.bytes += lines.len() as u64;
+        parts.from = parts.stamp.first;
+        Ok(())
+    }
+
+    /// Replaces a file in one step. The caller syncs the names.
+    fn replace(&self, name: &str, contents: &str) -> Result<(), FileError> {
+        let folder = &self.files.folder;
+        let temporary = format!("{name}.tmp");
+        let mut file = folder.create(&temporary)?;
+        folder.write(&mut file, contents.as_bytes())?;
+        folder.sync(&file)?;
+        drop(file);
+        folder.rename(&temporary, name)
+    }
+
+    fn open_log(&self, stored: &StoredAgent) -> Result<Option<OpenLog<F>>, FileError> {
+        let Some(end) = &stored.log else {
+            return Ok(None);
+        };
+        let folder = &self.files.folder;
+        let generation = stored.meta.generation;
+        // Interrupted operations left them; `is_current` would take them for another process.
+        folder.remove(&self.files.log_name(generation + 1))?;
+        folder.remove(&self.files.name("deleted"))?;
+        let file = folder.open_to_append(&self.files.log_name(generation))?;
+        Ok(Some(OpenLog {
+            meta: stored.meta.clone(),
+            stamp: stored.parts.stamp.clone(),
+            file,
+            len: end.len,
+            crc: end.crc,
+            is_torn: end.is_torn,
+            ticks: end.ticks,
+            document_len: stored.document_len,
+        }))
+    }
+}
+
+impl<F: Folder> OpenLog<F> {
+    fn append(&mut self, folder: &F, plan: &SavePlan) -> Result<(), FileError> {
+        if self.is_torn {
+            folder.truncate(&mut self.file, self.len)?;
+            folder.sync(&self.file)?;
+            self.is_torn = false;
+        }
+        let mut line = String::new();
+        let crc = checksummed_lines::push(&mut line, self.crc, &log_record::encode(plan));
+        folder.write(&mut self.file, line.as_bytes())?;
+        folder.sync(&self.file)?;
+        self.len += line.len() as u64;
+        self.crc = crc;
+        self.ticks += 1;
+        self.stamp = plan.stamp.clone();
+        Ok(())
+    }
+}

@@ -1,0 +1,275 @@
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use tokio::sync::Mutex as AsyncMutex;
+
+use super::agent_files::{AgentFiles, RewritePolicy};
+use super::folder::{Folder, OsFolder};
+use crate::conversation::Message;
+use crate::storage::run_blocking;
+use crate::{AgentId, AgentSnapshot, Error, SnapshotStorage};
+
+/// Keeps snapshots in files: for each agent `worker_007.json`, plain JSON for any tool, and a log
+/// of the ticks since it was written.
+///
+/// A save appends one checksummed line to the log and syncs it. The JSON file is rewritten, by
+/// rename,
+///
+/// - at the first save;
+/// - after [`rewrite_every`](FileStorageBuilder::rewrite_every) ticks, once the log is four times
+///   as long as the JSON, so that all rewriting together stays below 1.25 times the history;
+/// - by [`compact`](Self::compact) and [`close`](SnapshotStorage::close).
+///
+/// Messages that are out of view at a rewrite move to `worker_007.N.history`.
+///
+/// Several processes may use one folder: each call takes the kernel lock of the agent's `.lock`
+/// file. A file that cannot be read is an error until `delete`, which renames it to
+/// `worker_007.damaged.N.json` (also the log and the history). A JSON file of another program is
+/// read; the key `file_storage` belongs to this storage.
+///
+/// New files have mode 0600, new folders 0700. A file or folder that belongs to another user, is a
+/// symbolic link, or that group or others can write to is refused.
+///
+/// Clones share the open files. Dropping the last clone loses nothing, but does not fold the log;
+/// call [`close`](SnapshotStorage::close) for that.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), agent_snapshot::Error> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let folder = folder.path().join("data/snapshots");
+/// use agent_snapshot::{AgentId, AgentSnapshot, FileStorage, SnapshotStorage};
+///
+/// let storage = FileStorage::open(&folder).await?;
+/// let mut snapshot = AgentSnapshot::new(AgentId::new("worker_007")?);
+/// snapshot.tick_index += 1;
+/// storage.save(&snapshot).await?;
+/// storage.close().await?;
+/// assert!(folder.join("worker_007.json").exists());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct FileStorage {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    folder: Arc<OsFolder>,
+    policy: RewritePolicy,
+    agents: Mutex<HashMap<AgentId, SharedFiles>>,
+}
+
+/// tokio's mutex is FIFO. A call that goes on after its future was dropped holds it, so a later
+/// call cannot overtake it.
+type SharedFiles = Arc<AsyncMutex<AgentFiles<OsFolder>>>;
+
+/// Each entry holds a file open.
+const MAX_OPEN: usize = 256;
+
+/// Options of a [`FileStorage`].
+///
+/// ```
+/// use agent_snapshot::FileStorage;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), agent_snapshot::Error> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let folder = folder.path();
+/// let storage = FileStorage::builder(folder).rewrite_every(16).open().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct FileStorageBuilder {
+    folder: PathBuf,
+    policy: RewritePolicy,
+    sync: bool,
+}
+
+impl FileStorageBuilder {
+    /// Rewrites the JSON file after `ticks` saves at the earliest (64 by default).
+    #[must_use]
+    pub fn rewrite_every(mut self, ticks: u64) -> Self {
+        self.policy.min_ticks = ticks.max(1);
+        self
+    }
+
+    /// Rewrites the JSON file at each save, without a log. The file is always up to date, and the
+    /// cost of a save grows with the history.
+    #[must_use]
+    pub fn rewrite_every_save(mut self) -> Self {
+        self.policy.min_ticks = 0;
+        self
+    }
+
+    /// Does not sync: a save survives a crash of the process, but not a power failure.
+    #[must_use]
+    pub fn without_sync(mut self) -> Self {
+        self.sync = false;
+        self
+    }
+
+    /// Opens the folder, and creates it if it is missing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPrivate`] if another user could change the folder, [`Error::Io`] if it cannot be
+    /// created.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: at most an empty folder is left.
+    pub async fn open(self) -> Result<FileStorage, Error> {
+        let Self {
+            folder,
+            policy,
+            sync,
+        } = self;
+        let folder = run_blocking(move || Ok(OsFolder::open(&folder, sync)?)).await?;
+        Ok(FileStorage {
+            shared: Arc::new(Shared {
+                folder: Arc::new(folder),
+                policy,
+                agents: Mutex::default(),
+            }),
+        })
+    }
+}
+
+impl FileStorage {
+    /// The folder that the specification names.
+    pub const DEFAULT_FOLDER: &str = "./data/snapshots";
+
+    /// Opens a folder, and creates it if it is missing.
+    ///
+    /// # Errors
+    ///
+    /// As [`FileStorageBuilder::open`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: at most an empty folder is left.
+    pub async fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::builder(folder).open().await
+    }
+
+    /// A storage with options.
+    #[must_use]
+    pub fn builder(folder: impl AsRef<Path>) -> FileStorageBuilder {
+        FileStorageBuilder {
+            folder: folder.as_ref().to_owned(),
+            policy: RewritePolicy { min_ticks: 64 },
+            sync: true,
+        }
+    }
+
+    /// Folds the log of an agent into its JSON file.
+    ///
+    /// # Errors
+    ///
+    /// As [`save`](SnapshotStorage::save).
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost; the work goes on in the background.
+    pub async fn compact(&self, agent: &AgentId) -> Result<(), Error> {
+        self.with(agent, AgentFiles::compact).await
+    }
+
+    fn agents(&self) -> MutexGuard<'_, HashMap<AgentId, SharedFiles>> {
+        let agents = self.shared.agents.lock();
+        agents.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn files(&self, agent: &AgentId) -> SharedFiles {
+        let mut agents = self.agents();
+        if agents.len() >= MAX_OPEN {
+            // Everything that an unused entry knows is in the files.
+            agents.retain(|_, files| Arc::strong_count(files) > 1);
+        }
+        let new = || {
+            let Shared { folder, policy, .. } = &*self.shared;
+            let files = AgentFiles::new(folder.clone(), agent.clone(), *policy);
+            Arc::new(AsyncMutex::new(files))
+        };
+        agents.entry(agent.clone()).or_insert_with(new).clone()
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        agent: &AgentId,
+        job: impl FnOnce(&mut AgentFiles<OsFolder>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let mut files = self.files(agent).lock_owned().await;
+        run_blocking(move || job(&mut files)).await
+    }
+}
+
+#[async_trait]
+impl SnapshotStorage for FileStorage {
+    async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        let snapshot = snapshot.clone();
+        let agent = snapshot.agent_id.clone();
+        self.with(&agent, move |files| files.save(&snapshot)).await
+    }
+
+    async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
+        self.with(agent, AgentFiles::load).await
+    }
+
+    async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
+        self.with(agent, AgentFiles::delete).await
+    }
+
+    async fn list(&self) -> Result<Vec<AgentId>, Error> {
+        let folder = self.shared.folder.clone();
+        let names = run_blocking(move || Ok(folder.list()?)).await?;
+        let mut agents = Vec::new();
+        for name in &names {
+            let Some(agent) = name.strip_suffix(".json").and_then(AgentId::from_encoded) else {
+                continue;
+            };
+            // An interrupted delete leaves a dead file beside its tombstone.
+            let has_tombstone = names.contains(&format!("{}.deleted", agent.encoded()));
+            if !has_tombstone || self.with(&agent, AgentFiles::is_stored).await? {
+                agents.push(agent);
+            }
+        }
+        agents.sort();
+        Ok(agents)
+    }
+
+    async fn history(
+        &self,
+        agent: &AgentId,
+        range: Range<u64>,
+    ) -> Result<Vec<(u64, Message)>, Error> {
+        self.with(agent, move |files| files.history(&range)).await
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        let agents: Vec<SharedFiles> = self.agents().values().cloned().collect();
+        for files in agents {
+            let mut files = files.lock_owned().await;
+            match run_blocking(move || files.compact()).await {
+                // Damaged files cannot be folded; they stay as they are.
+                Err(error) if error.is_damaged() => {}
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for FileStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileStorage")
+            .field("folder", &self.shared.folder.path())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,16 @@
+//! What is stored: the state of one agent as plain data.
+
+mod agent_id;
+mod agent_snapshot;
+mod checked_json;
+mod event;
+mod history;
+mod reply;
+mod status;
+
+pub use agent_id::AgentId;
+pub use agent_snapshot::{AgentSnapshot, Memory, SCHEMA_VERSION};
+pub use event::Event;
+pub use history::History;
+pub use reply::{Reply, ToolIntent};
+pub use status::Status;

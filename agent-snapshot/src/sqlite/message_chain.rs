@@ -1,0 +1,87 @@
+//! The messages of all agents in one table, in the order in which they were saved.
+//!
+//! Every save appends to the end of one B-tree, whichever agent it is for. Ordered by agent, each
+//! save would split a page in the middle of the tree and rewrite its neighbours: with 64 agents
+//! twice the time and twice the bytes. Each row names the previous message of its agent, so no
+//! index has to be maintained: the messages of an agent are a chain, read from its end.
+
+use std::ops::Range;
+
+use rusqlite::{Connection, OptionalExtension, Result, params};
+
+/// The end of an agent's chain.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ChainEnd {
+    /// The number of the agent.
+    pub(super) agent: i64,
+    /// The row of the last message; `None` if the chain is empty.
+    pub(super) last: Option<i64>,
+}
+
+impl ChainEnd {
+    /// Appends messages and returns the new end.
+    pub(super) fn append(mut self, connection: &Connection, messages: &[String]) -> Result<Self> {
+        let mut insert = connection
+            .prepare_cached("INSERT INTO messages (agent, previous, json) VALUES (?1, ?2, ?3)")?;
+        for json in messages {
+            self.last = Some(insert.insert(params![self.agent, self.last, json])?);
+        }
+        Ok(self)
+    }
+
+    /// The messages in `range`, oldest first. `next` is the number after the last message. A
+    /// broken chain gives fewer messages.
+    pub(super) fn read(
+        self,
+        connection: &Connection,
+        next: u64,
+        range: &Range<u64>,
+    ) -> Result<Vec<String>> {
+        let mut select = connection
+            .prepare_cached("SELECT previous, json FROM messages WHERE id = ?1 AND agent = ?2")?;
+        let mut messages = Vec::new();
+        let (mut row, mut seq) = (self.last, next);
+        while let Some(id) = row
+            && seq > range.start
+        {
+            seq -= 1;
+            let found = select.query_row([id, self.agent], |found| {
+                let json = if seq < range.end {
+                    Some(found.get(1)?)
+                } else {
+                    None
+                };
+                Ok((found.get::<_, Option<i64>>(0)?, json))
+            });
+            let Some((previous, json)) = found.optional()? else {
+                break;
+            };
+            messages.extend(json);
+            // Rows are numbered upwards: anything else is damage, and could be a loop.
+            row = previous.filter(|previous| *previous < id);
+        }
+        messages.reverse();
+        Ok(messages)
+    }
+
+    /// Removes the chain, which should have `len` messages.
+    pub(super) fn remove(self, connection: &Connection, len: u64) -> Result<()> {
+        let mut delete = connection.prepare_cached(
+            "DELETE FROM messages WHERE id = ?1 AND agent = ?2 RETURNING previous",
+        )?;
+        let (mut row, mut removed) = (self.last, 0);
+        while let Some(id) = row {
+            let previous = delete.query_row([id, self.agent], |found| found.get(0));
+            let Some(previous) = previous.optional()? else {
+                break;
+            };
+            removed += 1;
+            row = previous;
+        }
+        if removed != len {
+            // The chain is broken. This reads the whole table, but only after damage.
+            connection.execute("DELETE FROM messages WHERE agent = ?1", [self.agent])?;
+        }
+        Ok(())
+    }
+}

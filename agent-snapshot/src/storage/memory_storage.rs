@@ -1,0 +1,157 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+
+use super::SnapshotStorage;
+use super::backend::{self, Stamp, StreamChange};
+use crate::conversation::Message;
+use crate::{AgentId, AgentSnapshot, Error};
+
+/// Keeps snapshots in memory: for tests, and for agents that need not survive their process.
+///
+/// Clones share their contents. Dropping the last clone drops the contents.
+///
+/// ```
+/// use agent_snapshot::{AgentId, AgentSnapshot, MemoryStorage, SnapshotStorage};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), agent_snapshot::Error> {
+/// let storage = MemoryStorage::new();
+/// let snapshot = AgentSnapshot::new(AgentId::new("worker_007")?);
+/// storage.save(&snapshot).await?;
+/// let clone = storage.clone();
+/// assert_eq!(clone.load(&snapshot.agent_id).await?, Some(snapshot));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct MemoryStorage {
+    agents: Arc<Mutex<BTreeMap<AgentId, AgentSlot>>>,
+}
+
+#[derive(Default)]
+struct AgentSlot {
+    parts: Option<StoredParts>,
+    epoch_floor: u64,
+}
+
+/// The encoded parts, as every backend stores them: tests with this storage also test the encoding.
+struct StoredParts {
+    stamp: Stamp,
+    state: String,
+    head: String,
+    messages: Vec<String>,
+}
+
+impl MemoryStorage {
+    /// An empty storage.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<AgentId, AgentSlot>> {
+        // A slot is changed only after everything that can panic, so it is never half changed.
+        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StoredParts {
+    fn messages(&self, range: Range<u64>) -> &[String] {
+        let end = range.end.clamp(self.stamp.start, self.stamp.next);
+        let start = range.start.clamp(self.stamp.start, end);
+        let index = |seq: u64| (seq - self.stamp.start) as usize;
+        self.messages
+            .get(index(start)..index(end))
+            .unwrap_or_default()
+    }
+}
+
+#[async_trait]
+impl SnapshotStorage for MemoryStorage {
+    async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        let mut agents = self.lock();
+        let slot = agents.get(&snapshot.agent_id);
+        let stored = slot.and_then(|slot| slot.parts.as_ref());
+        let floor = slot.map_or(0, |slot| slot.epoch_floor);
+        let Some(plan) = backend::plan(snapshot, stored.map(|parts| &parts.stamp), floor)? else {
+            return Ok(());
+        };
+        let slot = agents.entry(snapshot.agent_id.clone()).or_default();
+        let parts = slot.parts.get_or_insert_with(|| StoredParts {
+            stamp: plan.stamp.clone(),
+            state: String::new(),
+            head: String::new(),
+            messages: Vec::new(),
+        });
+        if plan.stream == StreamChange::Replace {
+            parts.messages.clear();
+        }
+        parts.messages.extend(plan.messages);
+        parts.stamp = plan.stamp;
+        parts.state = plan.state;
+        if let Some(head) = plan.head {
+            parts.head = head;
+        }
+        Ok(())
+    }
+
+    async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
+        let agents = self.lock();
+        let Some(parts) = agents.get(agent).and_then(|slot| slot.parts.as_ref()) else {
+            return Ok(None);
+        };
+        let view = parts.messages(parts.stamp.first..parts.stamp.next);
+        backend::assemble(
+            agent,
+            "memory",
+            &parts.stamp,
+            &parts.state,
+            &parts.head,
+            view,
+        )
+        .map(Some)
+    }
+
+    async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
+        if let Some(slot) = self.lock().get_mut(agent)
+            && let Some(parts) = slot.parts.take()
+        {
+            slot.epoch_floor = slot.epoch_floor.max(parts.stamp.epoch);
+        }
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<AgentId>, Error> {
+        Ok(self
+            .lock()
+            .iter()
+            .filter(|(_, slot)| slot.parts.is_some())
+            .map(|(agent, _)| agent.clone())
+            .collect())
+    }
+
+    async fn history(
+        &self,
+        agent: &AgentId,
+        range: Range<u64>,
+    ) -> Result<Vec<(u64, Message)>, Error> {
+        let agents = self.lock();
+        let Some(parts) = agents.get(agent).and_then(|slot| slot.parts.as_ref()) else {
+            return Ok(Vec::new());
+        };
+        let first = range.start.max(parts.stamp.start);
+        backend::decode_messages(agent, "memory", first, parts.messages(range))
+    }
+}
+
+impl fmt::Debug for MemoryStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStorage")
+            .field("agents", &self.lock().len())
+            .finish()
+    }
+}

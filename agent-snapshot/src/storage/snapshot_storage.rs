@@ -1,0 +1,166 @@
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::conversation::Message;
+use crate::{AgentId, AgentSnapshot, Error};
+
+/// A storage for snapshots.
+///
+/// # Contract
+///
+/// 1. `load` of an agent that was never saved, or was deleted, is `None`.
+/// 2. `load` returns the snapshot of the last successful `save`, including unknown fields.
+/// 3. `load` of data that cannot be read is an error that names the data, never `None`: a blank
+///    agent would overwrite the good state. `save` does not overwrite damaged data; only `delete`
+///    removes it or puts it aside.
+/// 4. After `save` has returned, the snapshot is durable, as the documentation of the backend
+///    defines it. A save is visible as a whole or not at all.
+/// 5. `save` of a snapshot that is not newer than the stored one is [`Error::Conflict`] and
+///    changes nothing. A snapshot is newer if it has the same epoch and a higher
+///    (`tick_index`, `revision`), or a higher epoch and not a lower (`tick_index`, `revision`).
+/// 6. Repeating the same save succeeds, because the answer to the first one may have been lost.
+/// 7. `save` with an epoch lower than the stored one is [`Error::Conflict`], also after `delete`.
+///    `save` and `load` never raise an epoch themselves.
+/// 8. `delete` removes the snapshot and its stream. It succeeds if nothing is stored. Any tick
+///    may be saved afterwards.
+/// 9. `list` returns each agent that has a snapshot once, in ascending order.
+/// 10. A `save` whose history continues the stored stream appends to it: the cost depends on the
+///     new messages, not on the stored ones. A `save` with another history replaces the stream.
+/// 11. `history` reads the stream, including messages out of view. Numbers that the stream does
+///     not have are left out. If nothing is stored, the result is empty.
+/// 12. Agents do not affect each other.
+/// 13. After `close` the data is at rest. Every later call is [`Error::Closed`] or works as
+///     before. `close` may be repeated.
+/// 14. A call whose future is dropped takes effect as a whole or not at all.
+///
+/// The conformance suite (feature `conformance`) checks the rules, except the cost in rule 10 and
+/// the durability in rule 4, which need benches and crash tests. [`backend`](crate::backend) has
+/// the parts that every implementation needs.
+///
+/// ```
+/// use std::sync::Arc;
+/// use agent_snapshot::{AgentId, AgentSnapshot, MemoryStorage, SnapshotStorage};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), agent_snapshot::Error> {
+/// let storage: Arc<dyn SnapshotStorage> = Arc::new(MemoryStorage::new());
+/// let agent = AgentId::new("worker_007")?;
+/// assert_eq!(storage.load(&agent).await?, None);
+/// storage.save(&AgentSnapshot::new(agent.clone())).await?;
+/// assert_eq!(storage.list().await?, [agent.clone()]);
+/// storage.delete(&agent).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[async_trait]
+pub trait SnapshotStorage: Debug + Send + Sync {
+    /// Stores a snapshot durably.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Conflict`] (rules 5 and 7), [`Error::Damaged`] (rule 3), [`Error::Encode`] if the
+    /// snapshot could not be read again, [`Error::Io`] or [`Error::Storage`] if the backend fails;
+    /// then the same save may be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// The save takes effect as a whole or not at all; the same save may be repeated.
+    async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error>;
+
+    /// Reads the last snapshot.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Damaged`] or [`Error::UnsupportedVersion`] if the stored data cannot be read,
+    /// [`Error::Io`] or [`Error::Storage`] if the backend fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a load changes nothing.
+    async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error>;
+
+    /// Removes an agent and its stream.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] or [`Error::Storage`] if the backend fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// The delete takes effect as a whole or not at all; it may be repeated.
+    async fn delete(&self, agent: &AgentId) -> Result<(), Error>;
+
+    /// The agents that have a snapshot, in ascending order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] or [`Error::Storage`] if the backend fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a list changes nothing.
+    async fn list(&self) -> Result<Vec<AgentId>, Error>;
+
+    /// Reads messages of the stream by their sequence numbers.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: reading changes nothing.
+    async fn history(
+        &self,
+        agent: &AgentId,
+        range: Range<u64>,
+    ) -> Result<Vec<(u64, Message)>, Error>;
+
+    /// Brings the data to rest: `FileStorage` folds its logs into the JSON files,
+    /// `SqliteStorage` closes the database. The default does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] or [`Error::Storage`] if the backend fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost; call it again until it returns.
+    async fn close(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl<S: SnapshotStorage + ?Sized> SnapshotStorage for Arc<S> {
+    async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        (**self).save(snapshot).await
+    }
+
+    async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
+        (**self).load(agent).await
+    }
+
+    async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
+        (**self).delete(agent).await
+    }
+
+    async fn list(&self) -> Result<Vec<AgentId>, Error> {
+        (**self).list().await
+    }
+
+    async fn history(
+        &self,
+        agent: &AgentId,
+        range: Range<u64>,
+    ) -> Result<Vec<(u64, Message)>, Error> {
+        (**self).history(agent, range).await
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        (**self).close().await
+    }
+}

@@ -1,0 +1,133 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::event_log::EventLog;
+use super::line::Line;
+use crate::activity::Activity;
+use crate::live_execution::LiveExecution;
+use crate::{AgentEvent, EventKind, EventParser, Output, OutputStream, SessionIdResolver};
+
+/// How much of standard error the exit report contains.
+const TAIL_LINES: usize = 20;
+const TAIL_LINE_BYTES: usize = 1 << 10;
+
+/// Turns the lines of one stream into events.
+pub(crate) struct LineHandler {
+    stream: OutputStream,
+    log: EventLog,
+    execution: Arc<LiveExecution>,
+    activity: Arc<Activity>,
+    parser: Option<Box<dyn EventParser>>,
+    resolver: Option<Box<dyn SessionIdResolver>>,
+    /// Events that are not yet in the log. The pipe is not read while there are any, so they are
+    /// those of one read at most.
+    pending: VecDeque<EventKind>,
+    truncated: u64,
+    tail: VecDeque<String>,
+}
+
+impl LineHandler {
+    pub(crate) fn new(
+        stream: OutputStream,
+        execution: Arc<LiveExecution>,
+        activity: Arc<Activity>,
+    ) -> Self {
+        Self {
+            stream,
+            log: execution.log.clone(),
+            execution,
+            activity,
+            parser: None,
+            resolver: None,
+            pending: VecDeque::new(),
+            truncated: 0,
+            tail: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn parsing(
+        mut self,
+        parser: Option<Box<dyn EventParser>>,
+        resolver: Option<Box<dyn SessionIdResolver>>,
+    ) -> Self {
+        self.parser = parser;
+        self.resolver = resolver;
+        self
+    }
+
+    pub(super) fn truncated_lines(&self) -> u64 {
+        self.truncated
+    }
+
+    pub(super) fn tail(&self) -> Vec<String> {
+        self.tail.iter().cloned().collect()
+    }
+
+    pub(super) fn saw_output(&self) {
+        self.activity.output();
+    }
+
+    /// Moves the pending events into the log; waits for room.
+    pub(super) async fn deliver(&mut self) {
+        if !self.log.try_push_output(&mut self.pending) {
+            let _blocked = self.activity.block_output();
+            self.log.push_output(&mut self.pending).await;
+        }
+    }
+
+    /// As [`deliver`](Self::deliver) without waiting.
+    pub(super) fn force(&mut self) {
+        self.log.force_output(&mut self.pending);
+    }
+
+    pub(super) fn push(&mut self, event: EventKind) {
+        self.pending.push_back(event);
+    }
+
+    pub(super) fn handle(&mut self, line: Line) {
+        if line.is_truncated() {
+            self.truncated += 1;
+        }
+        let mut events = Vec::new();
+        let mut resolved = None;
+        match self.stream {
+            OutputStream::Stderr => self.remember(&line),
+            OutputStream::Stdout if line.is_truncated() => {}
+            // Decoding a line that is not parsed would be a wasted pass over it.
+            OutputStream::Stdout if self.parser.is_none() && self.resolver.is_none() => {}
+            OutputStream::Stdout => {
+                let text = line.text();
+                if let Some(parser) = &mut self.parser {
+                    events = parser.parse_line(&text);
+                }
+                if let Some(resolver) = &mut self.resolver
+                    && let Some(agent_id) = resolver.handle_line(&text)
+                {
+                    self.resolver = None;
+                    resolved = self.execution.agent_reported(&agent_id);
+                }
+            }
+        }
+        let is_finish = |event: &AgentEvent| matches!(event, AgentEvent::Finished { .. });
+        if events.iter().any(is_finish) {
+            self.activity.finished();
+        }
+        let stream = self.stream;
+        self.pending.push_back(EventKind::Output(Output {
+            stream,
+            line,
+            events,
+        }));
+        self.pending.extend(resolved);
+    }
+
+    fn remember(&mut self, line: &Line) {
+        if self.tail.len() == TAIL_LINES {
+            self.tail.pop_front();
+        }
+        let bytes = line.as_bytes();
+        let kept = &bytes[..bytes.len().min(TAIL_LINE_BYTES)];
+        self.tail
+            .push_back(String::from_utf8_lossy(kept).into_owned());
+    }
+}

@@ -1,0 +1,28 @@
+//! From the bytes of a pipe to events.
+//!
+//! ```text
+//! pipe --(Pump)--> bytes --(LineFramer)--> Line --(LineHandler)--> EventLog --> EventStream
+//!                    \--> RawLog (byte for byte)
+//! ```
+
+mod event_log;
+mod event_stream;
+mod line;
+mod line_framer;
+mod line_handler;
+mod memory_policy;
+mod print_prefixed;
+mod pump;
+mod raw_log;
+
+pub use event_stream::EventStream;
+pub use line::Line;
+pub use memory_policy::MemoryPolicy;
+pub use print_prefixed::print_prefixed;
+
+pub(crate) use event_log::EventLog;
+#[cfg(hot_paths)]
+pub(crate) use line_framer::LineFramer;
+pub(crate) use line_handler::LineHandler;
+pub(crate) use pump::Pump;
+pub(crate) use raw_log::RawLog;

@@ -1,0 +1,10 @@
+//! The agent's process: how its command line is made, how it is started and reaped, and how its
+//! tree is stopped. Finding and ending process trees is in `shared::process_tree`.
+
+mod child;
+mod launch_plan;
+mod tree_stop;
+
+pub(crate) use child::{Child, ChildExit, Pipes};
+pub(crate) use launch_plan::{LaunchPlan, TAG_VARIABLE};
+pub(crate) use tree_stop::{StoppedTree, stop_tree};

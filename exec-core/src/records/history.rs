@@ -1,0 +1,372 @@
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::history_contents::HistoryContents;
+use crate::shared::json_lines;
+use crate::shared::kernel_lock::LockedFile;
+use crate::shared::private_file;
+use crate::{Error, ExecutionId, ExecutionKind, ExitReport, SessionId};
+
+/// The size at which the file is rotated.
+const MAX_BYTES: u64 = 8 << 20;
+
+/// The executions of the past and present: `history.jsonl` in the state folder.
+///
+/// One line when an execution starts, one when its session id is known, one when it ends. Several
+/// hosts may write to the same file. At 8 MiB (some ten thousand executions) it is renamed to
+/// `history.1.jsonl`, replacing the one before, and a new file is begun. Both are read.
+///
+/// ```
+/// use exec_core::History;
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let state_dir = folder.path();
+/// let contents = History::in_state_dir(state_dir).read()?;
+/// assert!(contents.entries.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct History {
+    path: PathBuf,
+    rotated: PathBuf,
+    max_bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct HistoryLine {
+    /// Milliseconds since 1970.
+    pub(super) at: u64,
+    pub(super) execution_id: ExecutionId,
+    #[serde(flatten)]
+    pub(super) event: HistoryEvent,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum HistoryEvent {
+    Started {
+        session_id: SessionId,
+        profile: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        variant: Option<String>,
+        kind: ExecutionKind,
+        workspace: PathBuf,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        process_id: Option<u32>,
+    },
+    Resolved {
+        session_id: SessionId,
+    },
+    Ended {
+        report: Box<ExitReport>,
+    },
+    Reaped,
+}
+
+impl History {
+    /// The history of a state folder. Opens no file.
+    #[must_use]
+    pub fn in_state_dir(state_dir: impl AsRef<Path>) -> Self {
+        Self {
+            path: state_dir.as_ref().join("history.jsonl"),
+            rotated: state_dir.as_ref().join("history.1.jsonl"),
+            max_bytes: MAX_BYTES,
+        }
+    }
+
+    /// Reads the whole history; missing files are an empty history.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a file cannot be read, [`Error::NotPrivate`] if another user could have
+    /// written it. A damaged line is no error: it is counted.
+    pub fn read(&self) -> Result<HistoryContents, Error> {
+        let (rotated, current) = self.open_both()?;
+        let mut contents = HistoryContents::default();
+        let mut index = HashMap::new();
+        for (path, file) in [(&self.rotated, rotated), (&self.path, current)] {
+            let Some(mut file) = file else { continue };
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes)
+                .map_err(Error::io("read", path))?;
+            for (number, line) in json_lines::whole_lines(&bytes) {
+                match serde_json::from_slice(line) {
+                    Ok(line) => contents.apply(&mut index, line),
+                    Err(error) => {
+                        let path = path.display();
+                        tracing::warn!(%path, line = number, %error, "damaged line of the history");
+                        contents.damaged_lines += 1;
+                    }
+                }
+            }
+        }
+        Ok(contents)
+    }
+
+    /// Opens both files as they were at one moment.
+    ///
+    /// Race: a rotation between the two opens would let us miss the file that was just rotated.
+    /// The current file is opened first; if it still is the current one after the second open,
+    /// there was no rotation in between.
+    fn open_both(&self) -> Result<(Option<File>, Option<File>), Error> {
+        loop {
+            let current = private_file::open_existing(&self.path, File::options().read(true))?;
+            let rotated = private_file::open_existing(&self.rotated, File::options().read(true))?;
+            if self.is_current(current.as_ref())? {
+                return Ok((rotated, current));
+            }
+        }
+    }
+
+    /// Writes a line. A failure is only logged: an execution does not fail because its history
+    /// cannot be written.
+    pub(crate) fn write(&self, execution_id: &ExecutionId, event: HistoryEvent) {
+        self.write_at(milliseconds(SystemTime::now()), execution_id, event);
+    }
+
+    /// As [`write`](Self::write), with the time of the event.
+    pub(crate) fn write_at(&self, at: u64, execution_id: &ExecutionId, event: HistoryEvent) {
+        let line = HistoryLine {
+            at,
+            execution_id: execution_id.clone(),
+            event,
+        };
+        if let Err(error) = self.try_write(&line) {
+            let cause = std::error::Error::source(&error);
+            tracing::error!(%error, cause, "cannot write the history");
+        }
+    }
+
+    /// Only the holder of the lock of the current file writes to it and rotates it.
+    fn try_write(&self, line: &HistoryLine) -> Result<(), Error> {
+        let failed = || Error::io("write", &self.path);
+        let line = serde_json::to_vec(line).map_err(|error| failed()(error.into()))?;
+        let file = self.lock_current()?;
+        let len = json_lines::append(&file, &line).map_err(failed())?;
+        if len > self.max_bytes {
+            let rotated = std::fs::rename(&self.path, &self.rotated);
+            rotated.map_err(Error::io("rename", &self.path))?;
+        }
+        Ok(())
+    }
+
+    /// Race: the file can be rotated between the open and the lock. Then the lock is that of the
+    /// rotated file.
+    fn lock_current(&self) -> Result<LockedFile, Error> {
+        loop {
+            let file = json_lines::open_locked(&self.path)?;
+            if self.is_current(Some(&file))? {
+                return Ok(file);
+            }
+        }
+    }
+
+    /// Whether the path names this file, or no file if there is none.
+    fn is_current(&self, file: Option<&File>) -> Result<bool, Error> {
+        let inspected = || -> io::Result<bool> {
+            let there = match self.path.symlink_metadata() {
+                Ok(there) => Some((there.dev(), there.ino())),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            };
+            let file = file.map(File::metadata).transpose()?;
+            Ok(there == file.map(|file| (file.dev(), file.ino())))
+        };
+        inspected().map_err(Error::io("inspect", &self.path))
+    }
+}
+
+/// Since 1970.
+pub(crate) fn milliseconds(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::time::Duration;
+
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::HistoryState;
+
+    fn id(number: u64) -> ExecutionId {
+        ExecutionId::new(&Uuid::from_u128(number.into()).to_string()).unwrap()
+    }
+
+    fn write_start(history: &History, number: u64) {
+        history.write(
+            &id(number),
+            HistoryEvent::Started {
+                session_id: SessionId::new("A", "p", &number.to_string()).unwrap(),
+                profile: "a".into(),
+                variant: None,
+                kind: ExecutionKind::New,
+                workspace: "/tmp".into(),
+                process_id: Some(7),
+            },
+        );
+    }
+
+    #[track_caller]
+    fn numbers(history: &History) -> Vec<u64> {
+        let contents = history.read().unwrap();
+        assert_eq!(contents.damaged_lines, 0);
+        let numbers = contents.entries.iter().map(|entry| {
+            let number = entry.session_id.agent_id().parse().unwrap();
+            assert_eq!(entry.execution_id, id(number));
+            number
+        });
+        numbers.collect()
+    }
+
+    /// A history that is rotated after a few lines.
+    fn short(dir: &Path) -> History {
+        History {
+            max_bytes: 1000,
+            ..History::in_state_dir(dir)
+        }
+    }
+
+    #[test]
+    fn a_torn_line_is_removed_and_a_damaged_one_is_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let history = History::in_state_dir(dir.path());
+        write_start(&history, 1);
+        let mut file = File::options().append(true).open(&history.path).unwrap();
+        file.write_all(b"not json\n{\"at\":1,\"exec").unwrap();
+        drop(file);
+        write_start(&history, 2);
+        history.write(&id(1), HistoryEvent::Reaped);
+        history.write(&id(99), HistoryEvent::Reaped);
+        let contents = history.read().unwrap();
+        let ids: Vec<_> = contents.entries.iter().map(|e| &e.execution_id).collect();
+        assert_eq!(ids, [&id(1), &id(2)]);
+        assert_eq!(contents.damaged_lines, 1);
+        assert_eq!(contents.entries[0].state, HistoryState::Reaped);
+        let statistics = &contents.statistics()["a"];
+        assert_eq!(
+            (statistics.executions, statistics.open, statistics.reaped),
+            (2, 1, 1)
+        );
+    }
+
+    #[test]
+    fn a_start_that_is_written_twice_is_one_execution() {
+        let dir = tempfile::tempdir().unwrap();
+        let history = History::in_state_dir(dir.path());
+        write_start(&history, 1);
+        history.write(&id(1), HistoryEvent::Reaped);
+        write_start(&history, 1);
+        let entries = history.read().unwrap().entries;
+        assert_eq!(
+            (entries.len(), &entries[0].state),
+            (1, &HistoryState::Reaped)
+        );
+    }
+
+    #[test]
+    fn lines_of_the_first_format_can_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let history = History::in_state_dir(dir.path());
+        std::fs::write(
+            &history.path,
+            include_str!("../../tests/data/history-1.jsonl"),
+        )
+        .unwrap();
+        let contents = history.read().unwrap();
+        assert_eq!(contents.damaged_lines, 0);
+        assert_eq!(contents.entries.len(), 2);
+        let HistoryState::Ended(report) = &contents.entries[0].state else {
+            panic!("{:?}", contents.entries[0]);
+        };
+        assert_eq!(
+            (report.code, report.wall_time),
+            (Some(0), Duration::from_millis(1500))
+        );
+        assert_eq!(contents.entries[0].session_id.agent_id(), "ses_1");
+        assert_eq!(contents.entries[1].state, HistoryState::Open);
+    }
+
+    #[test]
+    fn rotation_keeps_the_files_short_and_the_latest_executions_in_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let history = short(dir.path());
+        for number in 0..200 {
+            write_start(&history, number);
+        }
+        history.write(&id(199), HistoryEvent::Reaped);
+        let numbers = numbers(&history);
+        assert!(numbers.len() >= 5, "{numbers:?}");
+        let latest: Vec<_> = (200 - numbers.len() as u64..200).collect();
+        assert_eq!(numbers, latest);
+        assert_eq!(
+            history.read().unwrap().entries.last().unwrap().state,
+            HistoryState::Reaped
+        );
+        for file in std::fs::read_dir(dir.path()).unwrap() {
+            let file = file.unwrap();
+            assert!(file.metadata().unwrap().len() < 1300, "{file:?}");
+        }
+    }
+
+    #[test]
+    fn hosts_that_rotate_at_the_same_time_lose_no_recent_line() {
+        let dir = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for host in 0..4 {
+                let dir = dir.path();
+                scope.spawn(move || {
+                    let history = short(dir);
+                    for number in 0..200 {
+                        write_start(&history, 1000 * host + number);
+                        // At any time, at least one full file can be read.
+                        let read = numbers(&history).len();
+                        assert!(read >= 4 || number < 20, "{read}");
+                    }
+                });
+            }
+        });
+        let history = short(dir.path());
+        write_start(&history, 9000);
+        assert_eq!(numbers(&history).last(), Some(&9000));
+    }
+
+    #[test]
+    fn a_crash_right_after_the_rotation_loses_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let history = short(dir.path());
+        write_start(&history, 1);
+        std::fs::rename(&history.path, &history.rotated).unwrap();
+        assert_eq!(numbers(&history), [1]);
+        write_start(&history, 2);
+        assert_eq!(numbers(&history), [1, 2]);
+    }
+
+    #[test]
+    fn a_link_is_neither_written_nor_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("target");
+        std::fs::write(&target, "mine").unwrap();
+        let history = History::in_state_dir(dir.path());
+        std::os::unix::fs::symlink(&target, &history.path).unwrap();
+        write_start(&history, 1);
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine");
+        let error = history.read().unwrap_err();
+        assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_history_that_cannot_be_read_is_not_an_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("history.jsonl")).unwrap();
+        assert!(History::in_state_dir(dir.path()).read().is_err());
+    }
+}

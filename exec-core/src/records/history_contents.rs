@@ -1,0 +1,202 @@
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use super::history::{HistoryEvent, HistoryLine};
+use crate::{ExecutionId, ExecutionKind, ExitReport, SessionId};
+
+/// The executions in the history; see [`History::read`](crate::History::read).
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_folder, service) = doctest::open("exit 0");
+/// # let request = doctest::request("go");
+/// service.launch(request).await?.wait().await?;
+/// let contents = service.history().read()?;
+/// assert_eq!(contents.entries.len(), 1);
+/// assert_eq!(contents.damaged_lines, 0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct HistoryContents {
+    /// The executions in the order of their start lines. An execution whose start line has been
+    /// rotated out is left out. An execution whose host died before it wrote the line stands
+    /// where `reap_orphans` added it.
+    pub entries: Vec<HistoryEntry>,
+    /// How many lines could not be understood. A `tracing` event names each of them.
+    pub damaged_lines: usize,
+}
+
+/// One execution of the history.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_folder, service) = doctest::open("exit 0");
+/// # let request = doctest::request("go");
+/// # service.launch(request).await?.wait().await?;
+/// for entry in service.history().read()?.entries {
+///     println!("{} {} {}", entry.execution_id, entry.profile_label, entry.kind);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct HistoryEntry {
+    /// The id of the launch.
+    pub execution_id: ExecutionId,
+    /// The session, as far as it was resolved.
+    pub session_id: SessionId,
+    /// The profile.
+    pub profile_label: String,
+    /// The variant of the profile.
+    pub variant_label: Option<String>,
+    /// New or follow-up.
+    pub kind: ExecutionKind,
+    /// The working directory.
+    pub workspace_path: PathBuf,
+    /// When the process was started.
+    pub started_at: SystemTime,
+    /// Whether and how the execution ended.
+    pub state: HistoryState,
+}
+
+/// Whether and how an execution of the history ended.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_folder, service) = doctest::open("exit 3");
+/// # let request = doctest::request("go");
+/// # service.launch(request).await?.wait().await?;
+/// use exec_core::HistoryState;
+///
+/// let entry = service.history().read()?.entries.remove(0);
+/// assert!(matches!(entry.state, HistoryState::Ended(report) if report.code == Some(3)));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum HistoryState {
+    /// It runs, or its host died and `reap_orphans` has not run since.
+    Open,
+    /// It ended.
+    Ended(Box<ExitReport>),
+    /// Its host died, and `reap_orphans` ended the processes that were left.
+    Reaped,
+}
+
+/// The sums over the executions of one profile.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_folder, service) = doctest::open("exit 0");
+/// # let request = doctest::request("go");
+/// # service.launch(request).await?.wait().await?;
+/// let statistics = service.history().read()?.statistics();
+/// let profile = &statistics["scripted"];
+/// assert_eq!((profile.executions, profile.succeeded), (1, 1));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProfileStatistics {
+    /// All executions.
+    pub executions: u64,
+    /// Ended by themselves with code 0.
+    pub succeeded: u64,
+    /// Ended by themselves with another code or by a signal.
+    pub failed: u64,
+    /// Stopped by a caller or a watchdog.
+    pub stopped: u64,
+    /// Ended by `reap_orphans`.
+    pub reaped: u64,
+    /// Not ended, as far as the history says.
+    pub open: u64,
+    /// The wall time of those that ended.
+    pub wall_time: Duration,
+    /// The CPU time of those that ended.
+    pub cpu_time: Duration,
+    /// The largest memory peak of those that ended.
+    pub peak_memory_bytes: u64,
+}
+
+impl HistoryContents {
+    /// Sums up the executions by profile.
+    pub fn statistics(&self) -> BTreeMap<String, ProfileStatistics> {
+        let mut statistics: BTreeMap<String, ProfileStatistics> = BTreeMap::new();
+        for entry in &self.entries {
+            let profile = statistics.entry(entry.profile_label.clone()).or_default();
+            profile.executions += 1;
+            match &entry.state {
+                HistoryState::Open => profile.open += 1,
+                HistoryState::Reaped => profile.reaped += 1,
+                HistoryState::Ended(report) => {
+                    match (report.stopped_by, report.is_success()) {
+                        (Some(_), _) => profile.stopped += 1,
+                        (None, true) => profile.succeeded += 1,
+                        (None, false) => profile.failed += 1,
+                    }
+                    profile.wall_time += report.wall_time;
+                    profile.cpu_time += report.cpu_time;
+                    profile.peak_memory_bytes =
+                        profile.peak_memory_bytes.max(report.peak_memory_bytes);
+                }
+            }
+        }
+        statistics
+    }
+
+    /// `index` maps the ids of the entries to their places.
+    pub(super) fn apply(&mut self, index: &mut HashMap<ExecutionId, usize>, line: HistoryLine) {
+        let id = line.execution_id;
+        let known = index.get(&id).copied();
+        let entry = known.and_then(|place| self.entries.get_mut(place));
+        match (line.event, entry) {
+            (
+                HistoryEvent::Started {
+                    session_id,
+                    profile,
+                    variant,
+                    kind,
+                    workspace,
+                    ..
+                },
+                None,
+            ) => {
+                index.insert(id.clone(), self.entries.len());
+                self.entries.push(HistoryEntry {
+                    execution_id: id,
+                    session_id,
+                    profile_label: profile,
+                    variant_label: variant,
+                    kind,
+                    workspace_path: workspace,
+                    started_at: SystemTime::UNIX_EPOCH + Duration::from_millis(line.at),
+                    state: HistoryState::Open,
+                });
+            }
+            // `reap_orphans` writes the start again, in case that the host had not.
+            (HistoryEvent::Started { .. }, Some(_)) => {}
+            // The start has been rotated out.
+            (_, None) => {}
+            (HistoryEvent::Resolved { session_id }, Some(entry)) => entry.session_id = session_id,
+            (HistoryEvent::Ended { report }, Some(entry)) => {
+                entry.session_id = report.session_id.clone();
+                entry.state = HistoryState::Ended(report);
+            }
+            (HistoryEvent::Reaped, Some(entry)) => entry.state = HistoryState::Reaped,
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! What the service writes down.
+//!
+//! ```text
+//! <state>/owners/<uuid>.jsonl   one journal of each service, locked while the service lives
+//! <state>/history.jsonl         the executions of all services
+//! <state>/history.1.jsonl       the history before that
+//! ```
+//!
+//! A record in `owners/` decides which processes [`reap_orphans`](crate::ExecutionService::reap_orphans)
+//! ends, so the folder and its files must be private.
+//!
+//! Nothing is synced to disk: a power cut also ends the processes that the records are about.
+
+mod history;
+mod history_contents;
+mod orphans;
+mod owner_journal;
+
+pub use history::History;
+pub use history_contents::{HistoryContents, HistoryEntry, HistoryState, ProfileStatistics};
+pub use orphans::{ReapReport, ReapedExecution};
+
+pub(crate) use history::{HistoryEvent, milliseconds};
+pub(crate) use owner_journal::{LaunchRecord, LiveRecord, OwnerJournal};

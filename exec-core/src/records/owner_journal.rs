@@ -1,0 +1,484 @@
+//! The journal of a service: which executions it owns.
+//!
+//! A header line, then a line before each launch, one with the process id after it and one at the
+//! end of the execution. The line before the launch is what makes a crash safe: a host that dies
+//! right after the spawn has recorded the execution id, and the process carries it in its
+//! environment.
+//!
+//! The journal is locked as long as its service lives. The kernel releases the lock when the
+//! process dies, for whatever reason, so a free lock proves that the owner is gone.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::shared::json_lines;
+use crate::shared::kernel_lock::{Access, LockedFile};
+use crate::shared::private_file;
+use crate::shared::proc_stat::ProcessKey;
+use crate::{Error, ExecutionId, ExecutionKind, SessionId};
+
+/// A journal is rewritten when it reaches this size, or twice its size after the last rewrite,
+/// whichever is more.
+const COMPACT_AT: u64 = 256 << 10;
+
+/// The first line of a journal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct OwnerHeader {
+    pub(crate) host: String,
+    pub(crate) boot_id: String,
+}
+
+/// A live execution in a journal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LiveRecord {
+    pub(crate) execution_id: ExecutionId,
+    pub(crate) session_id: SessionId,
+    pub(crate) profile: String,
+    /// Process id and start time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) process: Option<(u32, u64)>,
+    /// `None` in a record of an earlier version, and for a workspace that is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) start: Option<LaunchRecord>,
+}
+
+/// What the history says about a launch. A host can die before it has written the history.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LaunchRecord {
+    /// Milliseconds since 1970.
+    pub(crate) at: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) variant: Option<String>,
+    pub(crate) kind: ExecutionKind,
+    pub(crate) workspace: String,
+}
+
+type LiveRecords = HashMap<ExecutionId, LiveRecord>;
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum JournalLine {
+    Owner(OwnerHeader),
+    Launch(LiveRecord),
+    Started {
+        execution_id: ExecutionId,
+        pid: u32,
+        start_time: u64,
+    },
+    Ended {
+        execution_id: ExecutionId,
+    },
+}
+
+impl JournalLine {
+    fn apply(self, live: &mut LiveRecords) {
+        match self {
+            Self::Owner(_) => {}
+            Self::Launch(record) => drop(live.insert(record.execution_id.clone(), record)),
+            Self::Started {
+                execution_id,
+                pid,
+                start_time,
+            } => {
+                if let Some(record) = live.get_mut(&execution_id) {
+                    record.process = Some((pid, start_time));
+                }
+            }
+            Self::Ended { execution_id } => drop(live.remove(&execution_id)),
+        }
+    }
+}
+
+/// The journal of a running service. Dropping it removes the file, unless executions are left
+/// whose supervisors are gone (their runtime was shut down): the next host finds those.
+#[derive(Debug)]
+pub(crate) struct OwnerJournal {
+    folder: PathBuf,
+    header: OwnerHeader,
+    file: Mutex<JournalFile>,
+}
+
+#[derive(Debug)]
+struct JournalFile {
+    path: PathBuf,
+    file: LockedFile,
+    len: u64,
+    compact_at: u64,
+    live: LiveRecords,
+}
+
+impl OwnerJournal {
+    /// Creates the state folder and a locked journal in it.
+    pub(crate) fn open(state_dir: &Path, host: &str) -> Result<Self, Error> {
+        let folder = owners_folder(state_dir);
+        private_file::create_folder(state_dir)?;
+        private_file::create_folder(&folder)?;
+        let header = OwnerHeader {
+            host: host.to_owned(),
+            boot_id: boot_id()?,
+        };
+        let file = JournalFile::create(&folder, &header, LiveRecords::new())?;
+        Ok(Self {
+            folder,
+            header,
+            file: Mutex::new(file),
+        })
+    }
+
+    /// To be called before the process is spawned.
+    pub(crate) fn launching(&self, record: LiveRecord) -> Result<(), Error> {
+        self.write(JournalLine::Launch(record))
+    }
+
+    pub(crate) fn started(&self, id: &ExecutionId, process: ProcessKey) -> Result<(), Error> {
+        self.write(JournalLine::Started {
+            execution_id: id.clone(),
+            pid: process.pid,
+            start_time: process.start_time,
+        })
+    }
+
+    /// Compacts the journal if it has grown: at an end rather than at a launch, because callers
+    /// wait for launches.
+    pub(crate) fn ended(&self, id: &ExecutionId) -> Result<(), Error> {
+        self.write(JournalLine::Ended {
+            execution_id: id.clone(),
+        })?;
+        let mut file = self.lock();
+        if file.len > file.compact_at {
+            // The new file is locked before the old one is removed: the executions always have
+            // an owner.
+            let (live, old) = (file.live.clone(), file.path.clone());
+            *file = JournalFile::create(&self.folder, &self.header, live)?;
+            remove(&old)?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, line: JournalLine) -> Result<(), Error> {
+        let mut file = self.lock();
+        let written = file.append(&line);
+        // A launch that is not on disk does not happen. A start or an end has happened.
+        if written.is_ok() || !matches!(line, JournalLine::Launch(_)) {
+            line.apply(&mut file.live);
+        }
+        written
+    }
+
+    fn lock(&self) -> MutexGuard<'_, JournalFile> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for OwnerJournal {
+    fn drop(&mut self) {
+        let file = self.file.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if file.live.is_empty() {
+            let _ = remove(&file.path);
+        }
+    }
+}
+
+impl JournalFile {
+    /// The file gets its name after it is locked and complete: another host never sees a journal
+    /// that looks as if it had no owner.
+    fn create(folder: &Path, header: &OwnerHeader, live: LiveRecords) -> Result<Self, Error> {
+        let name = Uuid::new_v4();
+        let hidden = folder.join(format!(".{name}.new"));
+        let mut options = File::options();
+        let file = private_file::open(&hidden, options.create_new(true).read(true).append(true))?;
+        let file = LockedFile::lock(file, Access::Exclusive).map_err(Error::io("lock", &hidden))?;
+        let mut journal = Self {
+            path: hidden.clone(),
+            file,
+            len: 0,
+            compact_at: COMPACT_AT,
+            live: LiveRecords::new(),
+        };
+        journal.append(&JournalLine::Owner(header.clone()))?;
+        for record in live.into_values() {
+            let line = JournalLine::Launch(record);
+            journal.append(&line)?;
+            line.apply(&mut journal.live);
+        }
+        journal.compact_at = COMPACT_AT.max(2 * journal.len);
+        journal.path = folder.join(format!("{name}.jsonl"));
+        std::fs::rename(&hidden, &journal.path).map_err(Error::io("rename", &hidden))?;
+        Ok(journal)
+    }
+
+    fn append(&mut self, line: &JournalLine) -> Result<(), Error> {
+        let appended = serde_json::to_vec(line)
+            .map_err(io::Error::from)
+            .and_then(|line| json_lines::append(&self.file, &line));
+        self.len = appended.map_err(Error::io("write", &self.path))?;
+        Ok(())
+    }
+}
+
+/// The journal of a service that is gone. It is locked, so that only one host cleans up.
+#[derive(Debug)]
+pub(crate) struct OrphanedJournal {
+    path: PathBuf,
+    _lock: LockedFile,
+    pub(crate) header: OwnerHeader,
+    pub(crate) live: Vec<LiveRecord>,
+}
+
+impl OrphanedJournal {
+    /// The journals that dead services of `host` have left.
+    pub(crate) fn find_all(state_dir: &Path, host: &str) -> Result<Vec<Self>, Error> {
+        let folder = owners_folder(state_dir);
+        let mut orphaned = Vec::new();
+        for entry in std::fs::read_dir(&folder).map_err(Error::io("read", &folder))? {
+            let path = entry.map_err(Error::io("read", &folder))?.path();
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "jsonl")
+            {
+                orphaned.extend(Self::open(path)?.filter(|journal| journal.header.host == host));
+            }
+        }
+        Ok(orphaned)
+    }
+
+    /// `None` if the service lives, or if its file was removed meanwhile.
+    fn open(path: PathBuf) -> Result<Option<Self>, Error> {
+        let Some(file) = private_file::open_existing(&path, File::options().read(true))? else {
+            return Ok(None);
+        };
+        let locked = LockedFile::try_lock(file, Access::Exclusive);
+        let Some(lock) = locked.map_err(Error::io("lock", &path))? else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        (&*lock)
+            .read_to_end(&mut bytes)
+            .map_err(Error::io("read", &path))?;
+        let mut header = None;
+        let mut live = LiveRecords::new();
+        // A torn last line is left out: a launch whose line is not complete never happened, and
+        // an end whose line is not complete is found out again.
+        for (number, line) in json_lines::whole_lines(&bytes) {
+            match serde_json::from_slice(line) {
+                Ok(JournalLine::Owner(found)) => header = Some(found),
+                Ok(line) => line.apply(&mut live),
+                Err(error) => {
+                    let path = path.display();
+                    tracing::warn!(%path, line = number, %error, "damaged line of a journal");
+                }
+            }
+        }
+        let header = header.ok_or_else(|| {
+            let reason = "no line names the owner; remove the file by hand";
+            Error::io("understand", &path)(io::Error::new(io::ErrorKind::InvalidData, reason))
+        })?;
+        Ok(Some(Self {
+            path,
+            _lock: lock,
+            header,
+            live: live.into_values().collect(),
+        }))
+    }
+
+    /// To be called when all executions of the journal have ended.
+    pub(crate) fn remove(self) -> Result<(), Error> {
+        remove(&self.path)
+    }
+}
+
+/// Start times are comparable only within one boot.
+pub(crate) fn boot_id() -> Result<String, Error> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    let id = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+    Ok(id.trim().to_owned())
+}
+
+fn owners_folder(state_dir: &Path) -> PathBuf {
+    state_dir.join("owners")
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn id(number: u128) -> ExecutionId {
+        ExecutionId::new(&Uuid::from_u128(number).to_string()).unwrap()
+    }
+
+    fn record(number: u128) -> LiveRecord {
+        LiveRecord {
+            execution_id: id(number),
+            session_id: SessionId::new("A", "p", &number.to_string()).unwrap(),
+            profile: "a".into(),
+            process: None,
+            start: None,
+        }
+    }
+
+    fn files(folder: &Path) -> Vec<PathBuf> {
+        std::fs::read_dir(owners_folder(folder))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect()
+    }
+
+    fn write_journal(state_dir: &Path, text: &str) -> PathBuf {
+        drop(OwnerJournal::open(state_dir, "host").unwrap());
+        let path = owners_folder(state_dir).join("x.jsonl");
+        let mut options = File::options();
+        let mut file = private_file::open(&path, options.create(true).append(true)).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        path
+    }
+
+    #[test]
+    fn the_journal_of_a_live_service_is_not_orphaned() {
+        let dir = tempfile::tempdir().unwrap();
+        let owner = OwnerJournal::open(dir.path(), "host").unwrap();
+        owner.launching(record(1)).unwrap();
+        let orphaned = OrphanedJournal::find_all(dir.path(), "host").unwrap();
+        assert!(orphaned.is_empty());
+    }
+
+    #[test]
+    fn the_journal_of_a_dead_service_is_found_once_and_only_by_the_same_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let owner = OwnerJournal::open(dir.path(), "host").unwrap();
+        for number in 1..=3 {
+            owner.launching(record(number)).unwrap();
+        }
+        let process = ProcessKey {
+            pid: 7,
+            start_time: 8,
+        };
+        owner.started(&id(2), process).unwrap();
+        owner.ended(&id(3)).unwrap();
+        drop(owner);
+        let find = |host| OrphanedJournal::find_all(dir.path(), host).unwrap();
+        assert!(find("other").is_empty());
+        let mut orphaned = find("host");
+        assert!(find("host").is_empty(), "locked by the first");
+        let journal = orphaned.pop().unwrap();
+        let mut live: Vec<_> = journal
+            .live
+            .iter()
+            .map(|record| (record.execution_id.clone(), record.process))
+            .collect();
+        live.sort_unstable();
+        assert_eq!(live, [(id(1), None), (id(2), Some((7, 8)))]);
+        journal.remove().unwrap();
+        assert!(files(dir.path()).is_empty());
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = concat!(
+            r#"{"owner":{"host":"host","boot_id":"b"}}"#,
+            "\n",
+            r#"{"launch":{"execution_id":"00000000-0000-0000-0000-000000000001","session_id":"A:p:1","profile":"a"}}"#,
+            "\n",
+        );
+        write_journal(dir.path(), text);
+        let orphaned = OrphanedJournal::find_all(dir.path(), "host").unwrap();
+        assert_eq!(orphaned[0].live[0].execution_id, id(1));
+        assert!(orphaned[0].live[0].start.is_none());
+    }
+
+    #[test]
+    fn a_torn_line_hides_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let owner = OwnerJournal::open(dir.path(), "host").unwrap();
+        owner.launching(record(1)).unwrap();
+        drop(owner);
+        let path = files(dir.path()).pop().unwrap();
+        let mut file = File::options().append(true).open(&path).unwrap();
+        file.write_all(b"{\"ended\":{\"execution_id\":\"0000")
+            .unwrap();
+        drop(file);
+        let orphaned = OrphanedJournal::find_all(dir.path(), "host").unwrap();
+        assert_eq!(orphaned[0].live.len(), 1);
+    }
+
+    #[test]
+    fn a_journal_without_an_owner_is_an_error_and_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = write_journal(dir.path(), "gibberish\n");
+        let error = OrphanedJournal::find_all(dir.path(), "host").unwrap_err();
+        assert!(error.to_string().contains("x.jsonl"), "{error}");
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_journal_that_is_a_link_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = write_journal(dir.path(), "");
+        let target = dir.path().join("target");
+        std::fs::rename(&path, &target).unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        let error = OrphanedJournal::find_all(dir.path(), "host").unwrap_err();
+        assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
+    }
+
+    #[test]
+    fn compaction_keeps_the_journal_short_and_the_live_executions_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let owner = OwnerJournal::open(dir.path(), "host").unwrap();
+        owner.launching(record(u128::MAX)).unwrap();
+        for number in 0..4000 {
+            owner.launching(record(number)).unwrap();
+            owner.ended(&id(number)).unwrap();
+        }
+        let files_now = files(dir.path());
+        assert_eq!(files_now.len(), 1);
+        assert!(files_now[0].metadata().unwrap().len() <= COMPACT_AT + 1024);
+        drop(owner);
+        let orphaned = OrphanedJournal::find_all(dir.path(), "host").unwrap();
+        assert_eq!(orphaned[0].live.len(), 1);
+    }
+
+    #[test]
+    fn a_journal_of_many_live_executions_is_compacted_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let owner = OwnerJournal::open(dir.path(), "host").unwrap();
+        for number in 0..2000 {
+            owner.launching(record(number)).unwrap();
+        }
+        for number in 2000..12_000 {
+            owner.launching(record(number)).unwrap();
+            owner.ended(&id(number)).unwrap();
+        }
+        let files_now = files(dir.path());
+        assert_eq!((files_now.len(), owner.lock().live.len()), (1, 2000));
+        let len = files_now[0].metadata().unwrap().len();
+        assert!(len <= 4 * COMPACT_AT, "{len} bytes");
+        drop(owner);
+        let orphaned = OrphanedJournal::find_all(dir.path(), "host").unwrap();
+        assert_eq!(orphaned[0].live.len(), 2000);
+    }
+
+    #[test]
+    fn a_service_without_executions_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(OwnerJournal::open(dir.path(), "host").unwrap());
+        assert!(files(dir.path()).is_empty());
+    }
+}

@@ -1,0 +1,11 @@
+//! The files of a store: where they are, how the data file is read and replaced, and the lock.
+//!
+//! The contents of the data file are bytes here.
+
+mod data_file;
+mod location;
+mod lock_file;
+
+pub(crate) use data_file::{Contents, keep_aside, read, replace};
+pub(crate) use location::Location;
+pub(crate) use lock_file::{HeldLock, LockFile};

@@ -1,0 +1,17 @@
+//! The text of the data file: `{"storage": {"<session>": {"data": …, "updated_at": "<stamp>"}}}`.
+//!
+//! Reading borrows from the text, and writing puts unchanged entries back as they stood, so that
+//! fields of other tools and their formatting survive. Nothing here touches the disk.
+
+pub(crate) mod stamp;
+
+mod document;
+mod next_version;
+mod raw_object;
+mod salvage;
+mod stored_entry;
+
+pub(crate) use document::Document;
+pub(crate) use next_version::NextVersion;
+pub(crate) use salvage::{SalvagedEntry, salvage};
+pub(crate) use stored_entry::{FieldChange, StoredEntry, new_line};

@@ -1,0 +1,162 @@
+use std::sync::OnceLock;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::shared::proc_stat::ProcStat;
+
+/// A process that entries end with. Its start time tells it from a later process with the same id.
+///
+/// ```
+/// use timed_store::{OwnerProcess, blocking::TimedStorage};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// // Claims through this handle are free as soon as this process has ended.
+/// let store = TimedStorage::<String>::builder_at(folder.path().join("operators.json"))
+///     .owner(OwnerProcess::current())
+///     .open()?;
+/// assert!(store.claim("tsukuyomi".to_owned())?.granted().is_some());
+/// # Ok::<(), timed_store::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OwnerProcess {
+    pid: u32,
+    /// Clock ticks since boot. Linux only; on other systems a reused id looks alive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    start: Option<u64>,
+    /// Boot and pid namespace of `pid` and `start`. The file can be shared with a container or
+    /// survive a reboot, where the numbers mean nothing and only the timeout decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    space: Option<String>,
+}
+
+impl OwnerProcess {
+    /// The calling process.
+    #[must_use]
+    pub fn current() -> Self {
+        Self::observe(std::process::id())
+    }
+
+    /// The running process `pid`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if there is no such process.
+    pub fn with_pid(pid: u32) -> Result<Self, Error> {
+        let process = Self::observe(pid);
+        if raw_pid(pid).is_none() || process.has_ended() {
+            return Err(Error::Invalid {
+                what: "process id",
+                value: pid.to_string(),
+                reason: "names no running process",
+            });
+        }
+        Ok(process)
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub(crate) fn observe(pid: u32) -> Self {
+        Self {
+            pid,
+            start: stat(pid).map(|stat| stat.start_time),
+            space: space().clone(),
+        }
+    }
+
+    /// Whether the process has certainly ended. In doubt it is alive: a wrong 'ended' gives one
+    /// value to two holders, a wrong 'alive' ends with the entry's timeout.
+    pub(crate) fn has_ended(&self) -> bool {
+        let Some(pid) = raw_pid(self.pid) else {
+            return false;
+        };
+        if self.space != *space() {
+            return false;
+        }
+        if test_kill_process(pid) == Err(Errno::SRCH) {
+            return true;
+        }
+        stat(self.pid).is_some_and(|now| {
+            !now.is_alive() || self.start.is_some_and(|start| start != now.start_time)
+        })
+    }
+}
+
+/// Zero is the own process group to `kill`, and the id of a parent outside of our pid namespace.
+fn raw_pid(pid: u32) -> Option<Pid> {
+    i32::try_from(pid)
+        .ok()
+        .filter(|pid| *pid > 0)
+        .and_then(Pid::from_raw)
+}
+
+/// `None` if the system does not tell: not Linux, or `/proc` is hidden.
+fn stat(pid: u32) -> Option<ProcStat> {
+    ProcStat::read(pid).ok().flatten()
+}
+
+fn space() -> &'static Option<String> {
+    static SPACE: OnceLock<Option<String>> = OnceLock::new();
+    SPACE.get_or_init(|| {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
+        Some(format!("{} {}", boot.trim_end(), namespace.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_calling_process_is_alive() {
+        assert!(!OwnerProcess::current().has_ended());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_reused_id_is_another_process() {
+        let mut earlier = OwnerProcess::current();
+        earlier.start = earlier.start.map(|start| start - 1);
+        assert!(earlier.has_ended());
+    }
+
+    #[test]
+    fn numbers_of_another_machine_mean_nothing() {
+        let foreign = OwnerProcess {
+            pid: i32::MAX as u32,
+            start: Some(1),
+            space: Some("elsewhere".to_owned()),
+        };
+        assert!(!foreign.has_ended());
+    }
+
+    #[test]
+    fn an_ended_process_and_an_unreaped_one_have_ended() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let process = OwnerProcess::with_pid(child.id()).unwrap();
+        assert!(!process.has_ended());
+        child.kill().unwrap();
+        if cfg!(target_os = "linux") {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+            while !process.has_ended() {
+                assert!(
+                    std::time::Instant::now() < deadline,
+                    "the zombie still counts as alive"
+                );
+                std::thread::yield_now();
+            }
+        }
+        child.wait().unwrap();
+        assert!(process.has_ended());
+        assert!(OwnerProcess::with_pid(process.pid()).is_err());
+    }
+}

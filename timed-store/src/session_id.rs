@@ -1,0 +1,244 @@
+use std::cmp::Ordering;
+use std::ffi::OsString;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{Error, OwnerProcess};
+
+/// The owner of an entry: a terminal session, or any name of the caller's choice.
+///
+/// All processes of one session share its entry. Two ids are equal if their texts are equal.
+///
+/// ```
+/// use timed_store::SessionId;
+///
+/// let session = SessionId::new("terminal-1")?;
+/// assert_eq!(session.as_str(), "terminal-1");
+/// assert!(SessionId::new("").is_err());
+///
+/// // The terminal's session; panes of tmux are told apart.
+/// let detected = SessionId::detect().with_tmux_pane();
+/// # assert!(!detected.as_str().is_empty());
+/// # Ok::<(), timed_store::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SessionId {
+    id: String,
+    /// Set if the session is a process, and so ends with it.
+    process: Option<OwnerProcess>,
+}
+
+impl SessionId {
+    /// The session of this process: `ITERM_SESSION_ID`, else `TERM_SESSION_ID`, else the id of the
+    /// parent process. An empty variable counts as unset.
+    ///
+    /// All panes of a tmux server inherit the variables of the terminal that started it; see
+    /// [`with_tmux_pane`](Self::with_tmux_pane).
+    #[must_use]
+    pub fn detect() -> Self {
+        Self::detect_from(&["ITERM_SESSION_ID", "TERM_SESSION_ID"])
+    }
+
+    /// Like [`detect`](Self::detect), with other environment variables; the first one that is set
+    /// wins. Examples: `WEZTERM_PANE`, `KITTY_WINDOW_ID`.
+    #[must_use]
+    pub fn detect_from(variables: &[&str]) -> Self {
+        Self::detect_in(
+            variables,
+            |name| std::env::var_os(name),
+            std::os::unix::process::parent_id(),
+        )
+    }
+
+    /// An id of the caller's choice.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if it is empty.
+    pub fn new(id: impl Into<String>) -> Result<Self, Error> {
+        let id = id.into();
+        if id.is_empty() {
+            return Err(Error::Invalid {
+                what: "session id",
+                value: id,
+                reason: "is empty",
+            });
+        }
+        Ok(Self::from_key(id))
+    }
+
+    /// The session of one process, named by its process id. Its entry is free as soon as the
+    /// process has ended.
+    #[must_use]
+    pub fn of_process(process: OwnerProcess) -> Self {
+        Self {
+            id: process.pid().to_string(),
+            process: Some(process),
+        }
+    }
+
+    /// Adds tmux's `TMUX_PANE` to the id, so that each pane of one terminal is a session of its own.
+    /// The id stays unchanged outside of tmux, and for the session of a process, which already
+    /// differs from pane to pane.
+    #[must_use]
+    pub fn with_tmux_pane(self) -> Self {
+        self.with_pane(std::env::var_os("TMUX_PANE"))
+    }
+
+    /// The id as it is written in the file.
+    pub fn as_str(&self) -> &str {
+        &self.id
+    }
+
+    pub(crate) fn process(&self) -> Option<&OwnerProcess> {
+        self.process.as_ref()
+    }
+
+    /// A key of the file, where any text is a session.
+    pub(crate) fn from_key(id: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            process: None,
+        }
+    }
+
+    fn detect_in(
+        variables: &[&str],
+        lookup: impl Fn(&str) -> Option<OsString>,
+        parent: u32,
+    ) -> Self {
+        let mut values = variables
+            .iter()
+            .filter_map(|name| lookup(name))
+            .filter(|value| !value.is_empty());
+        match values.next() {
+            Some(value) => Self::from_key(value.to_string_lossy()),
+            None => Self::of_process(OwnerProcess::observe(parent)),
+        }
+    }
+
+    fn with_pane(mut self, pane: Option<OsString>) -> Self {
+        if let Some(pane) = pane.filter(|pane| !pane.is_empty() && self.process.is_none()) {
+            self.id = format!("{}:{}", self.id, pane.to_string_lossy());
+        }
+        self
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.id)
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = Error;
+
+    fn from_str(id: &str) -> Result<Self, Error> {
+        Self::new(id)
+    }
+}
+
+impl PartialEq for SessionId {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for SessionId {}
+
+impl PartialOrd for SessionId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for SessionId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.id.cmp(&other.id)
+    }
+}
+
+impl Hash for SessionId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}
+
+impl Serialize for SessionId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.id)
+    }
+}
+
+impl<'de> Deserialize<'de> for SessionId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let id = String::deserialize(deserializer)?;
+        Self::new(id).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPECIFIED: &[&str] = &["ITERM_SESSION_ID", "TERM_SESSION_ID"];
+
+    fn detect(environment: &[(&str, &str)]) -> SessionId {
+        let lookup = |name: &str| {
+            environment
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| OsString::from(value))
+        };
+        SessionId::detect_in(SPECIFIED, lookup, std::process::id())
+    }
+
+    #[track_caller]
+    fn check(environment: &[(&str, &str)], expected: &str) {
+        assert_eq!(detect(environment).as_str(), expected);
+    }
+
+    #[test]
+    fn sources_have_the_specified_order() {
+        let parent = std::process::id().to_string();
+        check(&[("ITERM_SESSION_ID", "i"), ("TERM_SESSION_ID", "t")], "i");
+        check(&[("TERM_SESSION_ID", "t")], "t");
+        check(&[("ITERM_SESSION_ID", ""), ("TERM_SESSION_ID", "t")], "t");
+        check(
+            &[("ITERM_SESSION_ID", ""), ("TERM_SESSION_ID", "")],
+            &parent,
+        );
+        check(&[], &parent);
+    }
+
+    #[test]
+    fn only_the_parent_fallback_is_tied_to_a_process() {
+        assert!(detect(&[]).process().is_some());
+        assert!(detect(&[("TERM_SESSION_ID", "4242")]).process().is_none());
+        assert!(SessionId::new("4242").unwrap().process().is_none());
+    }
+
+    #[test]
+    fn a_pane_is_added_to_a_terminal_session_only() {
+        let terminal = SessionId::new("w0t0p0").unwrap();
+        assert_eq!(
+            terminal.clone().with_pane(Some("%3".into())).as_str(),
+            "w0t0p0:%3"
+        );
+        assert_eq!(terminal.clone().with_pane(Some("".into())), terminal);
+        assert_eq!(terminal.clone().with_pane(None), terminal);
+        let process = detect(&[]);
+        assert_eq!(process.clone().with_pane(Some("%3".into())), process);
+    }
+
+    #[test]
+    fn an_empty_id_is_refused() {
+        assert!(SessionId::new("").is_err());
+        assert!("".parse::<SessionId>().is_err());
+        assert!(serde_json::from_str::<SessionId>("\"\"").is_err());
+    }
+}
