@@ -53,7 +53,10 @@ pub(crate) struct PaneTable {
 #[derive(Debug)]
 struct KnownPane {
     tokenizer: Tokenizer,
-    bracketing: bool,
+    /// Bracketed-paste mode by the output since the launch was known; `None`: no change was seen.
+    seen_bracketing: Option<bool>,
+    /// Bracketed-paste mode by the last list, where another client may have stored it.
+    listed_bracketing: bool,
     exit: Option<Exit>,
     pid: u32,
     tty: String,
@@ -127,11 +130,11 @@ impl PaneTable {
             }
             if pane.pid != info.pid {
                 pane.pid = info.pid;
-                pane.bracketing |= info.bracketing.unwrap_or(false);
                 if !info.dead {
                     pane.watch = watch(info);
                 }
             }
+            pane.listed_bracketing = info.bracketing.unwrap_or(false);
             pane.tty.clone_from(&info.tty);
             if info.dead && !info.is_ending() {
                 pane.ended(info.exit);
@@ -176,7 +179,7 @@ impl PaneTable {
 
     pub(crate) fn target(&self, id: PaneId) -> Option<PaneTarget> {
         self.lock_table().get(&id).map(|pane| PaneTarget {
-            bracketing: pane.bracketing,
+            bracketing: pane.bracketing(),
             exit: pane.exit,
             pid: pane.pid,
             tty: pane.tty.clone(),
@@ -251,7 +254,8 @@ impl KnownPane {
     fn new(folder: &Path, id: PaneId) -> Self {
         Self {
             tokenizer: Tokenizer::default(),
-            bracketing: false,
+            seen_bracketing: None,
+            listed_bracketing: false,
             exit: None,
             pid: 0,
             tty: String::new(),
@@ -280,9 +284,14 @@ impl KnownPane {
         if let Some(exit) = exit {
             self.ended(exit);
         }
-        let changed = bracketing.filter(|on| *on != self.bracketing)?;
-        self.bracketing = changed;
-        Some(changed)
+        let on = bracketing?;
+        let has_changed = on != self.bracketing();
+        self.seen_bracketing = Some(on);
+        has_changed.then_some(on)
+    }
+
+    fn bracketing(&self) -> bool {
+        self.seen_bracketing.unwrap_or(self.listed_bracketing)
     }
 
     fn restarted(&mut self, launch: &str) {
@@ -292,7 +301,8 @@ impl KnownPane {
         self.watch = None;
         self.exit = None;
         self.pid = 0;
-        self.bracketing = false;
+        self.seen_bracketing = None;
+        self.listed_bracketing = false;
         self.got_message = false;
         self.tokenizer = Tokenizer::default();
         launch.clone_into(&mut self.launch);
@@ -332,6 +342,25 @@ mod tests {
         let target = panes.target(id).unwrap();
         assert!(target.bracketing);
         assert_eq!(target.exit, None);
+    }
+
+    /// Another client restarts the program; its first output is faster than the list.
+    #[test]
+    fn a_restart_by_another_client_does_not_hide_the_bracketed_paste_mode() {
+        let panes = PaneTable::new(Path::new("/nowhere"));
+        let id = PaneId::new("%1").unwrap();
+        let list = |text: &str| panes.update(&PaneInfo::parse_list(text), |_| None);
+        list("%1\t0\t\t\t10\t/dev/pts/1\told\tagent\t0\t");
+        panes.output(id, b"\x1b[?2004h", Instant::now());
+        // The new program.
+        panes.output(id, b"\x1b[?2004h", Instant::now());
+        list("%1\t0\t\t\t11\t/dev/pts/1\tnew\tagent\t0\t");
+        assert!(!panes.target(id).unwrap().bracketing, "not stored yet");
+        list("%1\t0\t\t\t11\t/dev/pts/1\tnew\tagent\t1\t");
+        assert!(panes.target(id).unwrap().bracketing);
+        panes.output(id, b"\x1b[?2004l", Instant::now());
+        list("%1\t0\t\t\t11\t/dev/pts/1\tnew\tagent\t1\t");
+        assert!(!panes.target(id).unwrap().bracketing, "own output is newer");
     }
 
     #[cfg(target_os = "linux")]

@@ -133,7 +133,7 @@ impl Sender {
         /// A pane that is restarted faster than it can be pasted into.
         const ATTEMPTS: usize = 3;
         for _ in 0..ATTEMPTS {
-            let (target, modes) = self.target().await?;
+            let (target, modes) = self.target_for(message).await?;
             self.check_for(message, &target, modes)?;
             // A new one for each attempt: the restart of a program ends the taps of its pane.
             let tap = Arc::new(Tap::new(self.max_answer));
@@ -223,6 +223,21 @@ impl Sender {
         }
     }
 
+    /// The target, from a fresh list if the message needs brackets and the table says that the
+    /// program did not enable them.
+    ///
+    /// Race: another client restarts the program. Its first output, which enables brackets, can
+    /// arrive here before the list that shows the restart, and is then taken for the old program's.
+    /// The client that restarted it stores the mode in tmux.
+    async fn target_for(&self, message: &str) -> Result<(PaneTarget, TtyModes), Error> {
+        let (target, modes) = self.target().await?;
+        if target.bracketing || self.options.unbracketed || !needs_brackets(message, modes) {
+            return Ok((target, modes));
+        }
+        self.control.list_panes().await?;
+        self.target().await
+    }
+
     async fn target(&self) -> Result<(PaneTarget, TtyModes), Error> {
         if self.control.is_gone() {
             return Err(self.control.gone(PartialAnswer::default()));
@@ -245,9 +260,7 @@ impl Sender {
 
     /// Refuses text that this pane cannot take.
     fn check_for(&self, message: &str, target: &PaneTarget, modes: TtyModes) -> Result<(), Error> {
-        // The terminal driver passes a tab on; a program that reads bytes may complete words by it.
-        let takes_effect = |c: char| c.is_control() && !(c == '\t' && modes.canonical);
-        if !target.bracketing && !self.options.unbracketed && message.contains(takes_effect) {
+        if !target.bracketing && !self.options.unbracketed && needs_brackets(message, modes) {
             return Err(self.refused(Refusal::Unbracketed));
         }
         if !self.options.unbracketed
@@ -357,6 +370,12 @@ impl Sender {
             },
         }
     }
+}
+
+/// Whether a character of the message takes effect outside of a bracketed paste.
+fn needs_brackets(message: &str, modes: TtyModes) -> bool {
+    // The terminal driver passes a tab on; a program that reads bytes may complete words by it.
+    message.contains(|c: char| c.is_control() && !(c == '\t' && modes.canonical))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -219,7 +219,7 @@ mod tests {
         fn start(script: &str, tag: Option<&str>) -> Self {
             let child = Command::new("sh")
                 .args(["-c", script])
-                .envs(tag.map(|tag| (VARIABLE, tag)))
+                .envs(tag.map(|tag| (VARIABLE, unique(tag))))
                 .process_group(0)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
@@ -266,7 +266,12 @@ mod tests {
     }
 
     fn by_tag(tag: &str) -> TreeRoot {
-        TreeRoot::recorded(Some(tag.to_owned()), None)
+        TreeRoot::recorded(Some(unique(tag)), None)
+    }
+
+    /// Another run of these tests may be under way: of another crate, or in another checkout.
+    fn unique(tag: &str) -> String {
+        format!("{tag}-{}", std::process::id())
     }
 
     #[test]
@@ -344,7 +349,8 @@ mod tests {
 
     #[test]
     fn a_process_that_gets_the_tag_after_a_scan_is_found_by_the_next() {
-        let script = format!("echo; read go; export {VARIABLE}=late; exec sh -c 'echo; read end'");
+        let tag = unique("late");
+        let script = format!("echo; read go; export {VARIABLE}={tag}; exec sh -c 'echo; read end'");
         let mut shell = Shell::start(&script, None);
         let since = shell.key().start_time;
         let tree = |table: &ProcessTable| pids(table.tree(&[by_tag("late")], &HashSet::new()));

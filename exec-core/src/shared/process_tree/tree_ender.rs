@@ -288,9 +288,11 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(30);
 
     fn start(tag: &str) -> (Child, [TreeRoot; 1]) {
+        // Another run of these tests may be under way: of another crate, or in another checkout.
+        let tag = format!("{tag}-{}", std::process::id());
         let mut sleep = Command::new("sleep");
-        let child = sleep.arg("60").env(VARIABLE, tag).spawn().unwrap();
-        (child, [TreeRoot::recorded(Some(tag.to_owned()), None)])
+        let child = sleep.arg("60").env(VARIABLE, &tag).spawn().unwrap();
+        (child, [TreeRoot::recorded(Some(tag), None)])
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! Starts two agents from a configuration file; one asks the other. Prints the log of the messages.
 //!
 //! ```sh
-//! cargo run -p tmux-bus --example cluster
+//! cargo run -p tmux-bus --example two_agents
 //! ```
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program")]
