@@ -190,7 +190,9 @@ fn optional_number<'a>(
     };
     let (mut number, mut length) = (0u64, 0);
     while let Some(digit @ b'0'..=b'9') = text.as_bytes().get(length) {
-        number = number.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'));
+        number = number
+            .wrapping_mul(10)
+            .wrapping_add(u64::from(digit - b'0'));
         length += 1;
     }
     // JSON has neither empty numbers nor leading zeros; 19 digits always fit.
