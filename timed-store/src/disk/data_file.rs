@@ -148,8 +148,9 @@ fn write_next(next: &Path, bytes: &[u8], durability: Durability) -> Result<(), E
     write(file?, bytes, durability).map_err(Error::io("write", next))
 }
 
+/// Creates a file that did not exist: it is ours and needs no check.
 fn create(path: &Path) -> Result<File, FileError> {
-    private_file::open(path, OpenOptions::new().write(true).create_new(true))
+    private_file::open_unchecked(path, OpenOptions::new().write(true).create_new(true))
 }
 
 fn write(mut file: File, bytes: &[u8], durability: Durability) -> io::Result<()> {
