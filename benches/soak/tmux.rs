@@ -17,7 +17,7 @@ use examples::pane_agent::quoted;
 use examples::scripted_agent::this_program;
 use examples::{Result, with_causes};
 use serde_json::json;
-use tmux_bus::{AnswerEnd, SendToOptions, ClusterConfig, ClusterManager, Error};
+use tmux_bus::{AnswerEnd, ClusterConfig, ClusterManager, Error, SendToOptions};
 use tokio::task::JoinSet;
 
 use crate::ledger::Ledger;

@@ -36,7 +36,7 @@ use clap::Parser;
 use examples::{Result, scripted_agent, with_causes};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tmux_bus::{SendToOptions, ClusterConfig, ClusterManager, LogFilter, MessageLog, Server};
+use tmux_bus::{ClusterConfig, ClusterManager, LogFilter, MessageLog, SendToOptions, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crew::{CODING, Crew, GRAND_BOSS, ROLES, Role};

@@ -13,7 +13,7 @@ use exec_core::{
 };
 use serde_json::{Value, json};
 use timed_store::Claim;
-use tmux_bus::{SendToOptions, ClusterManager, Refusal};
+use tmux_bus::{ClusterManager, Refusal, SendToOptions};
 
 use crate::crew::{CODING, Crew, GRAND_BOSS, MIDDLE_MANAGER, RESEARCH, ROLES, Role, TESTING};
 

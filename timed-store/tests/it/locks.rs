@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use timed_store::{Error, LockPolicy, SessionId};
 
-use crate::support::{LONG, Place, Store, s, wait_until, write_private};
+use crate::support::{LONG, Place, Store, s, wait_until};
 use crate::worker::Worker;
 
 /// Runs `body` while another thread holds the lock.

@@ -234,7 +234,7 @@ impl Sender {
         if target.bracketing || self.options.unbracketed || !needs_brackets(message, modes) {
             return Ok((target, modes));
         }
-        self.control.list_panes().await?;
+        self.control.list_panes_and_exits().await?;
         self.target().await
     }
 
