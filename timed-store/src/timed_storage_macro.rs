@@ -40,8 +40,8 @@ macro_rules! timed_storage {
                 TimedStorageBuilder::in_temp(name)
             }
 
-            /// Opens the store in the file `path`, with the defaults of [`TimedStorageBuilder`]. No file is
-            /// read or created yet.
+            /// Opens the store in the file `path`, with the defaults of [`TimedStorageBuilder`]. No
+            /// file is read or created yet: the first operation does that.
             ///
             /// # Errors
             ///

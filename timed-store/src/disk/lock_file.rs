@@ -133,8 +133,8 @@ impl LockFile {
 }
 
 impl HeldLock {
-    /// The last fencing token; `None` if the file does not contain it (it is new, or a power cut tore
-    /// the number, so that digits are missing).
+    /// The last fencing token; `None` if the file does not contain it (it is new, or a power cut
+    /// tore the number, so that digits are missing).
     pub(crate) fn counter(&self) -> Option<u64> {
         let mut text = [0; DIGITS];
         self.file.as_ref()?.read_exact_at(&mut text, 0).ok()?;

@@ -117,8 +117,8 @@ impl<'a> WorkingCopy<'a> {
         entry.session == self.settings.session.as_str()
     }
 
-    /// A timestamp ahead of the clock is set to now: the entry would live too long, or for ever if a
-    /// clock was years off.
+    /// A timestamp ahead of the clock is set to now: the entry would live too long, or for ever if
+    /// a clock was years off.
     fn line_to_keep(&mut self, entry: &StoredEntry<'a>) -> Cow<'a, str> {
         if entry.timestamp_ms.is_some_and(|time| time > self.now_ms) {
             self.is_changed = true;

@@ -13,10 +13,10 @@
 //! **Race.** A scan that fails, or whose future is dropped, has taken the `since` of its waiters
 //! with it. The next scan may start later than they need: hence `since() <= own_since` is checked.
 //!
-//! **Example.** X scans for `since` 50 while Y (30) and Z (70) wait. Y gets the lock, scans with 30,
-//! and Z uses Y's table: its number is above the one that Z noted. If Y is cancelled during its
-//! scan, Z scans with 70. A caller W (30) that waits behind Z, and noted its 30 before Y's swap,
-//! finds a table that begins at 70, and scans itself.
+//! **Example.** X scans for `since` 50 while Y (30) and Z (70) wait. Y gets the lock and scans with
+//! 30; Z uses Y's table, because its number is above the one that Z noted. If Y is cancelled
+//! during its scan, Z scans with 70. A caller W (30) that waits behind Z, and noted its 30 before
+//! Y's swap, finds a table that begins at 70, and scans itself.
 
 use std::io;
 use std::sync::Arc;
