@@ -157,7 +157,8 @@ pub enum Error {
         source: Box<Error>,
     },
 
-    /// The text was pasted into the pane but not submitted: it is in the input line of the program.
+    /// The text is, or may be, in the input line of the program, and was not submitted. Look at the pane
+    /// before you send it again.
     #[error("the message was pasted into pane {pane} but not submitted")]
     NotSubmitted {
         /// The pane.

@@ -171,7 +171,7 @@ impl PaneIo {
     /// # Errors
     ///
     /// [`Error::Refused`] and [`Error::QueueFull`] if nothing was sent, [`Error::NotSubmitted`] if
-    /// the text is in the input line of the program but not submitted, [`Error::SubmitUnknown`] if the
+    /// the text may be in the input line of the program but is not submitted, [`Error::SubmitUnknown`] if the
     /// outcome is unknown, [`Error::ServerGone`] if the session has ended, [`Error::Io`] and
     /// [`Error::NotPrivate`] if the lock of the pane or the file of a long message cannot be used.
     ///
