@@ -22,7 +22,8 @@ pub(super) enum FileFormat {
 /// The entries in the order of the file, each with its profile or the mistake in it.
 pub(super) type FileEntries = Vec<(String, Result<UserProfile, String>)>;
 
-/// A mistake in the syntax of the user file. It never quotes the text, which may contain a secret.
+/// A mistake in the syntax of the user file. It does not quote the line, which may
+/// contain a secret.
 #[derive(Debug)]
 pub(super) struct Mistake {
     position: String,

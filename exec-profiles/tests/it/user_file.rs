@@ -116,12 +116,14 @@ fn a_file_that_cannot_be_parsed_changes_nothing() {
         ("[profiles.a\n", "line 1"),
         ("[profile.a]\nbinary = 'x'\n", "unknown field `profile`"),
         ("profiles = 3\n", "a table of profiles"),
+        ("[profiles.a]\nenv = { KEY = 'hunter2' oops }\n", "line 2"),
     ] {
         fs::write(&path, text).unwrap();
         let error = registry.reload().unwrap_err();
         assert!(matches!(error, Error::Config { .. }));
         let text = message(&error);
         assert!(text.contains("p.toml") && text.contains(reason), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
         assert_eq!(binary(&registry, "a").as_deref(), Some("one"));
     }
     fs::write(&path, b"\xff\xfe").unwrap();
