@@ -14,7 +14,7 @@
 //!
 //! - **Invariant.** An `exit` belongs to the program `launch`, is set once, and ends all taps. The
 //!   first report is kept, because the launch wrapper reports the exact status before tmux does.
-//! - **Invariant.** Everything that describes a program (`pid`, `exit`, `bracketing`,
+//! - **Invariant.** Everything that describes a program (`pid`, `exit`, the bracketing flags,
 //!   `got_message`, the tokenizer) is reset when the program changes: by `starting`, or by a list
 //!   with another launch id or process id (another process has restarted it).
 //! - **Race.** A list that tmux made before a start can arrive after the first output of the new
@@ -25,7 +25,7 @@
 //!   wait.
 //!
 //! **Example.** A restart: `starting("new")` ends the taps and clears `pid`; an old list (`launch`
-//! = `old`) is ignored; output `ESC[?2004h` sets `bracketing`; `started`; a list with `new` and pid
+//! = `old`) is ignored; output `ESC[?2004h` sets `seen_bracketing`; `started`; a list with `new` and pid
 //! 11 sets `pid` and starts the exit watch.
 
 use std::collections::HashMap;
