@@ -7,7 +7,7 @@ use crate::answer::detector::EchoFinder;
 use crate::answer::marker;
 use crate::answer::tokenizer::{TerminalOp, Tokenizer};
 use crate::control::tap::Tap;
-use crate::timing::{ECHO_WAIT, SETTLE_LIMIT, SPINNER_LIMIT, SUBMIT_QUIET};
+use crate::timing::{ECHO_WAIT, SETTLE_LIMIT, SETTLE_PER_BYTE, SPINNER_LIMIT, SUBMIT_QUIET};
 
 /// Number of visible characters of the message after which an echo is expected to continue.
 const ECHO_BEGUN: usize = 4;
@@ -24,11 +24,13 @@ const ECHO_BEGUN: usize = 4;
 /// | other text, such as `[pasted 20 lines]` | after `SUBMIT_QUIET` of quiet |
 /// | nothing | after `ECHO_WAIT` |
 ///
-/// In each case the program must also have read its input. Nothing waits longer than
-/// `SETTLE_LIMIT`.
+/// In each case the program must also have read its input. The whole wait is bounded by
+/// `SETTLE_LIMIT` and the length of the message.
 pub(crate) async fn settle(tap: &Tap, tty: &str, message: &str) {
     let start = Instant::now();
-    let limit = start + SETTLE_LIMIT;
+    // A message has at most 1 MiB.
+    let bytes = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    let limit = start + SETTLE_LIMIT + SETTLE_PER_BYTE * bytes;
     let folded = marker::fold(message);
     let mut echo = EchoFinder::new(message);
     let mut tokenizer = Tokenizer::default();

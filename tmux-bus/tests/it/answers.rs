@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tmux_bus::{Error, PaneId, ResponseOptions};
+use tmux_bus::{AnswerEnd, Error, PaneId, ResponseOptions};
 
 use crate::pane_program::{MARKER, Program, launch};
-use crate::support::{TestServer, builder, literal};
+use crate::support::{LONG, TestServer, builder, literal};
 
 const ALL: [Program; 4] = [
     Program::Lines,
@@ -151,7 +151,12 @@ async fn text_after_the_marker_belongs_to_the_answer_by_default() {
 async fn an_answer_of_a_hundred_thousand_lines_is_whole() {
     let server = TestServer::start().await;
     let pane = open(&server, Program::Lines).await;
-    let answer = server.ask(pane, "flood 100000").await.unwrap();
+    // A busy machine can pause the program for longer than the default.
+    let options = ResponseOptions::default()
+        .timeout(LONG)
+        .end(AnswerEnd::Quiet(Duration::from_secs(3)));
+    let answer = server.ask_with(pane, "flood 100000", &options).await;
+    let answer = answer.unwrap();
     let mut lines = answer.lines();
     for i in 0..100_000 {
         if i == 50_000 {
