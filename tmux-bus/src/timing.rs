@@ -37,8 +37,13 @@ pub(crate) const ECHO_WAIT: Duration = Duration::from_millis(100);
 /// Longest wait for quiet once the echo was seen: a spinner never stops printing.
 pub(crate) const SPINNER_LIMIT: Duration = Duration::from_millis(300);
 
-/// Longest wait for a program to take a paste in, whatever it prints.
+/// Longest wait for a program to take a short paste in, whatever it prints.
 pub(crate) const TAKE_IN_LIMIT: Duration = Duration::from_secs(3);
+
+/// Additional wait for each byte of a paste, for a program that reads 64 KB a second. An unoptimised
+/// program on an overloaded machine takes more than 3 s for 1 MB, and a submit before it has read the
+/// text can be taken for a part of it.
+pub(crate) const TAKE_IN_PER_BYTE: Duration = Duration::from_micros(16);
 
 // Reading
 

@@ -7,7 +7,7 @@ use crate::answer::echo_finder::EchoFinder;
 use crate::answer::marker;
 use crate::answer::tokenizer::{TerminalOp, Tokenizer};
 use crate::control::tap::Tap;
-use crate::timing::{ECHO_WAIT, SPINNER_LIMIT, SUBMIT_QUIET, TAKE_IN_LIMIT};
+use crate::timing::{ECHO_WAIT, SPINNER_LIMIT, SUBMIT_QUIET, TAKE_IN_LIMIT, TAKE_IN_PER_BYTE};
 
 /// Number of visible characters of the message after which an echo is expected to continue.
 const ECHO_BEGUN: usize = 4;
@@ -24,11 +24,13 @@ const ECHO_BEGUN: usize = 4;
 /// | other text, such as `[pasted 20 lines]` | after `SUBMIT_QUIET` of quiet |
 /// | nothing | after `ECHO_WAIT` |
 ///
-/// In each case the program must also have read its input. Nothing waits longer than
-/// `TAKE_IN_LIMIT`.
+/// In each case the program must also have read its input. The whole wait is bounded by
+/// `TAKE_IN_LIMIT` and the length of the message.
 pub(crate) async fn wait_for_echo(tap: &Tap, tty: &str, message: &str) {
     let start = Instant::now();
-    let limit = start + TAKE_IN_LIMIT;
+    // A message has at most 1 MiB.
+    let bytes = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    let limit = start + TAKE_IN_LIMIT + TAKE_IN_PER_BYTE * bytes;
     let folded = marker::fold(message);
     let mut echo = EchoFinder::new(message);
     let mut tokenizer = Tokenizer::default();
