@@ -24,7 +24,7 @@ mod owner_process;
 mod session_id;
 mod transaction;
 
-// The layers below: operations, text of the file, files.
+// The layers below, from the bottom: files (`disk`), their text (`format`), operations (`store`).
 mod disk;
 mod format;
 mod store;

@@ -4,7 +4,7 @@
 ///
 /// Every method is one call of [`Core`](crate::store::Core), whose operations are async functions
 /// that are generic over a [`Runtime`](crate::store::Runtime). The async and the blocking type
-/// differ in four parameters:
+/// differ in five parameters:
 ///
 /// | parameter | async | blocking |
 /// |---|---|---|
@@ -12,6 +12,7 @@
 /// | `complete`: how the method gets the result | `.await` | `block_on`, one poll |
 /// | `keyword` | `async` | none |
 /// | `cancel_safety`: the section of the docs | text | none |
+/// | `cancel_safety_of_claims`: the same for claims | text | none |
 macro_rules! timed_storage {
     (
         runtime: $runtime:ident,

@@ -14,7 +14,6 @@
 //! | unread input of a terminal after a paste (`wait_for_echo`) | [`SUBMIT_QUIET`] | [`TAKE_IN_LIMIT`] |
 //! | exit of the tmux server after its last session (`SessionFolder::remove`) | [`SERVER_EXIT_PAUSE`] | [`SERVER_EXIT_LIMIT`] |
 //! | end of processes after a signal, on systems without pidfds (`shared/process_tree`) | 20 ms, then 100 ms, in `tree_ender.rs` | the grace time, then [`KILL_LIMIT`] |
-//! | entry of the queue of a lock (`FifoLock::wait`) | 50 us, in `fifo_lock.rs` | 200 ms for each of three locks |
 //! | the log where file events are not available (`FileWatch`) | [`LOG_POLL`] | none: while a caller waits for an entry |
 
 use std::time::Duration;

@@ -42,7 +42,7 @@ pub(super) struct Worker {
 
 const QUEUE: usize = 1024;
 
-/// One job for each of 256 agents that save at once. The bound keeps the first caller of a batch
+/// The most jobs in one transaction. Without a bound the first caller could wait for ever. The bound keeps the first caller of a batch
 /// from waiting for ever.
 const MAX_BATCH: usize = 256;
 

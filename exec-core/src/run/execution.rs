@@ -186,7 +186,8 @@ impl Execution {
     ///
     /// # Errors
     ///
-    /// - [`Error::StillAlive`] if processes could not be ended.
+    /// - [`Error::StillAlive`] if processes could not be ended. A later call returns the same process
+    ///   ids and sends no further signal.
     /// - [`Error::ShuttingDown`] if the runtime of the execution is shutting down.
     ///
     /// # Cancel safety

@@ -141,8 +141,8 @@ impl ExecutionService {
     /// In the order of the checks: [`Error::Invalid`] (the session id), [`Error::ForeignSession`],
     /// [`Error::WorkspaceMissing`], [`Error::WorkspaceNotDirectory`], [`Error::ProfileNotFound`],
     /// [`Error::UnknownVariant`], [`Error::CommandNotFound`], [`Error::EmptyPrompt`],
-    /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::Invalid`] (the name of a variable),
-    /// [`Error::BinaryNotFound`], [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`]. No
+    /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::BinaryNotFound`], [`Error::Invalid`]
+    /// (the name of a variable), [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`]. No
     /// process was started and nothing is registered.
     ///
     /// # Cancel safety

@@ -14,8 +14,8 @@
 //! - After a refusal the working copy is unchanged.
 //!
 //! **Several holders.** `store` does not check for equal values, so several sessions can hold one
-//! value. It is free when the last of them expires: the longest time counts for a candidate, and
-//! the shortest of these times counts for the answer.
+//! value. A candidate becomes free when its last holder expires. The answer names the candidate
+//! that becomes free first.
 //!
 //! **Example.** This session holds `b`. Another session holds `a` for 10 s more; two sessions hold
 //! `c`, for 5 s and 20 s more.

@@ -168,6 +168,10 @@ impl PaneIo {
     /// Sends a message to a pane and submits it. Waits for the lock of the pane, first come, first
     /// served among all senders.
     ///
+    /// The wait has no limit: a sender that is stopped by a signal while it has the lock, or waits
+    /// for it, blocks the pane. A caller that cannot wait sets a limit of its own and drops the
+    /// future.
+    ///
     /// # Errors
     ///
     /// [`Error::Refused`] and [`Error::QueueFull`] if nothing was sent, [`Error::NotSubmitted`] if

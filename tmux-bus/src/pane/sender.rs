@@ -130,7 +130,7 @@ impl Sender {
         message: &str,
         lock: PaneLockGuard,
     ) -> Result<Submitted, Error> {
-        /// A pane that is restarted faster than it can be pasted into.
+        /// How often a send is repeated because the program was restarted before the paste.
         const ATTEMPTS: usize = 3;
         for _ in 0..ATTEMPTS {
             let (target, modes) = self.target_for(message).await?;

@@ -12,7 +12,7 @@
 //! not alive in the table, so the tree would look empty. So list again if a listed process turns
 //! out to have ended when it is read. Why that is enough: let C be alive and in no list. C was
 //! forked after the last listing, by a P that was alive then and so was listed. If P was read
-//! alive, the tree has P. If P was read as ended after the listing, the listing was not the last.
+//! alive, the tree has P. If P was read as ended, the scan listed again, so this was not the last listing.
 //! (Processes that the previous scan knows are read before the listing. If one has ended, its
 //! children are in the list. During a stop, that saves the second listing.)
 //!
