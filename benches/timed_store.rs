@@ -288,7 +288,7 @@ pub(crate) fn open(
     session: &str,
     durability: Durability,
 ) -> TimedStorage<String> {
-    TimedStorage::builder_at(path)
+    TimedStorage::builder(path)
         .session(SessionId::new(session).unwrap())
         .lock(LockPolicy::Wait(Duration::from_secs(60)))
         .durability(durability)

@@ -240,7 +240,7 @@ async fn status(cluster: &ClusterManager) -> Result<(Value, String)> {
         .map(|agent| {
             json!({
                 "name": agent.name, "role": agent.role.as_str(), "pane": agent.pane.to_string(),
-                "alive": agent.alive, "busy": agent.busy,
+                "alive": agent.exit.is_none(), "busy": agent.busy,
                 "exit": agent.exit.map(|exit| exit.to_string()),
                 "last_activity_ms": agent.last_activity.and_then(milliseconds),
             })

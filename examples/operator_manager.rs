@@ -185,8 +185,8 @@ async fn run(arguments: Arguments) -> Result<()> {
 
 fn open(arguments: &Arguments) -> Result<TimedStorage<String>> {
     let mut builder = match &arguments.state {
-        Some(path) => TimedStorage::builder_at(path),
-        None => TimedStorage::builder("coeiroink-operators"),
+        Some(path) => TimedStorage::builder(path),
+        None => TimedStorage::builder_in_temp("coeiroink-operators"),
     };
     if let Some(session) = &arguments.session {
         builder = builder.session(session.clone());

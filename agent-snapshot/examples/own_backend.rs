@@ -30,12 +30,12 @@ struct Row {
 #[derive(Debug)]
 struct Parts {
     stamp: Stamp,
-    state: String,
+    body: String,
     head: String,
     stream: BTreeMap<u64, String>,
 }
 
-const PLACE: &str = "the table";
+const LOCATION: &str = "the table";
 
 impl TableStorage {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<AgentId, Row>> {
@@ -60,7 +60,7 @@ impl SnapshotStorage for TableStorage {
         stream.extend((plan.from..).zip(plan.messages));
         row.parts = Some(Parts {
             stamp: plan.stamp,
-            state: plan.state,
+            body: plan.body,
             head,
             stream,
         });
@@ -75,9 +75,9 @@ impl SnapshotStorage for TableStorage {
         let view = parts.stream.range(parts.stamp.first..parts.stamp.next);
         let messages = view.map(|(_, json)| json);
         let Parts {
-            stamp, state, head, ..
+            stamp, body, head, ..
         } = parts;
-        assemble(agent, PLACE, stamp, state, head, messages).map(Some)
+        assemble(agent, LOCATION, stamp, body, head, messages).map(Some)
     }
 
     async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
@@ -95,7 +95,7 @@ impl SnapshotStorage for TableStorage {
         Ok(stored.map(|(agent, _)| agent.clone()).collect())
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
@@ -104,10 +104,10 @@ impl SnapshotStorage for TableStorage {
         let Some(parts) = table.get(agent).and_then(|row| row.parts.as_ref()) else {
             return Ok(Vec::new());
         };
-        let first = range.start.max(parts.stamp.start);
+        let first = range.start.max(parts.stamp.stream_start);
         let end = range.end.min(parts.stamp.next).max(first);
         let messages = parts.stream.range(first..end).map(|(_, json)| json);
-        decode_messages(agent, PLACE, first, messages)
+        decode_messages(agent, LOCATION, first, messages)
     }
 }
 

@@ -1,5 +1,5 @@
-//! An agent that continues where it stopped. Run it several times, or stop it with Ctrl-C: the tick,
-//! the conversation and the replies that were not confirmed come back.
+//! An agent that continues where it stopped. Run it several times, or stop it with Ctrl-C: the next
+//! run has the tick, the conversation and the replies that were not confirmed.
 //!
 //! ```sh
 //! cargo run -p agent-snapshot --example resume

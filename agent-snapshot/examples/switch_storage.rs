@@ -47,7 +47,7 @@ async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
     storage.save(&snapshot).await?;
 
     for agent in storage.list().await? {
-        let stream = storage.history(&agent, 0..u64::MAX).await?;
+        let stream = storage.stream(&agent, 0..u64::MAX).await?;
         println!("{agent}: {} messages", stream.len());
     }
     storage.close().await?;

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use crate::AgentId;
 use crate::shared::private_file::FileError;
 
-/// The error of agents and storages. Conversations have
-/// [an error of their own](crate::conversation::Error).
+/// Why an operation failed.
+///
+/// Conversations have [an error of their own](crate::conversation::Error).
 ///
 /// ```
 /// use agent_snapshot::{AgentId, AgentSnapshot, Error, MemoryStorage, SnapshotStorage};
@@ -25,13 +26,15 @@ use crate::shared::private_file::FileError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text cannot be the id of an agent.
-    #[error("invalid agent id {id:?}: {reason}")]
-    InvalidAgentId {
-        /// The first 64 characters of the text.
-        id: String,
-        /// The rule that the text breaks.
-        reason: &'static str,
+    /// An id, an address or another argument is invalid.
+    #[error("invalid {what} {value:?}: {reason}")]
+    Invalid {
+        /// The kind of argument.
+        what: &'static str,
+        /// The argument. A long id is cut, and an address has no password.
+        value: String,
+        /// The rule that it breaks.
+        reason: String,
     },
 
     /// Another writer has saved this agent. Load it again, or stop.
@@ -57,12 +60,12 @@ pub enum Error {
 
     /// Data is stored, but it cannot be read. It is left as it is, or kept aside by a delete; it
     /// is never overwritten.
-    #[error("agent {agent}: {place} is damaged: {reason}")]
+    #[error("agent {agent}: {location} is damaged: {reason}")]
     Damaged {
         /// The agent of the data.
         agent: AgentId,
         /// The file, database or key.
-        place: String,
+        location: String,
         /// The check that failed.
         reason: String,
     },
@@ -96,10 +99,10 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
-    /// A system call failed. The outcome of a save is unknown: repeat the same save.
+    /// A file operation failed.
     #[error("cannot {action} {}", .path.display())]
     Io {
-        /// The attempted operation.
+        /// The operation, such as "read".
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
@@ -107,7 +110,7 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// Another user could have written the file or folder, or could change it.
+    /// The file or folder is refused: another user could have written it, or could change it.
     #[error("refusing {}: {reason}", .path.display())]
     NotPrivate {
         /// The file or folder.
@@ -117,31 +120,26 @@ pub enum Error {
     },
 
     /// The database or server failed. The outcome of a save is unknown: repeat the same save.
-    #[error("cannot {action} {place}")]
+    #[error("cannot {action} {location}")]
     Storage {
-        /// The attempted operation.
+        /// The operation, such as "save to".
         action: &'static str,
         /// The database or server.
-        place: String,
+        location: String,
         /// The error of the driver.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
-    /// The address of a storage is not valid.
-    #[error("invalid storage address {url:?}: {reason}")]
-    InvalidUrl {
-        /// The address without its password.
-        url: String,
-        /// The rule that the address breaks.
-        reason: String,
-    },
-
     /// The storage was closed.
-    #[error("the storage at {place} is closed")]
+    #[error("the storage at {location} is closed")]
     Closed {
         /// The database.
-        place: String,
+        location: String,
     },
+
+    /// The tokio runtime is shutting down. The outcome of a save is unknown.
+    #[error("the runtime is shutting down")]
+    ShuttingDown,
 
     /// An earlier commit failed or was cancelled, so its outcome is unknown. Call
     /// [`retry_commit`](crate::AgentState::retry_commit), or hydrate again.
@@ -153,6 +151,14 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn invalid(what: &'static str, value: &str, reason: impl Into<String>) -> Self {
+        Self::Invalid {
+            what,
+            value: value.to_owned(),
+            reason: reason.into(),
+        }
+    }
+
     /// Whether another writer has saved the agent.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
@@ -171,8 +177,8 @@ impl Error {
         matches!(self, Self::Damaged { .. } | Self::UnsupportedVersion { .. })
     }
 
-    /// Whether the backend failed ([`Io`](Self::Io) or [`Storage`](Self::Storage)): the outcome
-    /// of the call is unknown, and the same call may be repeated.
+    /// Whether the backend failed ([`Io`](Self::Io) or [`Storage`](Self::Storage)). The outcome of
+    /// a save is then unknown: repeat the same save.
     #[must_use]
     pub fn is_backend_failure(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::Storage { .. })

@@ -5,19 +5,16 @@
 #[cfg(not(unix))]
 compile_error!("agent-snapshot needs Unix: flock, file owners and modes, atomic rename");
 
-/// Modules that other crates of this workspace have too, byte for byte.
-mod shared {
-    pub(crate) mod json_lines;
-    pub(crate) mod kernel_lock;
-    pub(crate) mod private_file;
-}
+// The users of a storage. They depend on the trait, never on a backend.
+mod agent;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod conversation;
 
-mod error;
-
-// What is stored. Depends on no storage.
+// The stored data. It depends on no storage.
 mod snapshot;
 
-// Where it is stored: the trait, the parts that backends share, the backends.
+// The storages: the trait, the parts that backends share, the backends.
 #[cfg(feature = "file")]
 mod file;
 #[cfg(feature = "redis")]
@@ -26,11 +23,14 @@ mod redis;
 mod sqlite;
 mod storage;
 
-// What uses a storage. Depends on the trait, never on a backend.
-mod agent;
-#[cfg(feature = "conformance")]
-pub mod conformance;
-pub mod conversation;
+mod error;
+
+/// Modules that other crates of this workspace have too, byte for byte.
+mod shared {
+    pub(crate) mod json_lines;
+    pub(crate) mod kernel_lock;
+    pub(crate) mod private_file;
+}
 
 pub use agent::{AgentState, Recovery, Tick};
 pub use error::Error;

@@ -62,10 +62,10 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
     mortal.finish()?;
     steady.finish()?;
 
-    let history = History::in_state_dir(&state).read()?;
+    let history = History::new(&state).load()?;
     let open = history.entries.iter();
     let open = open.filter(|entry| entry.state == HistoryState::Open);
-    let (open, damaged) = (open.count(), history.damaged_lines);
+    let (open, damaged) = (open.count(), history.skipped.len());
     if open + damaged > 0 {
         ledger.violation(format!(
             "the history has {open} executions without an end and {damaged} damaged lines"
@@ -118,7 +118,7 @@ impl Host {
             }
         }
         let alive = processes::by_value(TAG);
-        for entry in service.history().read()?.entries {
+        for entry in service.history().load()?.entries {
             if entry.workspace_path != self.workspace {
                 continue;
             }

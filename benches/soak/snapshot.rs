@@ -126,7 +126,7 @@ async fn check_stream(
     from: u64,
     to: u64,
 ) -> Result<()> {
-    let messages = storage.history(agent, from..to).await?;
+    let messages = storage.stream(agent, from..to).await?;
     let expected: Vec<_> = (from..to).map(|seq| (seq, message_of(seq + 1))).collect();
     match messages == expected {
         true => Ok(()),

@@ -122,7 +122,7 @@ impl Holder {
         let name = format!("session-{session}");
         let outlives = session.is_multiple_of(2);
         let open = |ttl| {
-            let mut builder = TimedStorage::builder_at(folder.join("store/values.json"))
+            let mut builder = TimedStorage::builder(folder.join("store/values.json"))
                 .session(SessionId::new(&name)?)
                 .lock(LockPolicy::Wait(Duration::from_secs(60)))
                 .ttl(ttl);

@@ -17,7 +17,7 @@ use examples::pane_agent::quoted;
 use examples::scripted_agent::this_program;
 use examples::{Result, with_causes};
 use serde_json::json;
-use tmux_bus::{AnswerEnd, AskOptions, ClusterConfig, ClusterManager, Error};
+use tmux_bus::{AnswerEnd, ClusterConfig, ClusterManager, Error, SendToOptions};
 use tokio::task::JoinSet;
 
 use crate::ledger::Ledger;
@@ -230,7 +230,7 @@ async fn talk(
         }
         // No trailing white space, which the screen does not show.
         message.push('.');
-        let mut options = AskOptions::default();
+        let mut options = SendToOptions::default();
         if random.below(2) == 0 {
             options = options.end(AnswerEnd::AtMarker);
         }

@@ -133,7 +133,7 @@ impl Crew {
     /// when its process ends.
     pub(crate) fn names(&self, member: &str) -> Result<TimedStorage<String>> {
         let file = self.folder.with_file_name("names.json");
-        TimedStorage::builder_at(file)
+        TimedStorage::builder(file)
             .session(SessionId::new(self.session(member))?)
             .owner(OwnerProcess::current())
             .lock(LockPolicy::Wait(Duration::from_secs(10)))

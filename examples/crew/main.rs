@@ -36,7 +36,7 @@ use clap::Parser;
 use examples::{Result, scripted_agent, with_causes};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tmux_bus::{AskOptions, ClusterConfig, ClusterManager, LogFilter, MessageLog, Server};
+use tmux_bus::{ClusterConfig, ClusterManager, LogFilter, MessageLog, SendToOptions, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crew::{CODING, Crew, GRAND_BOSS, ROLES, Role};
@@ -184,7 +184,7 @@ async fn work_on_task(
     let mut log = MessageLog::follow(cluster.logger().path(), LogFilter::default());
     let task = format!("task {}\n{task}", crew.id);
     let user = cluster.outsider("user");
-    let options = AskOptions::default().timeout(member::ASK_TIMEOUT);
+    let options = SendToOptions::default().timeout(member::ASK_TIMEOUT);
     let asking = user.send_to_with(GRAND_BOSS, &task, &options);
     let crash = crash_specialist(&crew, &cluster, &show);
     tokio::pin!(asking, crash);
@@ -296,7 +296,7 @@ async fn clean_up(crew: &Crew, config: &ClusterConfig) -> Result<()> {
 /// Refuses a storage in memory: members are separate processes.
 fn storage(kind: &str) -> std::result::Result<String, String> {
     match kind.split_once(':').map_or(kind, |(scheme, _)| scheme) {
-        "file" | "sqlite" | "redis" | "rediss" | "redis+unix" => Ok(kind.to_owned()),
+        "file" | "sqlite" | "redis" | "redis+unix" => Ok(kind.to_owned()),
         _ => Err("expected `file`, `sqlite` or the address of a Redis server".to_owned()),
     }
 }

@@ -13,7 +13,7 @@ use exec_core::{
 };
 use serde_json::{Value, json};
 use timed_store::Claim;
-use tmux_bus::{AskOptions, ClusterManager, Refusal};
+use tmux_bus::{ClusterManager, Refusal, SendToOptions};
 
 use crate::crew::{CODING, Crew, GRAND_BOSS, MIDDLE_MANAGER, RESEARCH, ROLES, Role, TESTING};
 
@@ -81,7 +81,7 @@ impl Member {
         // the launch is known only from the executions that were reaped or recorded.
         for intent in recovery.uncertain_tools {
             let launches = intent.args["launches"].as_u64().unwrap_or(0);
-            let past = service.history().read()?.entries;
+            let past = service.history().load()?.entries;
             let entry = past.get(usize::try_from(launches)?);
             let session = reaped.last().map(|launch| &launch.session_id);
             if let Some(session) = session.or(entry.map(|entry| &entry.session_id)) {
@@ -155,7 +155,7 @@ impl Member {
         let cluster = ClusterManager::attach(self.crew.config()?).await?;
         let (me, marker) = (cluster.agent(self.role.name)?, cluster.get_marker(to)?);
         let message = format!("task {task}\n{text}");
-        let options = AskOptions::default().timeout(ASK_TIMEOUT);
+        let options = SendToOptions::default().timeout(ASK_TIMEOUT);
         let mut died_at: Option<Instant> = None;
         loop {
             match me.send_to_with(to, &message, &options).await {
@@ -214,7 +214,7 @@ impl Member {
 
         // The intent is saved before the launch and the session after it: a crash between the two
         // leaves an intent without a session, which `hydrate` resolves.
-        let launches = self.service.history().read()?.entries.len();
+        let launches = self.service.history().load()?.entries.len();
         let mut tick = self.state.begin_tick()?;
         tick.intend_tool("launch", json!({"work": work, "launches": launches}))
             .await?;

@@ -22,7 +22,7 @@ pub(crate) async fn report(
         let snapshot = snapshots.load(&crew.agent_id(role.name)?).await?;
         let ticks = snapshot.map_or(0, |snapshot| snapshot.tick_index);
         let state = crew.folder.join("state").join(role.name);
-        let runs = History::in_state_dir(state).read()?.entries;
+        let runs = History::new(state).load()?.entries;
         let ends: Vec<_> = runs
             .iter()
             .filter_map(|run| match &run.state {

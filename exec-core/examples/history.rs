@@ -47,7 +47,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         service.launch(request).await?.wait().await?;
     }
 
-    let contents = service.history().read()?;
+    let contents = service.history().load()?;
     for entry in &contents.entries {
         print!("{} ", entry.execution_id);
         match &entry.state {

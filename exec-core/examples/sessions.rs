@@ -37,7 +37,7 @@ impl Profile for Agent {
         let mut parameters = ProcessParameters::new(command.args.clone());
         parameters.stdin_payload = Some(request.text.clone());
         if request.kind == ExecutionKind::FollowUp {
-            let id = request.session_id.agent_id();
+            let id = request.session_id.native_id();
             parameters.args.push(id.to_owned());
         }
         parameters.session_id_resolver = Some(Box::new(|line: &str| {
@@ -67,7 +67,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let execution = service.launch(first).await?;
     print_prefixed(&execution, io::stdout(), io::stderr()).await?;
     let session_id = execution.resolved().await?;
-    println!("the agent calls the session {}", session_id.agent_id());
+    println!("the agent calls the session {}", session_id.native_id());
 
     let second = FollowUpRequest {
         context,

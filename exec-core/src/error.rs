@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::SessionId;
 use crate::shared::private_file::FileError;
 
-/// Everything that can go wrong.
+/// Why an operation failed.
 ///
 /// When a launch returns an error, no process runs and nothing is registered.
 ///
@@ -13,7 +13,7 @@ use crate::shared::private_file::FileError;
 /// use exec_core::{Error, SessionId};
 ///
 /// let error = "ses_4f".parse::<SessionId>().unwrap_err();
-/// assert!(matches!(&error, Error::InvalidSessionId { value, .. } if value == "ses_4f"));
+/// assert!(matches!(&error, Error::Invalid { value, .. } if value == "ses_4f"));
 /// assert!(!error.is_session_busy());
 /// ```
 #[derive(Debug, thiserror::Error)]
@@ -59,38 +59,34 @@ pub enum Error {
         /// The profile.
         label: String,
     },
-    /// The text is not a session id.
-    #[error("invalid session id {value:?}: {reason}")]
-    InvalidSessionId {
-        /// The text.
+    /// An id or the name of an environment variable is invalid.
+    #[error("invalid {what} {value:?}: {reason}")]
+    Invalid {
+        /// The kind of value, such as `session id`.
+        what: &'static str,
+        /// The value.
         value: String,
-        /// What is wrong, and what a session id looks like.
+        /// The rule that it breaks.
         reason: String,
-    },
-    /// The text is not an execution id.
-    #[error("invalid execution id {value:?}: it is not a UUID")]
-    InvalidExecutionId {
-        /// The text.
-        value: String,
     },
     /// The session belongs to another executor type or project than the request.
     #[error(
-        "session {session_id} does not belong to executor type {executor_type} and project \
+        "session {session} does not belong to executor type {executor_type} and project \
          {actual_project_id} of the request"
     )]
     ForeignSession {
         /// The session of the request.
-        session_id: SessionId,
+        session: SessionId,
         /// The executor type of the request.
         executor_type: String,
         /// The project of the request.
         actual_project_id: String,
     },
     /// The session has a live execution. Agents lose answers when two messages arrive at once.
-    #[error("session {session_id} is still running: wait for its end or stop it first")]
+    #[error("session {session} is still running: wait for its end or stop it first")]
     SessionBusy {
         /// The session.
-        session_id: SessionId,
+        session: SessionId,
     },
     /// The profile could not turn the request into process parameters.
     #[error("profile {label} refuses the request")]
@@ -99,12 +95,6 @@ pub enum Error {
         label: String,
         /// The reason that the profile gave.
         source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// An environment variable of the command or of the parameters has an invalid name.
-    #[error("{name:?} cannot be the name of an environment variable")]
-    InvalidVariable {
-        /// The name.
-        name: String,
     },
     /// The program was not found.
     #[error("cannot find {binary:?}: {hint}")]
@@ -119,7 +109,7 @@ pub enum Error {
     Spawn {
         /// The program of the command, or the wrapper.
         binary: String,
-        /// The error of the system.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// No state folder was given and the environment does not name one.
@@ -128,43 +118,42 @@ pub enum Error {
          one with `state_dir`"
     )]
     NoStateFolder,
-    /// A file or folder could not be used.
+    /// A file operation failed.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was attempted.
+        /// The operation, such as "read".
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Another user could have written the file, or could change it.
+    /// The file or folder is refused: another user could have written it, or could change it.
     #[error("refusing {}: {reason}", path.display())]
     NotPrivate {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The rule that it breaks, and the remedy.
         reason: &'static str,
     },
     /// Processes of the execution could not be ended: they belong to another user, or the kernel
     /// holds them.
-    #[error("processes of session {session_id} are still alive: {pids:?}")]
+    #[error("processes of session {session} are still alive: {pids:?}")]
     StillAlive {
         /// The session.
-        session_id: SessionId,
+        session: SessionId,
         /// The process ids.
         pids: Vec<u32>,
     },
-    /// The tokio runtime of the execution was shut down, so that its end cannot be observed.
-    #[error("session {session_id} is no longer supervised: its runtime has been shut down")]
-    Abandoned {
-        /// The session.
-        session_id: SessionId,
-    },
+    /// The tokio runtime of the execution is shutting down: the end of the execution cannot be
+    /// observed. [`reap_orphans`](crate::ExecutionService::reap_orphans) of the next run ends its
+    /// processes.
+    #[error("the runtime is shutting down")]
+    ShuttingDown,
 }
 
 impl Error {
-    /// For `map_err`: adds what was attempted and on which path.
+    /// For `map_err`: adds the operation and the path.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io {
             action,
@@ -174,6 +163,7 @@ impl Error {
     }
 
     /// Whether the session has a live execution. The same request can succeed after its end.
+    #[must_use]
     pub fn is_session_busy(&self) -> bool {
         matches!(self, Self::SessionBusy { .. })
     }

@@ -1,10 +1,12 @@
+//! The error of the crate, and the report of an invalid entry of the user file.
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::shared::private_file::FileError;
 
-/// The errors of this crate.
+/// Why an operation failed.
 ///
 /// A failed call leaves the registry unchanged. Messages never contain a prompt or the value of an
 /// environment variable.
@@ -20,21 +22,16 @@ use crate::shared::private_file::FileError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The label of a profile or variant is not usable.
-    #[error("invalid label {label:?}: {reason}")]
-    InvalidLabel {
-        /// The label.
-        label: String,
+    /// The label of a profile or variant is invalid, or the native id of a session has a form that
+    /// the agent never uses.
+    #[error("invalid {what} {value:?}: {reason}")]
+    Invalid {
+        /// The kind of value: `label` or `session id`.
+        what: &'static str,
+        /// The value.
+        value: String,
         /// The rule that it breaks.
         reason: &'static str,
-    },
-    /// The agent's part of a session id has a form that this agent never uses.
-    #[error("session {agent_id:?} cannot be resumed: {expected}")]
-    InvalidAgentId {
-        /// The last part of the session id.
-        agent_id: String,
-        /// The form of this agent's ids.
-        expected: &'static str,
     },
     /// The profile has no arguments for a follow-up.
     #[error("the profile has no `follow_up_args`: its sessions cannot be resumed")]
@@ -62,28 +59,29 @@ pub enum Error {
     /// A file operation failed.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// The operation, such as `read` or `lock`.
+        /// The operation, such as "read".
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
     },
-    /// A file or folder is refused, because another user could have written it or could change it:
-    /// it belongs to another user, is a symbolic link, or is writable by group or others.
+    /// The file or folder is refused: another user could have written it, or could change it.
     #[error("refusing {}: {reason}", path.display())]
     NotPrivate {
         /// The file or folder.
         path: PathBuf,
-        /// The rule that it breaks, and a remedy.
+        /// The rule that it breaks, and the remedy.
         reason: &'static str,
     },
     /// The user file is neither valid TOML nor valid JSON, or it has no table of profiles.
-    #[error("{} is not a file of profiles: {reason}", path.display())]
-    Syntax {
+    #[error("{}: {position}: {reason}", path.display())]
+    Config {
         /// The file.
         path: PathBuf,
-        /// The position and the cause.
+        /// Line and column, or the key.
+        position: String,
+        /// The mistake.
         reason: String,
     },
     /// An entry of the user file is invalid.

@@ -119,7 +119,8 @@ impl ProfileRegistry {
     /// Adds a profile, or replaces the profile with the same label.
     ///
     /// # Errors
-    /// [`Error::InvalidLabel`], or [`Error::Entry`] if an entry of the user file that changes the
+    ///
+    /// [`Error::Invalid`], or [`Error::Entry`] if an entry of the user file that changes the
     /// replaced profile would become invalid.
     pub fn register(&self, definition: ProfileDefinition) -> Result<(), Error> {
         definition.check()?;
@@ -168,7 +169,8 @@ impl ProfileRegistry {
     /// have permissions that the user meant to take away.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::NotPrivate`] or [`Error::Syntax`] if the file as a whole cannot be
+    ///
+    /// [`Error::Io`], [`Error::NotPrivate`] or [`Error::Config`] if the file as a whole cannot be
     /// read. The profiles that were loaded before stay.
     pub fn load_user_file(&self, path: impl AsRef<Path>) -> Result<LoadReport, Error> {
         let _change = self.begin_change();
@@ -180,7 +182,8 @@ impl ProfileRegistry {
     /// Loads the user file again.
     ///
     /// # Errors
-    /// Those of [`load_user_file`](Self::load_user_file), and [`Error::NoUserFile`] if no file was
+    ///
+    /// As [`load_user_file`](Self::load_user_file), and [`Error::NoUserFile`] if no file was
     /// loaded before.
     pub fn reload(&self) -> Result<LoadReport, Error> {
         let _change = self.begin_change();
@@ -197,9 +200,10 @@ impl ProfileRegistry {
     /// exclude each other by a lock on a side file, `<file>.lock`, which is never deleted.
     ///
     /// # Errors
+    ///
     /// [`Error::NoUserFile`] if no file was loaded (loading a file that does not exist is
     /// sufficient), [`Error::Entry`] if the entry is invalid, [`Error::Io`], [`Error::NotPrivate`] or
-    /// [`Error::Syntax`] if the file cannot be changed. The folder of the file must be private, too.
+    /// [`Error::Config`] if the file cannot be changed. The folder of the file must be private, too.
     pub fn save_user_profile(
         &self,
         label: &str,
@@ -221,7 +225,8 @@ impl ProfileRegistry {
     /// not an error. The call blocks on file access.
     ///
     /// # Errors
-    /// Those of [`save_user_profile`](Self::save_user_profile), except [`Error::Entry`].
+    ///
+    /// As [`save_user_profile`](Self::save_user_profile), except [`Error::Entry`].
     pub fn remove_user_profile(&self, label: &str) -> Result<LoadReport, Error> {
         let _change = self.begin_change();
         let file = self.user_file()?;

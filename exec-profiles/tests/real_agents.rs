@@ -255,7 +255,7 @@ impl Bench {
         println!(
             "{label}: new        ok in {:.1?}, id {} known after {known_after:.1?}",
             began.elapsed(),
-            session_id.agent_id()
+            session_id.native_id()
         );
 
         let began = Instant::now();
@@ -390,7 +390,7 @@ impl Bench {
         assert_eq!(finished, Some(Outcome::Success), "{label} {what}\n{tail}");
         assert!(text.contains(word), "{label} {what}: {text:?}\n{tail}");
         let session_id = execution.session_id();
-        assert_eq!(named.as_deref(), Some(session_id.agent_id()), "{label}");
+        assert_eq!(named.as_deref(), Some(session_id.native_id()), "{label}");
     }
 
     /// Whether one request to the model contained both texts.

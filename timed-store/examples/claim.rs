@@ -35,7 +35,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         Some(name) => SessionId::new(name)?,
         None => SessionId::detect(),
     };
-    let store = TimedStorage::<String>::builder("claim-example")
+    let store = TimedStorage::<String>::builder_in_temp("claim-example")
         .session(session)
         // If this program is killed, its claim ends at once and not after four hours.
         .owner(OwnerProcess::current())

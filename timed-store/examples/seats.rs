@@ -33,7 +33,7 @@ async fn main() -> ExitCode {
 async fn run() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let open = |session: &str| {
-        TimedStorage::<u32>::builder_at(folder.path().join("seats.json"))
+        TimedStorage::<u32>::builder(folder.path().join("seats.json"))
             .session(SessionId::new(session)?)
             .open()
     };

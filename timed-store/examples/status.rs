@@ -35,7 +35,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1);
     let name = name.unwrap_or_else(|| "claim-example".to_owned());
     // `Value` accepts entries of every type.
-    let store = TimedStorage::<Value>::builder(&name)
+    let store = TimedStorage::<Value>::builder_in_temp(&name)
         .on_incident(|incident| eprintln!("note: {incident}"))
         .open()?;
     let entries = store.entries()?;

@@ -10,10 +10,9 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::core::Core;
-use crate::face::timed_storage;
-use crate::runtime::{Blocking, block_on};
-use crate::{Builder, Claim, Entries, Error, SessionId, Transaction};
+use crate::store::{Blocking, Core, block_on};
+use crate::timed_storage_macro::timed_storage;
+use crate::{Claim, Entries, Error, SessionId, TimedStorageBuilder, Transaction};
 
 macro_rules! blocked {
     ($operation:expr) => {
@@ -27,7 +26,7 @@ timed_storage! {
     keyword: [],
     cancel_safety: [],
     cancel_safety_of_claims: [],
-    /// A JSON file that maps sessions to values with a time stamp, shared by processes.
+    /// A JSON file that maps sessions to values with a timestamp, shared by processes.
     ///
     /// Every operation takes the file's lock, drops expired entries, does its work and unlocks: one
     /// atomic step. The [crate's page](crate) lists the guarantees.
@@ -39,7 +38,7 @@ timed_storage! {
     /// use timed_store::{Claim, SessionId, blocking::TimedStorage};
     ///
     /// # let folder = tempfile::tempdir()?;
-    /// let store = TimedStorage::<String>::builder_at(folder.path().join("operators.json"))
+    /// let store = TimedStorage::<String>::builder(folder.path().join("operators.json"))
     ///     .session(SessionId::new("terminal-1")?)
     ///     .open()?;
     /// assert!(matches!(store.claim("tsukuyomi".to_owned())?, Claim::Granted(_)));

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 ///
 /// # let folder = tempfile::tempdir()?;
 /// let clock = ManualClock::new(SystemTime::now());
-/// let store = TimedStorage::<String>::builder_at(folder.path().join("state.json"))
+/// let store = TimedStorage::<String>::builder(folder.path().join("state.json"))
 ///     .manual_clock(clock.clone())
 ///     .open()?;
 /// store.store(&"tsukuyomi".to_owned())?;

@@ -4,7 +4,7 @@
 /// use timed_store::{Durability, blocking::TimedStorage};
 ///
 /// # let folder = tempfile::tempdir().unwrap();
-/// let store = TimedStorage::<String>::builder_at(folder.path().join("operators.json"))
+/// let store = TimedStorage::<String>::builder(folder.path().join("operators.json"))
 ///     .durability(Durability::Power)
 ///     .open()?;
 /// store.store(&"tsukuyomi".to_owned())?;

@@ -50,7 +50,7 @@ impl<T> Entry<T> {
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("operators.json");
 /// let open = |session: &str| {
-///     TimedStorage::<String>::builder_at(&path)
+///     TimedStorage::<String>::builder(&path)
 ///         .session(SessionId::new(session)?)
 ///         .open()
 /// };
@@ -69,7 +69,7 @@ pub struct Entries<T> {
 }
 
 impl<T> Entries<T> {
-    /// The entry of the store's own session.
+    /// The entry of this session.
     pub fn mine(&self) -> Option<&Entry<T>> {
         self.all.get(&self.session)
     }

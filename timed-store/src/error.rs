@@ -35,29 +35,29 @@ pub enum Error {
     Locked {
         /// The data file.
         path: PathBuf,
-        /// The process that holds the lock, where the system tells (Linux).
+        /// The lock holder: its process id, if the operating system reports it (Linux).
         holder: Option<u32>,
         /// How long the operation waited; zero with [`LockPolicy::Fail`](crate::LockPolicy::Fail).
         waited: Duration,
     },
 
-    /// A system call failed: missing permission, a full or broken disk.
+    /// A file operation failed.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// The attempted action.
+        /// The operation, such as "read".
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the operating system.
         source: io::Error,
     },
 
-    /// Another user could have written the file, or could change it.
+    /// The file or folder is refused: another user could have written it, or could change it.
     #[error("refusing {}: {reason}", path.display())]
     NotPrivate {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The rule that it breaks, and the remedy.
         reason: &'static str,
     },
 
@@ -75,7 +75,7 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
-    /// An entry holds sound JSON that is not a value of this store's type. Another program wrote
+    /// An entry holds valid JSON that is not a value of this store's type. Another program wrote
     /// it. It stays until it expires or its session removes it.
     #[error("the entry of session `{session}` in {} has a value of another type", path.display())]
     Decode {
@@ -88,22 +88,24 @@ pub enum Error {
     },
 
     /// The configuration file is not in the specified form.
-    #[error("invalid configuration {}: {reason}", path.display())]
+    #[error("{}: {position}: {reason}", path.display())]
     Config {
         /// The configuration file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Line and column, or the key.
+        position: String,
+        /// The mistake.
         reason: String,
     },
 
-    /// An argument is invalid.
-    #[error("{what} `{value}` {reason}")]
+    /// An id, a name, a path or another argument is invalid.
+    #[error("invalid {what} {value:?}: {reason}")]
     Invalid {
-        /// The kind of argument.
+        /// The kind of value, such as `session id`.
         what: &'static str,
-        /// The argument.
+        /// The value.
         value: String,
-        /// Why it is invalid.
+        /// The rule that it breaks.
         reason: &'static str,
     },
 
@@ -113,7 +115,7 @@ pub enum Error {
 
     /// The fencing tokens have reached the largest number that JSON tools keep exactly. Claims
     /// alone never reach it: an entry or the lock file was edited by hand.
-    #[error("no fencing token is left above those in {}", path.display())]
+    #[error("no fencing token is left above the tokens in {}", path.display())]
     TokensExhausted {
         /// The data file.
         path: PathBuf,
@@ -127,7 +129,7 @@ impl Error {
         matches!(self, Self::Locked { .. })
     }
 
-    /// For `map_err`: adds the attempted action and the path.
+    /// For `map_err`: adds the operation and the path.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io {
             action,

@@ -6,14 +6,14 @@ use crate::SessionId;
 /// Damage that an operation repaired.
 ///
 /// Incidents go to `tracing` as warnings, and to the handler of
-/// [`Builder::on_incident`](crate::Builder::on_incident).
+/// [`TimedStorageBuilder::on_incident`](crate::TimedStorageBuilder::on_incident).
 ///
 /// ```
 /// use timed_store::{Incident, blocking::TimedStorage};
 ///
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("operators.json");
-/// let store = TimedStorage::<String>::builder_at(path)
+/// let store = TimedStorage::<String>::builder(path)
 ///     .on_incident(|incident| match incident {
 ///         Incident::Recovered { copy, .. } => eprintln!("see {}", copy.display()),
 ///         other => eprintln!("{other}"),
@@ -25,7 +25,7 @@ use crate::SessionId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Incident {
-    /// The file was corrupt. A copy was kept, and the store goes on with the whole entries.
+    /// The file was corrupt. A copy was kept, and the store continues with the whole entries.
     Recovered {
         /// The data file.
         path: PathBuf,
@@ -33,17 +33,17 @@ pub enum Incident {
         copy: PathBuf,
         /// How many entries were recovered.
         saved: usize,
-        /// What was wrong with the file.
+        /// The damage.
         reason: String,
     },
-    /// An entry was dropped because its time stamp is not a time: it would never expire.
-    UnreadableStamp {
+    /// An entry was dropped because its timestamp cannot be parsed: it would never expire.
+    UnreadableTimestamp {
         /// The data file.
         path: PathBuf,
         /// The session of the entry.
         session: SessionId,
-        /// The text in place of the time stamp.
-        stamp: String,
+        /// The text in place of the timestamp.
+        timestamp: String,
     },
 }
 
@@ -61,13 +61,13 @@ impl fmt::Display for Incident {
                 path.display(),
                 copy.display()
             ),
-            Self::UnreadableStamp {
+            Self::UnreadableTimestamp {
                 path,
                 session,
-                stamp,
+                timestamp,
             } => write!(
                 f,
-                "the entry of session `{session}` in {} was dropped: `{stamp}` is not a time",
+                "the entry of session `{session}` in {} was dropped: `{timestamp}` is not a time",
                 path.display()
             ),
         }

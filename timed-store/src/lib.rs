@@ -5,6 +5,30 @@
 #[cfg(not(unix))]
 compile_error!("timed-store needs Unix: flock, file owners and modes, atomic rename");
 
+// The store: its async and its blocking type.
+pub mod blocking;
+#[cfg(feature = "tokio")]
+mod timed_storage;
+mod timed_storage_builder;
+mod timed_storage_macro;
+
+// Types that the caller passes in and receives.
+mod claim;
+mod clock;
+mod durability;
+mod entries;
+mod error;
+mod incident;
+mod lock_policy;
+mod owner_process;
+mod session_id;
+mod transaction;
+
+// The layers below: operations, text of the file, files.
+mod disk;
+mod format;
+mod store;
+
 /// Modules that other crates of this workspace contain too, byte for byte.
 mod shared {
     pub(crate) mod fifo_lock;
@@ -13,37 +37,6 @@ mod shared {
     pub(crate) mod proc_stat;
 }
 
-mod error;
-mod owner_process;
-mod session_id;
-
-mod claim;
-mod durability;
-mod entries;
-mod incident;
-mod lock_policy;
-mod transaction;
-
-mod builder;
-mod clock;
-mod config;
-mod settings;
-
-mod face;
-#[cfg(feature = "tokio")]
-mod timed_storage;
-
-mod core;
-mod file_backend;
-mod runtime;
-mod working_copy;
-
-mod disk;
-mod format;
-
-pub mod blocking;
-
-pub use builder::Builder;
 pub use claim::{Claim, Lease};
 pub use clock::ManualClock;
 pub use durability::Durability;
@@ -55,4 +48,5 @@ pub use owner_process::OwnerProcess;
 pub use session_id::SessionId;
 #[cfg(feature = "tokio")]
 pub use timed_storage::TimedStorage;
+pub use timed_storage_builder::TimedStorageBuilder;
 pub use transaction::Transaction;

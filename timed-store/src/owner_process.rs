@@ -7,14 +7,15 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::shared::proc_stat::ProcStat;
 
-/// A process that entries end with. Its start time tells it from a later process with the same id.
+/// A process that entries end with. Its start time distinguishes it from a later process with the
+/// same id.
 ///
 /// ```
 /// use timed_store::{OwnerProcess, blocking::TimedStorage};
 ///
 /// # let folder = tempfile::tempdir().unwrap();
 /// // Claims through this handle are free as soon as this process has ended.
-/// let store = TimedStorage::<String>::builder_at(folder.path().join("operators.json"))
+/// let store = TimedStorage::<String>::builder(folder.path().join("operators.json"))
 ///     .owner(OwnerProcess::current())
 ///     .open()?;
 /// assert!(store.claim("tsukuyomi".to_owned())?.granted().is_some());
@@ -50,7 +51,7 @@ impl OwnerProcess {
             return Err(Error::Invalid {
                 what: "process id",
                 value: pid.to_string(),
-                reason: "names no running process",
+                reason: "it is not the id of a running process",
             });
         }
         Ok(process)
@@ -87,7 +88,8 @@ impl OwnerProcess {
     }
 }
 
-/// Zero is the own process group to `kill`, and the id of a parent outside of our pid namespace.
+/// For `kill`, zero is the group of the calling process. It is also the id of a parent outside our
+/// pid namespace.
 fn raw_pid(pid: u32) -> Option<Pid> {
     i32::try_from(pid)
         .ok()
@@ -95,7 +97,7 @@ fn raw_pid(pid: u32) -> Option<Pid> {
         .and_then(Pid::from_raw)
 }
 
-/// `None` if the system does not tell: not Linux, or `/proc` is hidden.
+/// `None` if the operating system does not report it: not Linux, or `/proc` is hidden.
 fn stat(pid: u32) -> Option<ProcStat> {
     ProcStat::read(pid).ok().flatten()
 }

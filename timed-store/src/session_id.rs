@@ -8,7 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Error, OwnerProcess};
 
-/// The owner of an entry: a terminal session, or any name of the caller's choice.
+/// The id of a terminal session: the session that an entry belongs to. Any other name of the
+/// caller's choice serves as well.
 ///
 /// All processes of one session share its entry. Two ids are equal if their texts are equal.
 ///
@@ -19,7 +20,7 @@ use crate::{Error, OwnerProcess};
 /// assert_eq!(session.as_str(), "terminal-1");
 /// assert!(SessionId::new("").is_err());
 ///
-/// // The terminal's session; panes of tmux are told apart.
+/// // The terminal's session; each pane of tmux is a session.
 /// let detected = SessionId::detect().with_tmux_pane();
 /// # assert!(!detected.as_str().is_empty());
 /// # Ok::<(), timed_store::Error>(())
@@ -64,7 +65,7 @@ impl SessionId {
             return Err(Error::Invalid {
                 what: "session id",
                 value: id,
-                reason: "is empty",
+                reason: "it is empty",
             });
         }
         Ok(Self::from_key(id))
@@ -81,7 +82,7 @@ impl SessionId {
     }
 
     /// Adds tmux's `TMUX_PANE` to the id, so that each pane of one terminal is a session of its own.
-    /// The id stays unchanged outside of tmux, and for the session of a process, which already
+    /// The id stays unchanged outside tmux, and for the session of a process, which already
     /// differs from pane to pane.
     #[must_use]
     pub fn with_tmux_pane(self) -> Self {

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::core::Core;
-use crate::face::timed_storage;
-use crate::runtime::Tokio;
-use crate::{Builder, Claim, Entries, Error, SessionId, Transaction};
+use crate::store::{Core, Tokio};
+use crate::timed_storage_macro::timed_storage;
+use crate::{Claim, Entries, Error, SessionId, TimedStorageBuilder, Transaction};
 
 macro_rules! awaited {
     ($operation:expr) => {
@@ -35,7 +34,7 @@ timed_storage! {
         /// Cancel safe: the claim is done as a whole or not at all. A claim that is cancelled while
         /// it waits for the disk may be granted; claim again, or call [`restore`](Self::restore).
     ],
-    /// A JSON file that maps sessions to values with a time stamp, shared by processes.
+    /// A JSON file that maps sessions to values with a timestamp, shared by processes.
     ///
     /// Every operation takes the file's lock, drops expired entries, does its work and unlocks: one
     /// atomic step. The [crate's page](crate) lists the guarantees;
@@ -50,7 +49,7 @@ timed_storage! {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), timed_store::Error> {
     /// # let folder = tempfile::tempdir().unwrap();
-    /// let store = TimedStorage::<String>::builder_at(folder.path().join("operators.json"))
+    /// let store = TimedStorage::<String>::builder(folder.path().join("operators.json"))
     ///     .session(SessionId::new("terminal-1")?)
     ///     .open()?;
     /// store.store(&"tsukuyomi".to_owned()).await?;
@@ -74,7 +73,7 @@ timed_storage! {
     ///
     /// # Cancel safety
     ///
-    /// All methods are cancel safe. A future that is dropped while it waits for the lock has done
+    /// Cancel safe: all methods. A future that is dropped while it waits for the lock has done
     /// nothing; one that is dropped while it waits for the disk completes in the background.
     #[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
     pub struct TimedStorage;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{Entries, Entry};
 
 /// The view of a [transaction](crate::blocking::TimedStorage::transaction): all entries to read,
-/// the own session's entry to change.
+/// this session's entry to change.
 ///
 /// ```
 /// use timed_store::blocking::TimedStorage;
@@ -29,7 +29,7 @@ pub struct Transaction<T> {
     pub(crate) change: OwnChange,
 }
 
-/// The change of the own entry; the value to store is in `entries`.
+/// The change of this session's entry; the value to store is in `entries`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OwnChange {
     None,
@@ -39,7 +39,7 @@ pub(crate) enum OwnChange {
 }
 
 impl<T> Transaction<T> {
-    /// Stores `value` for the own session.
+    /// Stores `value` for this session.
     pub fn store(&mut self, value: T) {
         let entry = Entry {
             value,
@@ -50,13 +50,13 @@ impl<T> Transaction<T> {
         self.change = OwnChange::Store;
     }
 
-    /// Removes the own session's entry, and tells whether there was one.
+    /// Removes this session's entry, and returns whether there was one.
     pub fn remove(&mut self) -> bool {
         self.change = OwnChange::Remove;
         self.entries.all.remove(&self.entries.session).is_some()
     }
 
-    /// Restarts the time of the own session's entry, and tells whether there is one.
+    /// Restarts the time of this session's entry, and returns whether there is one.
     pub fn refresh(&mut self) -> bool {
         let is_there = self.entries.mine().is_some();
         if is_there && self.change == OwnChange::None {

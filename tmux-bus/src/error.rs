@@ -1,15 +1,15 @@
-//! The error type of the crate.
-
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::pane::pane_id::PaneId;
+use tokio::task::JoinError;
+
+use crate::answer::PartialAnswer;
+use crate::pane::{Exit, PaneId, Refusal};
 use crate::shared::private_file::FileError;
 use crate::tmux::tmux_version::NEEDED;
 
-/// Why an operation failed: one variant for each thing that a caller can do about it.
+/// Why an operation failed.
 ///
 /// Messages name the pane, agent, command or path, never the text of a message.
 ///
@@ -30,7 +30,6 @@ pub enum Error {
         /// The program.
         program: PathBuf,
         /// The cause.
-        #[source]
         source: io::Error,
     },
 
@@ -52,7 +51,16 @@ pub enum Error {
         after: Duration,
     },
 
-    /// This version of tmux lacks what this crate needs.
+    /// The output of a tmux command was longer than the limit.
+    #[error("the output of tmux for `{command}` is longer than {limit} bytes")]
+    TmuxOutputTooLong {
+        /// The command, without its arguments.
+        command: String,
+        /// The limit.
+        limit: usize,
+    },
+
+    /// This version of tmux is too old.
     #[error("tmux {found} is too old: tmux {NEEDED} or newer is needed")]
     TmuxTooOld {
         /// The version of the program.
@@ -86,13 +94,13 @@ pub enum Error {
         socket: PathBuf,
     },
 
-    /// A name or value is not allowed.
-    #[error("{what} `{name}` is not allowed: {reason}")]
-    InvalidName {
-        /// What the name is for.
+    /// An id, name or value is not allowed.
+    #[error("invalid {what} {value:?}: {reason}")]
+    Invalid {
+        /// The kind of value, such as "session name".
         what: &'static str,
-        /// The name.
-        name: String,
+        /// The value.
+        value: String,
         /// The rule that it breaks.
         reason: &'static str,
     },
@@ -106,18 +114,19 @@ pub enum Error {
         known: Vec<String>,
     },
 
-    /// The configuration is invalid.
-    #[error("{}: {place}: {reason}", path.display())]
+    /// The configuration file is invalid.
+    #[error("{}: {position}: {reason}", path.display())]
     Config {
         /// The configuration file.
         path: PathBuf,
         /// Line and column, or the key.
-        place: String,
+        position: String,
         /// The mistake.
         reason: String,
     },
 
-    /// The message was refused before anything was sent.
+    /// The message was refused. The program that was to get it did not get it submitted: either
+    /// nothing was pasted, or the program ended before the submit.
     #[error("the message for pane {pane} was not sent: {reason}")]
     Refused {
         /// The pane.
@@ -126,15 +135,15 @@ pub enum Error {
         reason: Refusal,
     },
 
-    /// Too many senders of this process wait for the pane.
+    /// Too many senders of this process use the pane or wait for it.
     #[error(
-        "the message for pane {pane} was not sent: {waiting} senders are already waiting for it"
+        "the message for pane {pane} was not sent: {senders} senders of this process already wait for it or use it"
     )]
     QueueFull {
         /// The pane.
         pane: PaneId,
-        /// The number of senders.
-        waiting: usize,
+        /// The number of senders, including the one that has the lock of the pane.
+        senders: usize,
     },
 
     /// The message may or may not have been submitted. It is not sent again.
@@ -145,17 +154,16 @@ pub enum Error {
         /// The pane.
         pane: PaneId,
         /// The failure during the submit.
-        #[source]
         source: Box<Error>,
     },
 
-    /// The text was pasted into the pane but not submitted.
+    /// The text is, or may be, in the input line of the program, and was not submitted. Look at the pane
+    /// before you send it again.
     #[error("the message was pasted into pane {pane} but not submitted")]
     NotSubmitted {
         /// The pane.
         pane: PaneId,
         /// The cause.
-        #[source]
         source: Box<Error>,
     },
 
@@ -202,7 +210,6 @@ pub enum Error {
         /// The agent.
         agent: String,
         /// The cause.
-        #[source]
         source: Box<Error>,
     },
 
@@ -215,35 +222,38 @@ pub enum Error {
         after: Duration,
     },
 
-    /// An operation on a file or folder failed.
+    /// A file operation failed.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// The operation.
+        /// The operation, such as "read".
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The cause.
-        #[source]
+        /// The error of the operating system.
         source: io::Error,
     },
 
-    /// A file or folder is refused because another user can change it.
+    /// The file or folder is refused: another user could have written it, or could change it.
     #[error("refusing {}: {reason}", path.display())]
     NotPrivate {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The rule that it breaks, and the remedy.
         reason: &'static str,
     },
 
     /// Processes did not end, not even by SIGKILL.
     #[error("processes of session `{session}` did not end: {pids:?}")]
-    Survivors {
+    StillAlive {
         /// The session.
         session: String,
         /// The processes that are alive.
         pids: Vec<u32>,
     },
+
+    /// The runtime shut down before the operation had finished.
+    #[error("the runtime is shutting down")]
+    ShuttingDown,
 }
 
 impl Error {
@@ -256,7 +266,8 @@ impl Error {
         )
     }
 
-    /// Whether the message was certainly not sent, so that it may be sent again.
+    /// Whether the message was certainly not submitted and is in no input line, so that it may be sent
+    /// again.
     #[must_use]
     pub fn is_not_sent(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::QueueFull { .. })
@@ -278,6 +289,15 @@ impl Error {
         Self::TmuxFailed {
             command: command.into(),
             message: message.into(),
+        }
+    }
+
+    /// For a task of `command` that did not finish.
+    pub(crate) fn unfinished(command: &str, error: &JoinError) -> Self {
+        if error.is_cancelled() {
+            Self::ShuttingDown
+        } else {
+            Self::failed(command, error.to_string())
         }
     }
 
@@ -309,123 +329,5 @@ impl From<FileError> for Error {
             },
             FileError::NotPrivate { path, reason } => Self::NotPrivate { path, reason },
         }
-    }
-}
-
-/// Why a message was refused. Nothing has reached the pane.
-///
-/// ```
-/// use tmux_bus::Refusal;
-///
-/// assert_eq!(Refusal::Dead.to_string(), "the program in the pane has ended");
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The pane does not exist.
-    #[error("the pane does not exist")]
-    NoSuchPane,
-    /// The program in the pane has ended.
-    #[error("the program in the pane has ended")]
-    Dead,
-    /// The input of the pane is disabled.
-    #[error("the input of the pane is disabled (`select-pane -e` enables it)")]
-    InputOff,
-    /// The message is empty.
-    #[error("it is empty")]
-    Empty,
-    /// The message is larger than 1 MiB.
-    #[error("it is longer than {} bytes", crate::pane::sender::MAX_MESSAGE)]
-    TooLong,
-    /// The message has a NUL byte, which a paste cannot carry.
-    #[error("it has a NUL byte")]
-    Nul,
-    /// The message has the sequence that ends a bracketed paste.
-    #[error("it has the sequence ESC[201~, which would end the paste inside the message")]
-    PasteEnd,
-    /// The message has a newline or a control character, and the program did not enable bracketed
-    /// paste: each newline would submit.
-    #[error(
-        "it has a newline or a control character, and the program did not enable bracketed paste: each newline would submit (SendOptions::allow_unbracketed sends it anyway)"
-    )]
-    Unbracketed,
-    /// The message has a special character of the pane's terminal, such as an interrupt. The
-    /// terminal driver acts on it also inside a bracketed paste.
-    #[error(
-        "it has the byte {byte:#04x}, a special character of the pane's terminal (SendOptions::allow_unbracketed sends it anyway)"
-    )]
-    SpecialCharacter {
-        /// The first such byte.
-        byte: u8,
-    },
-    /// A line is longer than a terminal in canonical mode accepts.
-    #[error(
-        "a line of it has {length} bytes, and the pane's terminal accepts lines of at most {limit}"
-    )]
-    LineTooLong {
-        /// Length of the longest line, in bytes.
-        length: usize,
-        /// The limit.
-        limit: usize,
-    },
-}
-
-/// How the program in a pane ended.
-///
-/// ```
-/// use tmux_bus::Exit;
-///
-/// assert_eq!(Exit::Status(3).to_string(), "exit status 3");
-/// assert_eq!(Exit::Signal(9).to_string(), "signal 9");
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Exit {
-    /// It exited with this status.
-    Status(i32),
-    /// It was ended by this signal.
-    Signal(i32),
-    /// The pane is gone, or the exit was not reported.
-    Unknown,
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Status(status) => write!(f, "exit status {status}"),
-            Self::Signal(signal) => write!(f, "signal {signal}"),
-            Self::Unknown => f.write_str("status unknown"),
-        }
-    }
-}
-
-/// The part of an answer that had arrived when the wait for it failed. Its `Debug` shows only the
-/// length.
-///
-/// ```
-/// use tmux_bus::PartialAnswer;
-///
-/// let nothing = PartialAnswer::default();
-/// assert_eq!(nothing.as_str(), "");
-/// assert_eq!(format!("{nothing:?}"), "PartialAnswer(0 bytes)");
-/// ```
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct PartialAnswer(String);
-
-impl PartialAnswer {
-    pub(crate) fn new(text: String) -> Self {
-        Self(text)
-    }
-
-    /// The text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for PartialAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PartialAnswer({} bytes)", self.0.len())
     }
 }

@@ -2,6 +2,20 @@
 //!
 //! Figures: tmux 3.3a on two cores. A new constant belongs here, so that the waits of one answer
 //! can be read side by side.
+//!
+//! # Polls
+//!
+//! Nothing polls while it is idle. A poll exists only where the other side has no event, and each has
+//! a limit:
+//!
+//! | poll | pause | limit |
+//! |---|---|---|
+//! | exit status of a program that has ended (`ControlClient::list_panes_and_exits`, `ExitWatch`) | [`EXIT_STATUS_PAUSE`] | [`EXIT_STATUS_LIMIT`] |
+//! | unread input of a terminal after a paste (`wait_for_echo`) | [`SUBMIT_QUIET`] | [`TAKE_IN_LIMIT`] |
+//! | exit of the tmux server after its last session (`SessionFolder::remove`) | [`SERVER_EXIT_PAUSE`] | [`SERVER_EXIT_LIMIT`] |
+//! | end of processes after a signal, on systems without pidfds (`shared/process_tree`) | 20 ms, then 100 ms, in `tree_ender.rs` | the grace time, then [`KILL_LIMIT`] |
+//! | entry of the queue of a lock (`FifoLock::wait`) | 50 us, in `fifo_lock.rs` | 200 ms for each of three locks |
+//! | the log where file events are not available (`FileWatch`) | [`LOG_POLL`] | none: while a caller waits for an entry |
 
 use std::time::Duration;
 
@@ -23,13 +37,13 @@ pub(crate) const ECHO_WAIT: Duration = Duration::from_millis(100);
 /// Longest wait for quiet once the echo was seen: a spinner never stops printing.
 pub(crate) const SPINNER_LIMIT: Duration = Duration::from_millis(300);
 
-/// Longest wait for a program to take a short paste in, whatever it prints meanwhile.
-pub(crate) const SETTLE_LIMIT: Duration = Duration::from_secs(3);
+/// Longest wait for a program to take a short paste in, whatever it prints.
+pub(crate) const TAKE_IN_LIMIT: Duration = Duration::from_secs(3);
 
 /// Additional wait for each byte of a paste, for a program that reads 64 KB a second. An unoptimised
 /// program on an overloaded machine takes more than 3 s for 1 MB, and a submit before it has read the
 /// text can be taken for a part of it.
-pub(crate) const SETTLE_PER_BYTE: Duration = Duration::from_micros(16);
+pub(crate) const TAKE_IN_PER_BYTE: Duration = Duration::from_micros(16);
 
 // Reading
 
@@ -37,7 +51,7 @@ pub(crate) const SETTLE_PER_BYTE: Duration = Duration::from_micros(16);
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Default quiet time after the marker that ends an answer: agents also write the marker first
-/// and go on. A heuristic: less cuts more answers, more delays all of them.
+/// and continue. A heuristic: a shorter time cuts more answers, a longer one delays all of them.
 pub(crate) const ANSWER_QUIET: Duration = Duration::from_millis(300);
 
 /// Quiet time after which a word at the end of the output is complete: an agent prints as it

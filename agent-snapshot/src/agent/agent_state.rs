@@ -1,3 +1,51 @@
+//! # Theory: hydration
+//!
+//! The epoch is a fencing token.
+//!
+//! **Invariant.** Of all holders of an agent, only the one with the highest stored epoch can save
+//! (rule 7). Hydration saves the loaded state with an epoch one higher, so the save itself is
+//! the moment at which the earlier holder loses the agent.
+//!
+//! **Races.**
+//! - Two hydrations load epoch 4, and both save epoch 5 with the same contents. The `holder`,
+//!   a random id, makes the saves different: the second is a conflict instead of a repeat. It
+//!   loads again and saves epoch 6, so the first one is fenced off. Last hydration wins.
+//! - The earlier holder commits between our load and our save: our tick is then lower than the
+//!   stored one, a conflict. We load again and get the new tick.
+//! - The agent was deleted. The storage still knows its epoch (rule 7), but `load` returns
+//!   `None`. Hydration therefore saves a blank state with epoch 0: if an epoch is stored, the
+//!   save is a conflict that names it; if not, the blank state is the correct first state.
+//!
+//! **Example.** Worker A holds epoch 1 at tick 10 and hangs. Worker B hydrates: loads tick 10, saves
+//! tick 10 with epoch 2. A wakes up and commits tick 11 with epoch 1: `Conflict` with
+//! `is_fenced()`, so A must stop.
+//!
+//! # Theory: a commit in doubt
+//!
+//! A save can be stored although its answer is lost, so a commit is in doubt from the
+//! moment before its save until the storage has answered.
+//!
+//! | event | `in_doubt` | `committed` |
+//! |---|---|---|
+//! | `Tick::commit` begins | the new snapshot | unchanged |
+//! | the save succeeds | none | the new snapshot |
+//! | the save is a conflict | none | unchanged |
+//! | another error, or the future is dropped | kept | unchanged |
+//!
+//! **Invariants.** Replies are handed out only after a successful save. While `in_doubt` is set, no
+//! other save starts: it could be built on a state that the storage does not have. A retry saves
+//! the same snapshot, so the storage recognises it as a repeat (rule 6) if it is already stored.
+//!
+//! **Race.** A commits tick 8, and the answer is lost. B hydrates: it loads tick 8 and saves it with
+//! epoch 2. A retries: another digest and a lower epoch, `Conflict`. A's tick 8 *is* stored. So a
+//! conflict ends the doubt only for this holder: it can never store the commit now. Whether an
+//! earlier attempt was stored is not known. If it was, the other holder has the replies in its
+//! outbox, and the events are handled.
+//!
+//! **Example.** Tick 8 has one reply. The save fails after it was stored; `begin_tick` is `InDoubt`.
+//! `retry_commit` saves tick 8 again, the storage finds the same digest and answers `Ok`, and the
+//! reply is handed out, once.
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -44,7 +92,7 @@ use crate::{
 pub struct AgentState {
     storage: Arc<dyn SnapshotStorage>,
     pub(super) committed: AgentSnapshot,
-    /// The commit whose outcome is unknown.
+    /// The commit whose outcome is unknown: see [`save_pending`](Self::save_pending).
     pub(super) in_doubt: Option<PendingCommit>,
 }
 
@@ -75,7 +123,7 @@ pub(super) struct PendingCommit {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Recovery {
     /// Replies that were saved but not confirmed as sent, oldest first. Send them again.
@@ -99,32 +147,12 @@ impl AgentState {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost; the earlier holder may already be fenced off.
-    //
-    // Theory: the epoch is a fencing token.
-    //
-    // Invariant: of all holders of an agent, only the one with the highest stored epoch can save
-    // (rule 7). Hydration saves the loaded state with an epoch one higher, so the save itself is
-    // the moment at which the earlier holder loses the agent.
-    //
-    // Races:
-    // - Two hydrations load epoch 4, and both save epoch 5 with the same contents. The `holder`,
-    //   a random id, makes the saves different: the second is a conflict instead of a repeat. It
-    //   loads again and saves epoch 6, so the first one is fenced off. Last hydration wins.
-    // - The earlier holder commits between our load and our save: our tick is then lower than the
-    //   stored one, a conflict. We load again and get the new tick.
-    // - The agent was deleted. Its epoch is still known to the storage (rule 7), but `load` returns
-    //   `None` and does not show it. Saving a blank state with epoch 0 shows it: as a conflict that
-    //   names the stored epoch. The blank state is not harmful where it is accepted, because it is
-    //   what an agent without data starts from.
-    //
-    // Example: worker A holds epoch 1 at tick 10 and hangs. Worker B hydrates: loads tick 10, saves
-    // tick 10 with epoch 2. A wakes up and commits tick 11 with epoch 1: `Conflict`, and
-    // `is_fenced()` tells A to stop.
+    /// Cancel safe: nothing is lost. The earlier holder may already be fenced off.
     pub async fn hydrate(
         storage: Arc<dyn SnapshotStorage>,
         agent: AgentId,
     ) -> Result<(Self, Recovery), Error> {
+        // See the theory above.
         let mut known_epoch = None;
         let mut attempt = 0;
         loop {
@@ -188,19 +216,24 @@ impl AgentState {
     ///
     /// # Cancel safety
     ///
-    /// The outcome of the commit stays unknown; call it again.
+    /// Cancel safe: the outcome of the commit stays unknown; call it again.
     pub async fn retry_commit(&mut self) -> Result<Vec<Reply>, Error> {
+        self.save_pending().await
+    }
+
+    /// Saves the commit in doubt, if there is one, and hands out its replies. See the theory above.
+    pub(super) async fn save_pending(&mut self) -> Result<Vec<Reply>, Error> {
         let Some(pending) = &self.in_doubt else {
             return Ok(Vec::new());
         };
-        if let Err(error) = self.storage.save(&pending.snapshot).await {
+        let replies = pending.replies;
+        let saved = self.storage.save(&pending.snapshot).await;
+        if let Err(error) = saved {
             if error.is_conflict() {
-                // The doubt is over: the commit is not stored and never will be.
                 self.in_doubt = None;
             }
             return Err(error);
         }
-        let replies = pending.replies;
         if let Some(pending) = self.in_doubt.take() {
             self.committed = pending.snapshot;
         }
@@ -219,7 +252,7 @@ impl AgentState {
     ///
     /// # Cancel safety
     ///
-    /// It is unknown whether the event is stored; an event with an id can be queued again.
+    /// Cancel safe: the event is stored or not. An event with an id can be queued again.
     pub async fn enqueue(&mut self, event: Event) -> Result<(), Error> {
         let event = with_id(event);
         let queue = &self.committed.event_queue_backup;
@@ -231,7 +264,7 @@ impl AgentState {
     }
 
     /// Confirms that a reply was sent, so that it is not handed out again. The next commit or
-    /// [`flush`](Self::flush) saves this; a crash before that brings the reply back.
+    /// [`flush`](Self::flush) saves this; after a crash before that, hydration reports the reply again.
     pub fn confirm_sent(&mut self, key: &str) {
         self.committed.outbox.retain(|reply| reply.key != key);
     }
@@ -244,7 +277,7 @@ impl AgentState {
     ///
     /// # Cancel safety
     ///
-    /// It is unknown whether the confirmations are saved; call it again.
+    /// Cancel safe: the confirmations are saved or not; call it again.
     pub async fn flush(&mut self) -> Result<(), Error> {
         self.revise(|_| ()).await
     }

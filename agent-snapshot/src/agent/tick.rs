@@ -102,9 +102,9 @@ impl<'a> Tick<'a> {
 
     /// Saves that a tool is about to run. Run the tool after this has returned.
     ///
-    /// After a crash, hydration reports the intent. The commit of this tick clears it, whether the
-    /// tool has finished or not, so commit after the tool has finished. State of a tool that
-    /// outlives its tick belongs into [`variables`](Self::variables).
+    /// After a crash, hydration reports the intent. The commit clears all intents of the tick, so
+    /// commit only after the tools have finished. Keep the state of a longer tool in
+    /// [`variables`](Self::variables).
     ///
     /// No other change of this tick is saved.
     ///
@@ -114,7 +114,7 @@ impl<'a> Tick<'a> {
     ///
     /// # Cancel safety
     ///
-    /// It is unknown whether the intent is saved, as after a crash. The tool must not run.
+    /// Cancel safe: the intent is saved or not, as after a crash. The tool must not run.
     pub async fn intend_tool(
         &mut self,
         name: impl Into<String>,
@@ -134,8 +134,8 @@ impl<'a> Tick<'a> {
         Ok(intent)
     }
 
-    /// A key that is never used twice: the holder is unique for each hydration, the tick within
-    /// the holder, and `rest` within the tick.
+    /// A key that is never used twice: the hydration id (`holder`) is unique for each hydration,
+    /// the tick within the hydration, and `rest` within the tick.
     fn key(&self, rest: &str) -> String {
         let holder = self.working.holder.as_deref().unwrap_or_default();
         format!("{holder}/{}/{rest}", self.working.tick_index)
@@ -147,14 +147,17 @@ impl<'a> Tick<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Conflict`] if another writer has saved the agent: the tick is rolled back, and
-    /// [`is_fenced`](Error::is_fenced) tells whether another holder has taken over. After any
-    /// other error the outcome is unknown; [`retry_commit`](AgentState::retry_commit) repeats the
-    /// same commit.
+    /// [`Error::Conflict`] if another writer has saved the agent; this holder keeps its last
+    /// committed state. On the first attempt the tick is not stored. On a repeated attempt it may be
+    /// stored: hydrate to find out. Do not send its replies. [`is_fenced`](Error::is_fenced) is
+    /// `true` if another holder has taken over.
+    ///
+    /// After any other error the outcome is unknown;
+    /// [`retry_commit`](AgentState::retry_commit) repeats the same commit.
     ///
     /// # Cancel safety
     ///
-    /// The outcome is unknown, as after an error; call
+    /// Cancel safe: the outcome is unknown, as after an error; call
     /// [`retry_commit`](AgentState::retry_commit).
     pub async fn commit(mut self) -> Result<Vec<Reply>, Error> {
         self.working.set_timestamp(SystemTime::now());
@@ -168,7 +171,7 @@ impl<'a> Tick<'a> {
             snapshot: working,
             replies,
         });
-        agent.retry_commit().await
+        agent.save_pending().await
     }
 }
 

@@ -199,7 +199,7 @@ async fn an_agent_saved_again_is_listed_again(fixture: ClauseFixture) -> ClauseR
 async fn loading_does_not_add_to_the_list(fixture: ClauseFixture) -> ClauseResult {
     let storage = fixture.open().await?;
     storage.load(&id("a")?).await?;
-    storage.history(&id("a")?, 0..9).await?;
+    storage.stream(&id("a")?, 0..9).await?;
     storage.delete(&id("a")?).await?;
     let listed = storage.list().await?;
     ensure!(listed.is_empty(), "listed {listed:?}");

@@ -1,4 +1,4 @@
-//! What a clause is made of: its outcome, its fixture, and steps that many clauses share.
+//! The parts of a clause: its outcome, its fixture, and steps that many clauses share.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -150,7 +150,7 @@ pub(super) async fn whole_stream(
     storage: &dyn SnapshotStorage,
     agent: &AgentId,
 ) -> Result<Vec<(u64, String)>, ClauseEnd> {
-    let stream = storage.history(agent, 0..u64::MAX).await?;
+    let stream = storage.stream(agent, 0..u64::MAX).await?;
     let text = |message: Message| message.content.unwrap_or_default();
     Ok(stream
         .into_iter()

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use crate::{AgentId, Error, SnapshotStorage};
 
-/// One empty place for the data of a backend.
+/// One empty location for the data of a backend.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -248,7 +248,7 @@ async fn damage_of_one_agent_does_not_affect_others(fixture: ClauseFixture) -> C
 
 async fn reading_a_damaged_stream_is_an_error(fixture: ClauseFixture) -> ClauseResult {
     let storage = damaged(&fixture).await?;
-    let read = storage.history(&id("hurt")?, 0..u64::MAX).await;
+    let read = storage.stream(&id("hurt")?, 0..u64::MAX).await;
     // If only the state is damaged, the stream may be complete.
     let fine = read.is_err() || read.is_ok_and(|stream| stream.len() == 3);
     ensure!(fine, "a part of the stream was returned without an error");

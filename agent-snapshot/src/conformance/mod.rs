@@ -42,7 +42,7 @@ const CLAUSE_TIMEOUT: Duration = Duration::from_secs(60);
 ///
 /// # Cancel safety
 ///
-/// Cancel safe: the current clause goes on in the background.
+/// Cancel safe: the current clause continues in the background.
 pub async fn run<F: Fixture + 'static>(new_fixture: impl AsyncFn() -> F) -> Report {
     let mut outcomes = Vec::new();
     for clause in all_clauses() {

@@ -79,7 +79,7 @@ async fn a_refused_save_changes_nothing(fixture: ClauseFixture) -> ClauseResult 
     variables.insert("lost".to_owned(), json!(true));
     refused(&*storage, &stale).await?;
     stored(&*storage, &snapshot).await?;
-    let stream = storage.history(&snapshot.agent_id, 0..u64::MAX).await?;
+    let stream = storage.stream(&snapshot.agent_id, 0..u64::MAX).await?;
     ensure!(
         stream.len() == 5,
         "the stream has {} messages",
@@ -234,7 +234,7 @@ async fn a_repeat_changes_nothing(fixture: ClauseFixture) -> ClauseResult {
         storage.save(&snapshot).await?;
     }
     stored(&*storage, &snapshot).await?;
-    let stream = storage.history(&snapshot.agent_id, 0..u64::MAX).await?;
+    let stream = storage.stream(&snapshot.agent_id, 0..u64::MAX).await?;
     ensure!(
         stream.len() == 3,
         "the stream has {} messages",

@@ -16,7 +16,7 @@ use std::fmt;
 /// assert!(skipped.count() > 0);
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
     /// One for each clause, in order.
@@ -37,7 +37,7 @@ pub struct Report {
 /// assert_eq!((first.rule, first.clause.as_str()), (1, "load of nothing is none"));
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Outcome {
     /// The number of the rule in the contract of
@@ -59,7 +59,7 @@ pub struct Outcome {
 /// }
 /// assert!(!is_open_question(&Verdict::Failed("the history differs".to_owned())));
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
     /// It does.

@@ -53,7 +53,7 @@ async fn a_range_of_the_stream_can_be_read(fixture: ClauseFixture) -> ClauseResu
     let storage = fixture.open().await?;
     storage.save(&ticked("a", 20)?).await?;
     for range in [0..1, 5..9, 19..20, 0..20] {
-        let part = storage.history(&id("a")?, range.clone()).await?;
+        let part = storage.stream(&id("a")?, range.clone()).await?;
         let numbers: Vec<u64> = part.iter().map(|(seq, _)| *seq).collect();
         ensure!(
             numbers == range.clone().collect::<Vec<_>>(),
@@ -74,7 +74,7 @@ async fn a_range_beyond_the_stream_is_cut(fixture: ClauseFixture) -> ClauseResul
         (4..4, 0),
         (4..2, 0),
     ] {
-        let part = storage.history(&id("a")?, range.clone()).await?;
+        let part = storage.stream(&id("a")?, range.clone()).await?;
         ensure!(
             part.len() == expected,
             "{range:?} gives {} messages",

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::SessionId;
 
-/// Why an operation on a conversation failed; each variant is something a caller can act on.
+/// Why an operation failed.
 ///
 /// A failed operation changes nothing, unless its documentation says otherwise.
 ///
@@ -33,13 +33,15 @@ use super::SessionId;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text is not a valid session id: choose another one.
-    #[error("invalid session id {id:?}: {reason}")]
-    InvalidSessionId {
-        /// The text, cut to 64 characters.
-        id: String,
-        /// Which rule it breaks.
-        reason: &'static str,
+    /// An id is invalid.
+    #[error("invalid {what} {value:?}: {reason}")]
+    Invalid {
+        /// The kind of id.
+        what: &'static str,
+        /// The id, cut to 64 characters.
+        value: String,
+        /// The rule that it breaks.
+        reason: String,
     },
 
     /// The conversation already has a message with this id: it was appended before.
@@ -81,7 +83,7 @@ pub enum Error {
     /// No provider accepts the message, wherever it stands.
     #[error("invalid message: {reason}")]
     InvalidMessage {
-        /// Which rule it breaks.
+        /// The rule that it breaks.
         reason: &'static str,
     },
 
@@ -101,7 +103,6 @@ pub enum Error {
     #[error("cannot summarise the conversation")]
     Summary {
         /// The cause.
-        #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
 
@@ -115,10 +116,9 @@ pub enum Error {
     /// The memory engine failed or timed out.
     #[error("long-term memory cannot {action}")]
     Memory {
-        /// What the engine was asked to do.
+        /// The operation, such as "recall user".
         action: String,
         /// The cause.
-        #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
 
@@ -156,7 +156,7 @@ pub enum Error {
     DamagedSession {
         /// The id of the session.
         session: SessionId,
-        /// What is missing or wrong.
+        /// The check that failed.
         reason: String,
     },
 
@@ -168,23 +168,23 @@ pub enum Error {
         source: crate::Error,
     },
 
-    /// A file of the memory engine cannot be used.
+    /// A file operation failed.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was attempted.
+        /// The operation, such as "read".
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
 
-    /// Another user could have written a file of the memory engine, or could change it.
+    /// The file or folder is refused: another user could have written it, or could change it.
     #[error("refusing {}: {reason}", path.display())]
     NotPrivate {
         /// The file or folder.
         path: PathBuf,
-        /// Why it is refused, and what to do about it.
+        /// The rule that it breaks, and the remedy.
         reason: &'static str,
     },
 
@@ -196,7 +196,6 @@ pub enum Error {
         /// The number of the line, from 1.
         line: usize,
         /// The cause.
-        #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
 }

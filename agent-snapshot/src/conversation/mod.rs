@@ -6,7 +6,7 @@
 //! | [`SessionManager`] | [`Session`]s of many users, in any [`SnapshotStorage`](crate::SnapshotStorage) |
 //! | [`TokenCounter`] | counts tokens: [`Estimator`] for any language, `OpenAiCounter` exactly (feature `openai`) |
 //! | [`Summarizer`] | summarises the messages that leave the view |
-//! | [`MemoryEngine`] | long-term memory: receives a conversation when it ends, and knows the user when one starts |
+//! | [`MemoryEngine`] | long-term memory: receives a conversation when it ends, and recalls what it knows of the user when a conversation starts |
 //! | [`anthropic_request`], [`openai_request`] | make request JSON of a list of messages |
 //! | [`repair()`] | makes any list of messages acceptable for providers |
 //!
@@ -28,6 +28,9 @@
 //!
 //! [`Session::messages`] returns the view, [`SessionManager::stream`] the stream.
 //!
+//! The module has [an error enum of its own](Error), because its callers, who talk to a model, can
+//! act on other errors than the callers of a storage.
+//!
 //! # Guarantees
 //!
 //! 1. Both providers accept a list that went through [`StateManager::append`] and
@@ -37,7 +40,7 @@
 //! 3. Trimming removes nothing from the stream.
 //! 4. A failed operation changes nothing.
 //! 5. A message that [`Session::commit`] has stored is never lost: not to another process that
-//!    works on the same session, not to a summary that is made meanwhile, and not at the end of
+//!    works on the same session, not to a summary that is made at the same time, and not at the end of
 //!    the session before long-term memory has acknowledged the conversation.
 //!
 //! # Example

@@ -14,17 +14,17 @@ use crate::shared::private_file::FileError;
 use crate::{AgentId, AgentSnapshot, Error};
 
 /// When the JSON file is rewritten.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct RewritePolicy {
     /// After this many ticks at the earliest; 0 means at every save.
     pub(super) min_ticks: u64,
 }
 
-/// The log is folded into the JSON file once it is this many times as long. Each byte of history
+/// The log is compacted into the JSON file once it is this many times as long. Each byte of history
 /// is then rewritten at most 1.25 times in all (1 + 1/5 + 1/25 ...).
 const MAX_LOG_BY_DOCUMENT: u64 = 4;
 
-/// The operations on the files of one agent, and what is known about the files between two calls.
+/// The operations on the files of one agent, and the knowledge about the files between two calls.
 ///
 /// The module documentation has the theory: commit points, generations, tombstones.
 pub(super) struct AgentFiles<F: Folder> {
@@ -106,7 +106,7 @@ impl<F: Folder> AgentFiles<F> {
             if let Err(error) = self.note(result) {
                 // The save itself is durable: it is in the log.
                 let agent = &self.files.agent;
-                tracing::warn!(%agent, %error, "cannot fold the log into the JSON file");
+                tracing::warn!(%agent, %error, "cannot compact the log");
             }
         }
         Ok(())
@@ -188,13 +188,13 @@ impl<F: Folder> AgentFiles<F> {
         Ok(())
     }
 
-    pub(super) fn history(&mut self, range: &Range<u64>) -> Result<Vec<(u64, Message)>, Error> {
+    pub(super) fn stream(&mut self, range: &Range<u64>) -> Result<Vec<(u64, Message)>, Error> {
         let _lock = self.lock()?;
         let Found::Stored(stored) = self.files.read()? else {
             return Ok(Vec::new());
         };
         let stamp = &stored.parts.stamp;
-        let first = range.start.max(stamp.start);
+        let first = range.start.max(stamp.stream_start);
         let end = range.end.min(stamp.next);
         if first >= end {
             return Ok(Vec::new());
@@ -202,13 +202,17 @@ impl<F: Folder> AgentFiles<F> {
         let mut messages = Vec::new();
         if first < stored.parts.from {
             let archive = self.files.read_archive(&stored)?;
-            messages.extend(archive.into_iter().skip((first - stamp.start) as usize));
+            messages.extend(
+                archive
+                    .into_iter()
+                    .skip((first - stamp.stream_start) as usize),
+            );
         }
         let skip = first.saturating_sub(stored.parts.from) as usize;
         messages.extend(stored.parts.messages.into_iter().skip(skip));
         messages.truncate((end - first) as usize);
-        let place = self.files.place("json");
-        backend::decode_messages(&self.files.agent, &place, first, messages)
+        let location = self.files.location("json");
+        backend::decode_messages(&self.files.agent, &location, first, messages)
     }
 
     /// Folds the log into the JSON file.
@@ -319,8 +323,8 @@ impl<F: Folder> AgentFiles<F> {
         parts: SnapshotParts,
     ) -> Result<Option<OpenLog<F>>, Error> {
         let document = snapshot_document::write(meta, &parts).ok_or_else(|| Error::Encode {
-            what: self.files.place("json"),
-            source: "the state is not the JSON of a snapshot".into(),
+            what: self.files.location("json"),
+            source: "the body is not the JSON of a snapshot".into(),
         })?;
         let folder = &self.files.folder;
         let mut log = None;

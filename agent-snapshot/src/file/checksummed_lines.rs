@@ -14,7 +14,7 @@ pub(super) struct ChecksummedLines<'a> {
     pub(super) tail: Tail,
 }
 
-/// What follows the last good line.
+/// The bytes after the last good line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Tail {
     Nothing,

@@ -24,7 +24,7 @@ enum Call {
     Delete,
 }
 
-/// First save, appends, a trim with a summary, a log that is long enough to be folded, another
+/// First save, appends, a trim with a summary, a log that is long enough to be compacted, another
 /// history, a delete, and a new start.
 fn script() -> Vec<ScriptStep> {
     let mut steps = Vec::new();
@@ -40,7 +40,7 @@ fn script() -> Vec<ScriptStep> {
         .set_summary(Some(summary));
     steps.push(save(&mut snapshot, "three"));
     steps.push(save(&mut snapshot, &"long ".repeat(600)));
-    steps.push(save(&mut snapshot, "after the log was folded"));
+    steps.push(save(&mut snapshot, "after the log was compacted"));
     steps.push(ScriptStep {
         call: Call::Compact,
         after: Some(snapshot.clone()),
@@ -93,7 +93,7 @@ fn matches(files: &mut Sim, snapshot: Option<&AgentSnapshot>, stream: usize) -> 
         return Err(format!("{loaded:?} is stored instead of {snapshot:?}"));
     }
     let read = files
-        .history(&(0..u64::MAX))
+        .stream(&(0..u64::MAX))
         .map_err(|error| error.to_string())?;
     let numbers: Vec<usize> = read.iter().map(|(seq, _)| *seq as usize).collect();
     if numbers != (0..stream).collect::<Vec<_>>() {

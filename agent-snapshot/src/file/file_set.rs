@@ -148,12 +148,12 @@ impl<F: Folder> FileSet<F> {
     pub(super) fn assemble(&self, stored: &StoredAgent) -> Result<AgentSnapshot, Error> {
         let parts = &stored.parts;
         let view = parts.messages.iter().skip(parts.hidden());
-        let place = self.place("json");
+        let location = self.location("json");
         backend::assemble(
             &self.agent,
-            &place,
+            &location,
             &parts.stamp,
-            &parts.state,
+            &parts.body,
             &parts.head,
             view,
         )
@@ -168,7 +168,7 @@ impl<F: Folder> FileSet<F> {
             return Err(self.damaged(&kind, "it is shorter than it should be".to_owned()));
         };
         let lines = checksummed_lines::read(bytes);
-        let expected = stored.parts.from - stored.parts.stamp.start;
+        let expected = stored.parts.from - stored.parts.stamp.stream_start;
         if lines.crc != archive.crc || lines.payloads.len() as u64 != expected {
             return Err(self.damaged(&kind, "it does not match its checksum".to_owned()));
         }
@@ -225,7 +225,7 @@ impl<F: Folder> FileSet<F> {
             .ok_or_else(|| self.damaged("deleted", "it is not readable".to_owned()))
     }
 
-    /// The agent's files, except those that were kept aside.
+    /// The agent's files, except files that were kept aside.
     pub(super) fn own_files(&self) -> Result<Vec<String>, FileError> {
         let own = format!("{}.", self.stem);
         let aside = format!("{own}damaged.");
@@ -246,7 +246,7 @@ impl<F: Folder> FileSet<F> {
         self.name(&format!("{birth}.history"))
     }
 
-    pub(super) fn place(&self, kind: &str) -> String {
+    pub(super) fn location(&self, kind: &str) -> String {
         let path = self.folder.path().join(self.name(kind));
         path.display().to_string()
     }
@@ -254,7 +254,7 @@ impl<F: Folder> FileSet<F> {
     fn damaged(&self, kind: &str, reason: String) -> Error {
         Error::Damaged {
             agent: self.agent.clone(),
-            place: self.place(kind),
+            location: self.location(kind),
             reason,
         }
     }
@@ -263,7 +263,7 @@ impl<F: Folder> FileSet<F> {
         match unreadable {
             Unreadable::Damaged(reason) => self.damaged(kind, reason),
             Unreadable::Newer(found) => Error::UnsupportedVersion {
-                what: format!("agent {} in {}", self.agent, self.place(kind)),
+                what: format!("agent {} in {}", self.agent, self.location(kind)),
                 found,
                 supported: crate::SCHEMA_VERSION,
             },

@@ -34,7 +34,7 @@ use crate::{AgentId, AgentSnapshot, Error, SnapshotStorage};
 /// New files have mode 0600, new folders 0700. A file or folder that belongs to another user, is a
 /// symbolic link, or that group or others can write to is refused.
 ///
-/// Clones share the open files. Dropping the last clone loses nothing, but does not fold the log;
+/// Clones share the open files. Dropping the last clone loses nothing, but does not compact the log;
 /// call [`close`](SnapshotStorage::close) for that.
 ///
 /// ```
@@ -64,8 +64,8 @@ struct Shared {
     agents: Mutex<HashMap<AgentId, SharedFiles>>,
 }
 
-/// tokio's mutex is FIFO. A call that goes on after its future was dropped holds it, so a later
-/// call cannot overtake it.
+/// tokio's mutex is FIFO. A call that continues after its future was dropped holds the mutex, so a
+/// later call cannot overtake it.
 type SharedFiles = Arc<AsyncMutex<AgentFiles<OsFolder>>>;
 
 /// Each entry holds a file open.
@@ -84,7 +84,8 @@ const MAX_OPEN: usize = 256;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
+#[must_use = "nothing is opened until `open`"]
 pub struct FileStorageBuilder {
     folder: PathBuf,
     policy: RewritePolicy,
@@ -92,8 +93,8 @@ pub struct FileStorageBuilder {
 }
 
 impl FileStorageBuilder {
-    /// Rewrites the JSON file after `ticks` saves at the earliest (64 by default).
-    #[must_use]
+    /// Sets the number of saves after which the JSON file is rewritten at the earliest; the default
+    /// is 64.
     pub fn rewrite_every(mut self, ticks: u64) -> Self {
         self.policy.min_ticks = ticks.max(1);
         self
@@ -101,14 +102,12 @@ impl FileStorageBuilder {
 
     /// Rewrites the JSON file at each save, without a log. The file is always up to date, and the
     /// cost of a save grows with the history.
-    #[must_use]
     pub fn rewrite_every_save(mut self) -> Self {
         self.policy.min_ticks = 0;
         self
     }
 
     /// Does not sync: a save survives a crash of the process, but not a power failure.
-    #[must_use]
     pub fn without_sync(mut self) -> Self {
         self.sync = false;
         self
@@ -159,7 +158,6 @@ impl FileStorage {
     }
 
     /// A storage with options.
-    #[must_use]
     pub fn builder(folder: impl AsRef<Path>) -> FileStorageBuilder {
         FileStorageBuilder {
             folder: folder.as_ref().to_owned(),
@@ -168,7 +166,7 @@ impl FileStorage {
         }
     }
 
-    /// Folds the log of an agent into its JSON file.
+    /// Writes the log of an agent into its JSON file.
     ///
     /// # Errors
     ///
@@ -176,7 +174,7 @@ impl FileStorage {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost; the work goes on in the background.
+    /// Cancel safe: the work continues in the background.
     pub async fn compact(&self, agent: &AgentId) -> Result<(), Error> {
         self.with(agent, AgentFiles::compact).await
     }
@@ -244,12 +242,12 @@ impl SnapshotStorage for FileStorage {
         Ok(agents)
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, Error> {
-        self.with(agent, move |files| files.history(&range)).await
+        self.with(agent, move |files| files.stream(&range)).await
     }
 
     async fn close(&self) -> Result<(), Error> {
@@ -257,7 +255,7 @@ impl SnapshotStorage for FileStorage {
         for files in agents {
             let mut files = files.lock_owned().await;
             match run_blocking(move || files.compact()).await {
-                // Damaged files cannot be folded; they stay as they are.
+                // Damaged files cannot be compacted; they stay as they are.
                 Err(error) if error.is_damaged() => {}
                 result => result?,
             }

@@ -36,7 +36,7 @@ pub(super) trait Folder: Send + Sync + 'static {
 }
 
 /// A folder of the operating system.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct OsFolder {
     path: PathBuf,
     sync: bool,

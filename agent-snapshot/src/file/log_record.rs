@@ -27,7 +27,7 @@ pub(super) fn encode(plan: &SavePlan) -> String {
     out.push_str(",\"messages\":[");
     out.push_str(&plan.messages.join(","));
     out.push_str("],\"state\":");
-    out.push_str(&plan.state);
+    out.push_str(&plan.body);
     out.push('}');
     out
 }
@@ -41,7 +41,7 @@ pub(super) fn replay(records: &[&str], parts: &mut SnapshotParts) -> Option<()> 
         if let Some(head) = record.head {
             parts.head = head.get().to_owned();
         }
-        parts.state = record.state.get().to_owned();
+        parts.body = record.state.get().to_owned();
         parts.stamp = Stamp::from_text(record.stamp)?;
     }
     let end = parts.from + parts.messages.len() as u64;

@@ -1,6 +1,6 @@
 //! Snapshots as files: plain JSON, and a checksummed append log beside it.
 //!
-//! # Theory of operation
+//! # Theory
 //!
 //! The files of agent `a`, each written by one process at a time under the kernel lock of
 //! `a.lock`:
@@ -13,7 +13,7 @@
 //! | `a.deleted` | *tombstone* of a delete: generation and epoch | replaced by rename |
 //!
 //! The snapshot is `a.json` plus the lines of the log of the same generation. The stream is the
-//! archive, plus the messages in `a.json`, plus those in the log.
+//! archive, plus the messages in `a.json`, plus the messages in the log.
 //!
 //! Each operation has one commit point. Before it a crash leaves the old state, after it the new
 //! one:
@@ -29,7 +29,7 @@
 //!   from then on, whether or not it is still there. Afterwards the dead files are removed. The
 //!   tombstone stays if the agent had an epoch, because a fenced-off holder must stay fenced off.
 //!
-//! Example: generation 7 is stored, and the machine crashes in a rewrite to 8.
+//! **Example.** Generation 7 is stored, and the machine crashes in a rewrite to 8.
 //!
 //! | crash | on disk | read as |
 //! |---|---|---|
@@ -40,7 +40,7 @@
 //! forgets the data, and the next sync succeeds without it. So after any failure nothing is
 //! appended any more (`is_uncertain`); the next call reads the files and writes a new generation.
 //!
-//! Several processes: a process keeps the log open between calls. Under the lock it first checks
+//! **Races.** A process keeps the log open between calls. Under the lock it first checks
 //! that the log has the length that it left, still has its name, and that neither the log of the
 //! next generation nor a tombstone exists. Otherwise another process was here, and the files are
 //! read again.

@@ -10,7 +10,7 @@ use crate::shared::private_file::FileError;
 
 /// A fault, and the number of the step at which it happens. Only operations that change something
 /// are steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The step fails and does nothing. A failed sync forgets the data, as on Linux: the next sync
     /// succeeds without it.
@@ -23,8 +23,8 @@ pub(super) enum Fault {
     Crash(u64),
 }
 
-/// What a crash leaves of data that was not synced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The part of unsynced data that a crash leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unsynced {
     Lost,
     Kept,

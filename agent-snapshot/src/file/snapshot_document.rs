@@ -13,7 +13,7 @@ pub(super) const KEY: &str = "file_storage";
 const FORMAT: u64 = 1;
 
 /// The bookkeeping of the storage, in the JSON file under [`KEY`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StorageMeta {
     pub(super) format: u64,
     /// Grows with each rewrite. The log belongs to one generation.
@@ -26,7 +26,7 @@ pub(super) struct StorageMeta {
 }
 
 /// The file with the messages that were out of view at a rewrite.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Archive {
     /// The generation that started the file, which is part of its name.
     pub(super) birth: u64,
@@ -60,16 +60,14 @@ const HISTORY: &str = "\"short_term_history\":[";
 const CRC: &str = ",\"crc32\":\"";
 const END: &str = "\"}}\n";
 
-/// Writes the file: the state with the messages inserted as they are. `None` if the state is not
+/// Writes the file: the body with the messages inserted as they are. `None` if the body is not
 /// the JSON of a snapshot.
 ///
 /// ```text
 /// {"agent_id":…,"memory":{"short_term_history":[head, messages],window,…},…,"file_storage":{…,"crc32":"…"}}
 /// ```
 pub(super) fn write(meta: &StorageMeta, parts: &SnapshotParts) -> Option<String> {
-    let (before, after) = parts
-        .state
-        .split_at(parts.state.find(MEMORY)? + MEMORY.len());
+    let (before, after) = parts.body.split_at(parts.body.find(MEMORY)? + MEMORY.len());
     let head = parts.head.strip_prefix('[')?.strip_suffix(']')?;
     let mut out = [before, HISTORY, head].concat();
     if !head.is_empty() && !parts.messages.is_empty() {
@@ -147,7 +145,7 @@ pub(super) fn read(text: &str) -> Result<SnapshotDocument, Unreadable> {
         .ok_or_else(|| Unreadable::Damaged("its stamp is not readable".to_owned()))?;
 
     let listed = fields.memory.short_term_history;
-    let state = cut_state(text, &stamp, &listed)
+    let body = cut_body(text, &stamp, &listed)
         .ok_or_else(|| bad_layout("its parts are in another order"))?;
     let head_len = stamp.pinned.saturating_add(u64::from(stamp.summary));
     if listed.len() as u64 != head_len.saturating_add(stamp.next - stamp.first) {
@@ -163,20 +161,20 @@ pub(super) fn read(text: &str) -> Result<SnapshotDocument, Unreadable> {
         parts: SnapshotParts {
             from: stamp.first,
             stamp,
-            state,
+            body,
             head: format!("[{}]", head.join(",")),
             messages: listed.map(str::to_owned).collect(),
         },
     })
 }
 
-/// Reads a file of another program: its parts are those that a first save would write.
+/// Reads a file of another program: its parts are the parts that a first save would write.
 fn read_foreign(text: &str) -> Result<SnapshotDocument, Unreadable> {
     let mut snapshot = AgentSnapshot::from_json(text)?;
     snapshot.extra.remove(KEY);
     let SavePlan {
         stamp,
-        state,
+        body,
         head,
         messages,
         from,
@@ -188,7 +186,7 @@ fn read_foreign(text: &str) -> Result<SnapshotDocument, Unreadable> {
         agent: snapshot.agent_id,
         parts: SnapshotParts {
             stamp,
-            state,
+            body,
             head: head.unwrap_or_else(|| "[]".to_owned()),
             messages,
             from,
@@ -196,8 +194,8 @@ fn read_foreign(text: &str) -> Result<SnapshotDocument, Unreadable> {
     })
 }
 
-/// Cuts out of a file what [`write`] inserted into the state.
-fn cut_state(text: &str, stamp: &Stamp, listed: &[&RawValue]) -> Option<String> {
+/// Cuts out of a file what [`write`] inserted into the body.
+fn cut_body(text: &str, stamp: &Stamp, listed: &[&RawValue]) -> Option<String> {
     let (before, rest) = text.split_at(text.find(MEMORY)? + MEMORY.len());
     let listed: usize = listed.iter().map(|raw| raw.get().len() + 1).sum();
     let rest = rest
@@ -271,7 +269,7 @@ mod tests {
         let document = read(&write(&meta, &parts).unwrap()).unwrap();
         assert_eq!(document.agent, snapshot.agent_id);
         assert_eq!(document.parts.stamp, parts.stamp);
-        assert_eq!(document.parts.state, parts.state);
+        assert_eq!(document.parts.body, parts.body);
         assert_eq!(document.parts.head, parts.head);
         assert_eq!(document.parts.messages, parts.messages);
     }

@@ -7,7 +7,7 @@ use crate::backend::{SavePlan, Stamp, StreamChange};
 #[derive(Debug)]
 pub(super) struct SnapshotParts {
     pub(super) stamp: Stamp,
-    pub(super) state: String,
+    pub(super) body: String,
     pub(super) head: String,
     /// The messages from number `from` on.
     pub(super) messages: Vec<String>,
@@ -19,7 +19,7 @@ impl SnapshotParts {
     pub(super) fn before(plan: &SavePlan) -> Self {
         Self {
             stamp: plan.stamp.clone(),
-            state: String::new(),
+            body: String::new(),
             head: "[]".to_owned(),
             messages: Vec::new(),
             from: plan.from,
@@ -35,7 +35,7 @@ impl SnapshotParts {
         if let Some(head) = plan.head {
             self.head = head;
         }
-        self.state = plan.state;
+        self.body = plan.body;
         self.stamp = plan.stamp;
     }
 

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use super::checksummed_lines;
 
 /// The record of a delete: files of this generation or lower are dead.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Tombstone {
     pub(super) generation: u64,
     /// The highest epoch that was ever saved.

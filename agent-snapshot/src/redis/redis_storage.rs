@@ -12,7 +12,7 @@ use super::server_warnings::server_warnings;
 use crate::backend::{self, SavePlan, Stamp, StreamChange};
 use crate::conversation::Message;
 use crate::storage::{
-    CompareAndSwap, StampCache, StoredStamp, Swap, save_by_swap, without_password,
+    CompareAndSwap, StampCache, StoredStamp, Swap, save_by_swap, task_result, without_password,
 };
 use crate::{AgentId, AgentSnapshot, Error, SnapshotStorage};
 
@@ -49,14 +49,14 @@ pub struct RedisStorage {
 
 struct Shared {
     connection: Connection,
-    place: String,
+    location: String,
     prefix: String,
     /// Milliseconds; 0 means that agents do not expire.
     ttl: u64,
     warnings: Vec<String>,
     stamps: StampCache,
     save: Script,
-    history: Script,
+    stream: Script,
     delete: Script,
 }
 
@@ -73,6 +73,7 @@ struct Shared {
 /// assert!(!format!("{builder:?}").contains("secret"));
 /// ```
 #[derive(Clone)]
+#[must_use = "nothing is opened until `connect`"]
 pub struct RedisStorageBuilder {
     url: String,
     prefix: String,
@@ -80,16 +81,14 @@ pub struct RedisStorageBuilder {
 }
 
 impl RedisStorageBuilder {
-    /// Starts every key with `prefix` instead of `agent-snapshot`.
-    #[must_use]
+    /// Sets the first part of every key; the default is `agent-snapshot`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Removes an agent, with its epoch, that was not saved for this long. By default agents do not
-    /// expire.
-    #[must_use]
+    /// Sets the time without a save after which an agent is removed, with its epoch; the default is
+    /// never.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -99,7 +98,7 @@ impl RedisStorageBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidUrl`] if the address or the prefix is not valid, [`Error::Storage`] if the
+    /// [`Error::Invalid`] if the address or the prefix is not valid, [`Error::Storage`] if the
     /// server cannot be reached.
     ///
     /// # Cancel safety
@@ -107,35 +106,37 @@ impl RedisStorageBuilder {
     /// Cancel safe: connecting changes nothing.
     pub async fn connect(self) -> Result<RedisStorage, Error> {
         let Self { url, prefix, ttl } = self;
-        let invalid = |reason: String| Error::InvalidUrl {
-            url: without_password(&url),
-            reason,
-        };
         if prefix.contains(['{', '}']) {
-            return Err(invalid(format!("the prefix {prefix:?} contains a brace")));
+            return Err(Error::invalid("key prefix", &prefix, "it contains a brace"));
         }
-        let client = Client::open(url.as_str()).map_err(|error| invalid(error.to_string()))?;
-        let place = client.get_connection_info().addr().to_string();
+        let client = Client::open(url.as_str()).map_err(|error| {
+            Error::invalid(
+                "storage address",
+                &without_password(&url),
+                error.to_string(),
+            )
+        })?;
+        let location = client.get_connection_info().addr().to_string();
         let failed = |source: RedisError| Error::Storage {
             action: "connect to",
-            place: place.clone(),
+            location: location.clone(),
             source: Box::new(source),
         };
         let connection = Connection::open(client).await.map_err(failed)?;
         let warnings = server_warnings(&connection).await.map_err(failed)?;
         for warning in &warnings {
-            tracing::warn!(server = place, "{warning}");
+            tracing::warn!(server = location, "{warning}");
         }
         Ok(RedisStorage {
             shared: Arc::new(Shared {
                 connection,
-                place,
+                location,
                 prefix,
                 ttl: ttl.map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(0)),
                 warnings,
                 stamps: StampCache::default(),
                 save: Script::new(include_str!("save.lua")),
-                history: Script::new(include_str!("history.lua")),
+                stream: Script::new(include_str!("stream.lua")),
                 delete: Script::new(include_str!("delete.lua")),
             }),
         })
@@ -158,7 +159,6 @@ impl RedisStorage {
     }
 
     /// A storage with options.
-    #[must_use]
     pub fn builder(url: &str) -> RedisStorageBuilder {
         RedisStorageBuilder {
             url: url.to_owned(),
@@ -187,7 +187,7 @@ impl RedisStorage {
     fn failed(&self, action: &'static str, source: RedisError) -> Error {
         Error::Storage {
             action,
-            place: self.shared.place.clone(),
+            location: self.shared.location.clone(),
             source: Box::new(source),
         }
     }
@@ -195,13 +195,13 @@ impl RedisStorage {
     fn damaged(&self, agent: &AgentId, reason: impl Into<String>) -> Error {
         Error::Damaged {
             agent: agent.clone(),
-            place: self.place(agent),
+            location: self.location(agent),
             reason: reason.into(),
         }
     }
 
-    fn place(&self, agent: &AgentId) -> String {
-        format!("{} key {}", self.shared.place, self.keys(agent).0)
+    fn location(&self, agent: &AgentId) -> String {
+        format!("{} key {}", self.shared.location, self.keys(agent).0)
     }
 
     async fn query<T: FromRedisValue>(
@@ -242,7 +242,7 @@ impl RedisStorage {
     /// not match; then the hash has another stamp, and both steps are repeated. A mismatch with the
     /// same stamp twice is damage.
     async fn fetch(&self, agent: &AgentId) -> Result<(StoredStamp, Option<AgentSnapshot>), Error> {
-        let place = self.place(agent);
+        let location = self.location(agent);
         let (record, _) = self.keys(agent);
         let mut command = Cmd::new();
         command
@@ -251,7 +251,7 @@ impl RedisStorage {
             .arg(&["stamp", "floor", "state", "head"]);
         let mut doubted = None;
         loop {
-            let [stamp, floor, state, head]: [Option<String>; 4] =
+            let [stamp, floor, body, head]: [Option<String>; 4] =
                 self.query(agent, "load from", &command).await?;
             let floor = floor.as_deref().unwrap_or("0");
             let stored = self.stored(agent, stamp.as_deref().unwrap_or_default(), floor)?;
@@ -259,8 +259,8 @@ impl RedisStorage {
                 return Ok((stored, None));
             };
             let messages = self.view(agent, stamp).await?;
-            let (state, head) = (state.unwrap_or_default(), head.unwrap_or_default());
-            match backend::assemble(agent, &place, stamp, &state, &head, messages) {
+            let (body, head) = (body.unwrap_or_default(), head.unwrap_or_default());
+            match backend::assemble(agent, &location, stamp, &body, &head, messages) {
                 Err(error) if error.is_damaged() && doubted.as_ref() != stored.stamp.as_ref() => {
                     doubted = stored.stamp;
                 }
@@ -275,7 +275,7 @@ impl RedisStorage {
             return Ok(Vec::new());
         }
         let (_, messages) = self.keys(agent);
-        let index = |seq: u64| i64::try_from(seq - stamp.start).unwrap_or(i64::MAX);
+        let index = |seq: u64| i64::try_from(seq - stamp.stream_start).unwrap_or(i64::MAX);
         let mut command = Cmd::new();
         command
             .arg("LRANGE")
@@ -321,7 +321,7 @@ impl CompareAndSwap for RedisStorage {
         let (record, messages) = self.keys(agent);
         let SavePlan {
             stamp,
-            state,
+            body,
             head,
             stream,
             messages: new,
@@ -333,13 +333,13 @@ impl CompareAndSwap for RedisStorage {
             .key(messages)
             .arg(old.map(Stamp::to_text).unwrap_or_default())
             .arg(expected.epoch_floor)
-            .arg(old.map_or(0, |old| old.next - old.start))
+            .arg(old.map_or(0, |old| old.next - old.stream_start))
             .arg(stamp.to_text())
-            .arg(state)
+            .arg(body)
             .arg(head.unwrap_or_default())
             .arg(stamp.next - stamp.first)
             .arg(stamp.epoch)
-            .arg(stamp.start)
+            .arg(stamp.stream_start)
             .arg(u8::from(stream == StreamChange::Replace))
             .arg(self.shared.ttl);
         for json in new {
@@ -420,19 +420,14 @@ impl SnapshotStorage for RedisStorage {
                 });
             }
             while let Some(answer) = checks.join_next().await {
-                let answer = answer.map_err(|panic| Error::Storage {
-                    action: "list the agents of",
-                    place: self.shared.place.clone(),
-                    source: Box::new(panic),
-                })?;
-                agents.extend(answer?);
+                agents.extend(task_result(answer)?);
             }
         }
         agents.sort();
         Ok(agents)
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
@@ -444,7 +439,7 @@ impl SnapshotStorage for RedisStorage {
             let first = range.start.max(start);
             let index = |seq: u64| i64::try_from(seq - start).unwrap_or(i64::MAX);
             let last = range.end.saturating_sub(1);
-            let mut script = self.shared.history.key(record);
+            let mut script = self.shared.stream.key(record);
             script.key(messages).arg(start);
             if last < first {
                 return Ok(Vec::new());
@@ -456,14 +451,14 @@ impl SnapshotStorage for RedisStorage {
                 return Ok(Vec::new());
             };
             let Some(messages) = messages else {
-                start = stamp.start;
+                start = stamp.stream_start;
                 continue;
             };
             let expected = range.end.min(stamp.next).saturating_sub(first);
             if messages.len() as u64 != expected {
                 return Err(self.damaged(agent, "its messages are not complete"));
             }
-            return backend::decode_messages(agent, &self.place(agent), first, messages);
+            return backend::decode_messages(agent, &self.location(agent), first, messages);
         }
     }
 }
@@ -471,7 +466,7 @@ impl SnapshotStorage for RedisStorage {
 impl fmt::Debug for RedisStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStorage")
-            .field("server", &self.shared.place)
+            .field("server", &self.shared.location)
             .field("prefix", &self.shared.prefix)
             .finish_non_exhaustive()
     }

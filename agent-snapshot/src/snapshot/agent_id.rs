@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Error;
 
-/// The id of an agent, safe as a file name and as a key on every backend.
+/// The id of an agent: the owner of a snapshot. Safe as a file name and as a key on every backend.
 ///
 /// 1 to 64 bytes of UTF-8 without `/`, `\` and control characters, and without white space at
 /// either end. Ids are case-sensitive.
@@ -19,7 +19,7 @@ use crate::Error;
 /// assert!(AgentId::new("../evil").is_err());
 /// # Ok::<(), agent_snapshot::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentId(String);
 
 /// The encoded form is at most three times as long. With the longest suffix of `FileStorage` it
@@ -31,7 +31,7 @@ impl AgentId {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidAgentId`] with the rule that `id` breaks.
+    /// [`Error::Invalid`] with the rule that `id` breaks.
     pub fn new(id: impl Into<String>) -> Result<Self, Error> {
         let id = id.into();
         let reason = if id.is_empty() {
@@ -48,8 +48,8 @@ impl AgentId {
             return Ok(Self(id));
         };
         // The whole of a long id would flood the log.
-        let id = id.chars().take(MAX_BYTES).collect();
-        Err(Error::InvalidAgentId { id, reason })
+        let start: String = id.chars().take(MAX_BYTES).collect();
+        Err(Error::invalid("agent id", &start, reason))
     }
 
     /// The id as text.

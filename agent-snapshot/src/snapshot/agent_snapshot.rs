@@ -157,8 +157,8 @@ impl AgentSnapshot {
         self.encode(MessageList::Included)
     }
 
-    /// The snapshot without its messages: the *state* of [`backend`](crate::backend).
-    pub(crate) fn state_json(&self) -> Result<String, Error> {
+    /// The snapshot without its messages: the *body* of [`backend`](crate::backend).
+    pub(crate) fn body_json(&self) -> Result<String, Error> {
         self.encode(MessageList::LeftOut)
     }
 

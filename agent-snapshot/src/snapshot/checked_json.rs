@@ -10,7 +10,7 @@ use crate::Error;
 const MAX_DEPTH: usize = 120;
 
 /// Whether the value has unknown fields, which could repeat the name of a known field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnknownFields {
     Absent,
     Present,

@@ -1,3 +1,29 @@
+//! # Theory: links
+//!
+//! A storage must find the new messages of a history without reading the stored ones. For that,
+//! each message has a *link*, a digest of the stream up to and including it:
+//!
+//! ```text
+//! link before message 0 = 0
+//! link after message n  = xxh3(link before n, JSON of message n)
+//! ```
+//!
+//! Equal links at the same number mean equal streams up to that number. A storage keeps one pair,
+//! `next` and the link before `next`. The next save continues the stored stream if the history has
+//! the same link there; then only the messages from `next` on are written. Otherwise the histories
+//! differ, and the save replaces the stream.
+//!
+//! **Example.** The storage has messages 0..3, so it keeps (3, L3). The history now has 0..5. Its link
+//! before 3 is L3: the save appends messages 3 and 4 and keeps (5, L5). A history with another
+//! message 1 has another link before 3, although its messages 0 and 2 are the same.
+//!
+//! A link is computed once, when it is first needed, from the text that is written. It does not
+//! depend on how the history came about: pushed one by one, loaded, or made from scratch.
+//!
+//! **Invariants.** `in_memory_from <= first <= next`; the entries of `in_memory_from..next` are in
+//! memory; the link before `in_memory_from` is known (`base`), so a history that released its hidden
+//! messages can continue.
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -20,7 +46,7 @@ use crate::conversation::Message;
 ///
 /// Trimming moves `first_seq` forward; it takes nothing out of the stream. A storage writes the
 /// messages that were pushed since the last save, and
-/// [`SnapshotStorage::history`](crate::SnapshotStorage::history) reads the whole stream.
+/// [`SnapshotStorage::stream`](crate::SnapshotStorage::stream) reads the whole stream.
 ///
 /// A clone shares its messages with the original and is cheap.
 ///
@@ -37,29 +63,6 @@ use crate::conversation::Message;
 /// assert_eq!((history.first_seq(), history.next_seq()), (8, 10));
 /// assert_eq!(history.len(), 4);
 /// ```
-//
-// Theory: links.
-//
-// A storage must find out what is new in a history without reading what it has stored. For that,
-// each message has a *link*, a digest of the stream up to and including it:
-//
-//     link before message 0 = 0
-//     link after message n  = xxh3(link before n, JSON of message n)
-//
-// Equal links at the same number mean equal streams up to that number. A storage keeps one pair,
-// `next` and the link before `next`. The next save continues the stored stream if the history has
-// the same link there; then only the messages from `next` on are written. Otherwise the histories
-// differ, and the save replaces the stream.
-//
-// Example: the storage has messages 0..3, so it keeps (3, L3). The history now has 0..5. Its link
-// before 3 is L3: the save appends messages 3 and 4 and keeps (5, L5). A history with another
-// message 1 has another link before 3, although its messages 0 and 2 are the same.
-//
-// A link is computed once, when it is first needed, from the text that is written. It does not
-// depend on how the history came about: pushed one by one, loaded, or made from scratch.
-//
-// Invariants: `start <= first <= next`; the entries of `start..next` are in memory; the link
-// before `start` is known (`base`), so a history that released its hidden messages can go on.
 #[derive(Clone)]
 pub struct History {
     pinned: Arc<[Message]>,
@@ -67,16 +70,16 @@ pub struct History {
     /// Digest of the pinned messages and the summary, computed when it is first needed.
     head: OnceLock<u128>,
     /// Chunk `c` holds the sequence numbers from `c * CHUNK` on; the first chunk may start later
-    /// (at `start`), the last one may be short.
+    /// (at `in_memory_from`), the last one may be short.
     ///
     /// Each tick clones the history. With one shared pointer for each message instead of each
     /// chunk, a tick of an agent with 1,000 messages took 1.5 times as long, and with 10,000
     /// messages 5 times.
     chunks: VecDeque<Arc<Vec<Arc<LinkedMessage>>>>,
-    start: u64,
+    in_memory_from: u64,
     first: u64,
     next: u64,
-    /// The link before `start`.
+    /// The link before `in_memory_from`.
     base: u128,
 }
 
@@ -137,7 +140,7 @@ impl History {
             summary: summary.map(Arc::new),
             head: OnceLock::new(),
             chunks: VecDeque::new(),
-            start: first,
+            in_memory_from: first,
             first,
             next: first,
             base,
@@ -218,7 +221,7 @@ impl History {
     pub(crate) fn push_stored(&mut self, message: Message, json: &str) -> u64 {
         let link = self
             .link_before(self.next)
-            .map(|link| OnceLock::from(chain(link, json)));
+            .map(|link| OnceLock::from(next_link(link, json)));
         self.push_linked(LinkedMessage {
             message,
             link: link.unwrap_or_default(),
@@ -261,14 +264,14 @@ impl History {
     /// message that was never saved would be missing from the stream.
     pub fn release_hidden(&mut self) {
         while let Some(chunk) = self.chunks.front() {
-            let end = self.start + chunk.len() as u64;
+            let end = self.in_memory_from + chunk.len() as u64;
             // A message without a link was never encoded, so it was never saved.
             let link = chunk.last().and_then(|last| last.link.get().copied());
             let Some(link) = link.filter(|_| end <= self.first) else {
                 break;
             };
             self.base = link;
-            self.start = end;
+            self.in_memory_from = end;
             self.chunks.pop_front();
         }
     }
@@ -316,7 +319,7 @@ impl History {
                 break;
             };
             let json = encode_message(&linked.message)?;
-            link = chain(link, &json);
+            link = next_link(link, &json);
             let _ = linked.link.set(link);
             fresh.push(json);
         }
@@ -334,7 +337,7 @@ impl History {
         let continued = stored
             .filter(|(next, link)| self.link_before(*next) == Some(*link))
             .map(|(next, _)| next);
-        let from = continued.unwrap_or(self.start);
+        let from = continued.unwrap_or(self.in_memory_from);
         let mut messages = Vec::with_capacity((self.next - from) as usize);
         for seq in from..self.next {
             let index = seq.checked_sub(known).map(|index| index as usize);
@@ -356,21 +359,21 @@ impl History {
         })
     }
 
-    /// The link before message `seq`, if it is computed. It always is at `start`.
+    /// The link before message `seq`, if it is computed. It always is at `in_memory_from`.
     pub(crate) fn link_before(&self, seq: u64) -> Option<u128> {
-        if seq == self.start {
+        if seq == self.in_memory_from {
             return Some(self.base);
         }
         self.linked(seq.checked_sub(1)?)?.link.get().copied()
     }
 
     fn linked(&self, seq: u64) -> Option<&LinkedMessage> {
-        if seq < self.start || seq >= self.next {
+        if seq < self.in_memory_from || seq >= self.next {
             return None;
         }
-        let chunk = (seq / CHUNK - self.start / CHUNK) as usize;
+        let chunk = (seq / CHUNK - self.in_memory_from / CHUNK) as usize;
         let offset = if chunk == 0 {
-            seq - self.start
+            seq - self.in_memory_from
         } else {
             seq % CHUNK
         };
@@ -395,7 +398,7 @@ fn has_unknown_fields(message: &Message) -> bool {
     all.any(|extra| !extra.is_empty())
 }
 
-fn chain(link: u128, json: &str) -> u128 {
+fn next_link(link: u128, json: &str) -> u128 {
     let mut hash = Xxh3::new();
     hash.update(&link.to_le_bytes());
     hash.update(json.as_bytes());
@@ -506,7 +509,7 @@ mod tests {
         history.drop_front(290);
         history.release_hidden();
         assert!(history.get(0).is_none());
-        assert_eq!(history.start, 256);
+        assert_eq!(history.in_memory_from, 256);
         history.extend(numbered(300..301));
         let encoded = history.encode_since(known).unwrap();
         assert_eq!((encoded.from, encoded.messages.len()), (300, 1));

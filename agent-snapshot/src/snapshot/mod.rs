@@ -1,4 +1,4 @@
-//! What is stored: the state of one agent as plain data.
+//! The stored data: the state of one agent as plain data.
 
 mod agent_id;
 mod agent_snapshot;

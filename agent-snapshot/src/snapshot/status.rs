@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(Status::new("RUNNING"), Status::RUNNING);
 /// assert_eq!(Status::new("PAUSED").as_str(), "PAUSED");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Status(Cow<'static, str>);
 

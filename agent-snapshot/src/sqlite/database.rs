@@ -15,13 +15,13 @@ use crate::{AgentId, AgentSnapshot, Error};
 /// One connection to the database.
 pub(super) struct Database {
     connection: Connection,
-    place: String,
+    location: String,
 }
 
 /// The rows of one agent.
 pub(super) struct StoredRows {
     pub(super) stored: StoredStamp,
-    state: String,
+    body: String,
     head: String,
     messages: Vec<String>,
 }
@@ -65,7 +65,7 @@ impl Database {
 
     /// Opens an existing database.
     pub(super) fn open(path: &Path, busy_timeout: Duration) -> Result<Self, Error> {
-        let place = path.display().to_string();
+        let location = path.display().to_string();
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)
             .and_then(|connection| {
@@ -73,8 +73,11 @@ impl Database {
                 connection.pragma_update(None, "synchronous", "FULL")?;
                 Ok(connection)
             })
-            .map_err(|error| failed("open", &place, error))?;
-        Ok(Self { connection, place })
+            .map_err(|error| failed("open", &location, error))?;
+        Ok(Self {
+            connection,
+            location,
+        })
     }
 
     fn prepare(&self) -> Result<(), Error> {
@@ -94,7 +97,7 @@ impl Database {
                 .map_err(failed)?;
         } else if version > VERSION {
             return Err(Error::UnsupportedVersion {
-                what: format!("the database {}", self.place),
+                what: format!("the database {}", self.location),
                 found: version.unsigned_abs(),
                 supported: VERSION.unsigned_abs(),
             });
@@ -134,11 +137,13 @@ impl Database {
     ) -> Result<Swap, Error> {
         let (end, len) = match self.agent_row(agent)? {
             Some(row) => {
-                let stored = row.stored(agent, &self.place)?;
+                let stored = row.stored(agent, &self.location)?;
                 if stored != *expected {
                     return Ok(Swap::Changed(stored));
                 }
-                let len = stored.stamp.map_or(0, |stamp| stamp.next - stamp.start);
+                let len = stored
+                    .stamp
+                    .map_or(0, |stamp| stamp.next - stamp.stream_start);
                 (row.end, len)
             }
             None if *expected != StoredStamp::default() => {
@@ -167,7 +172,7 @@ impl Database {
             .prepare_cached(
                 "UPDATE agents SET stamp = ?2, state = ?3, last = ?4 WHERE number = ?1",
             )?
-            .execute(params![agent, plan.stamp.to_text(), plan.state, last])?;
+            .execute(params![agent, plan.stamp.to_text(), plan.body, last])?;
         Ok(())
     }
 
@@ -185,11 +190,11 @@ impl Database {
             let Some(row) = self.agent_row(agent)? else {
                 return Ok(None);
             };
-            let stored = row.stored(agent, &self.place)?;
+            let stored = row.stored(agent, &self.location)?;
             let Some(view) = stored.stamp.as_ref().map(|stamp| stamp.first..stamp.next) else {
                 return Ok(Some(StoredRows {
                     stored,
-                    state: String::new(),
+                    body: String::new(),
                     head: String::new(),
                     messages: Vec::new(),
                 }));
@@ -200,14 +205,14 @@ impl Database {
                 let text = statement.query_row([row.end.agent], |row| row.get(0));
                 Ok(text.optional()?.flatten())
             };
-            let state: Option<String> =
+            let body: Option<String> =
                 text("SELECT state FROM agents WHERE number = ?1").map_err(failed)?;
             let head: Option<String> =
                 text("SELECT head FROM heads WHERE number = ?1").map_err(failed)?;
             let messages = row.end.read(&self.connection, view.end, &view);
             Ok(Some(StoredRows {
                 stored,
-                state: state.unwrap_or_default(),
+                body: body.unwrap_or_default(),
                 head: head.unwrap_or_default(),
                 messages: messages.map_err(failed)?,
             }))
@@ -224,10 +229,10 @@ impl Database {
             let Some(row) = self.agent_row(agent)? else {
                 return Ok(None);
             };
-            let Some(stamp) = row.stored(agent, &self.place)?.stamp else {
+            let Some(stamp) = row.stored(agent, &self.location)?.stamp else {
                 return Ok(None);
             };
-            let first = range.start.max(stamp.start);
+            let first = range.start.max(stamp.stream_start);
             let range = first..range.end.min(stamp.next).max(first);
             let messages = row
                 .end
@@ -236,7 +241,7 @@ impl Database {
             if messages.len() as u64 != range.end - range.start {
                 return Err(Error::Damaged {
                     agent: agent.clone(),
-                    place: self.place.clone(),
+                    location: self.location.clone(),
                     reason: format!(
                         "it should have messages {} to {}, but it has {} messages",
                         range.start,
@@ -254,9 +259,9 @@ impl Database {
         let Some(row) = self.agent_row(agent)? else {
             return Ok(());
         };
-        let stored = row.stored(agent, &self.place);
+        let stored = row.stored(agent, &self.location);
         let damaged = match self.rows(agent) {
-            Ok(Some(rows)) => rows.assemble(agent, &self.place).is_err(),
+            Ok(Some(rows)) => rows.assemble(agent, &self.location).is_err(),
             Ok(None) => false,
             Err(error) => error.is_damaged(),
         };
@@ -265,7 +270,9 @@ impl Database {
                 .map_err(|error| self.failed("keep damaged rows aside in", error))?;
         }
         let stamp = stored.ok().and_then(|stored| stored.stamp);
-        let (epoch, len) = stamp.map_or((0, 0), |stamp| (stamp.epoch, stamp.next - stamp.start));
+        let (epoch, len) = stamp.map_or((0, 0), |stamp| {
+            (stamp.epoch, stamp.next - stamp.stream_start)
+        });
         self.forget(row.end, len, row.epoch_floor.max(epoch))
             .map_err(|error| self.failed("delete from", error))
     }
@@ -356,13 +363,13 @@ impl Database {
         }
         Error::Damaged {
             agent: agent.clone(),
-            place: self.place.clone(),
+            location: self.location.clone(),
             reason: error.to_string(),
         }
     }
 
     fn failed(&self, action: &'static str, error: rusqlite::Error) -> Error {
-        failed(action, &self.place, error)
+        failed(action, &self.location, error)
     }
 }
 
@@ -373,11 +380,11 @@ struct AgentRow {
 }
 
 impl AgentRow {
-    fn stored(&self, agent: &AgentId, place: &str) -> Result<StoredStamp, Error> {
+    fn stored(&self, agent: &AgentId, location: &str) -> Result<StoredStamp, Error> {
         let stamp = self.stamp.as_deref().map(|text| {
             Stamp::from_text(text).ok_or_else(|| Error::Damaged {
                 agent: agent.clone(),
-                place: place.to_owned(),
+                location: location.to_owned(),
                 reason: "its stamp is not readable".to_owned(),
             })
         });
@@ -392,20 +399,20 @@ impl StoredRows {
     pub(super) fn assemble(
         &self,
         agent: &AgentId,
-        place: &str,
+        location: &str,
     ) -> Result<Option<AgentSnapshot>, Error> {
         let Some(stamp) = &self.stored.stamp else {
             return Ok(None);
         };
         let messages = &self.messages;
-        backend::assemble(agent, place, stamp, &self.state, &self.head, messages).map(Some)
+        backend::assemble(agent, location, stamp, &self.body, &self.head, messages).map(Some)
     }
 }
 
-fn failed(action: &'static str, place: &str, error: rusqlite::Error) -> Error {
+fn failed(action: &'static str, location: &str, error: rusqlite::Error) -> Error {
     Error::Storage {
         action,
-        place: place.to_owned(),
+        location: location.to_owned(),
         source: Box::new(error),
     }
 }

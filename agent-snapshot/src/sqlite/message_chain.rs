@@ -10,7 +10,7 @@ use std::ops::Range;
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
 /// The end of an agent's chain.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct ChainEnd {
     /// The number of the agent.
     pub(super) agent: i64,

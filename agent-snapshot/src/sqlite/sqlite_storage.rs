@@ -67,16 +67,16 @@ struct Shared {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
+#[must_use = "nothing is opened until `open`"]
 pub struct SqliteStorageBuilder {
     path: PathBuf,
     busy_timeout: Duration,
 }
 
 impl SqliteStorageBuilder {
-    /// How long a call waits for another process that has the database locked (30 seconds by
-    /// default).
-    #[must_use]
+    /// Sets how long a call waits for another process that has the database locked; the default is
+    /// 30 seconds.
     pub fn busy_timeout(mut self, timeout: Duration) -> Self {
         self.busy_timeout = timeout;
         self
@@ -88,7 +88,7 @@ impl SqliteStorageBuilder {
     ///
     /// [`Error::NotPrivate`] if another user could change the database or its folder,
     /// [`Error::Io`] or [`Error::Storage`] if it cannot be opened, [`Error::UnsupportedVersion`] if
-    /// a newer version of this crate made it, [`Error::InvalidUrl`] for `:memory:`.
+    /// a newer version of this crate made it, [`Error::Invalid`] for `:memory:`.
     ///
     /// # Cancel safety
     ///
@@ -97,10 +97,12 @@ impl SqliteStorageBuilder {
         let Self { path, busy_timeout } = self;
         if ["", ":memory:"].map(Path::new).contains(&&*path) {
             // For SQLite these are databases of one connection. The storage has two.
-            return Err(Error::InvalidUrl {
-                url: format!("sqlite:{}", path.display()),
-                reason: "the database needs a file; use MemoryStorage in memory".to_owned(),
-            });
+            let reason = "the database needs a file; use MemoryStorage in memory";
+            return Err(Error::invalid(
+                "database path",
+                &path.display().to_string(),
+                reason,
+            ));
         }
         let opened = path.clone();
         // Opening may wait for another process that has the database locked.
@@ -140,7 +142,6 @@ impl SqliteStorage {
     }
 
     /// A storage with options.
-    #[must_use]
     pub fn builder(path: impl AsRef<Path>) -> SqliteStorageBuilder {
         SqliteStorageBuilder {
             path: path.as_ref().to_owned(),
@@ -148,7 +149,7 @@ impl SqliteStorage {
         }
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         self.shared.path.display().to_string()
     }
 
@@ -170,7 +171,7 @@ impl SqliteStorage {
 
     fn closed(&self) -> Error {
         Error::Closed {
-            place: self.place(),
+            location: self.location(),
         }
     }
 
@@ -186,7 +187,7 @@ impl CompareAndSwap for SqliteStorage {
         let Some(rows) = self.read_rows(agent).await? else {
             return Ok(StoredStamp::default());
         };
-        rows.assemble(agent, &self.place())?;
+        rows.assemble(agent, &self.location())?;
         Ok(rows.stored)
     }
 
@@ -213,7 +214,7 @@ impl SnapshotStorage for SqliteStorage {
         let Some(rows) = self.read_rows(agent).await? else {
             return Ok(None);
         };
-        let snapshot = rows.assemble(agent, &self.place())?;
+        let snapshot = rows.assemble(agent, &self.location())?;
         self.shared.stamps.set(agent, rows.stored);
         Ok(snapshot)
     }
@@ -228,7 +229,7 @@ impl SnapshotStorage for SqliteStorage {
         self.read(Database::list).await
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
@@ -240,7 +241,7 @@ impl SnapshotStorage for SqliteStorage {
         };
         match messages {
             Some((first, messages)) => {
-                backend::decode_messages(agent, &self.place(), first, messages)
+                backend::decode_messages(agent, &self.location(), first, messages)
             }
             None => Ok(Vec::new()),
         }

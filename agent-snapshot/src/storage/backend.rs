@@ -1,7 +1,7 @@
-//! For authors of a [`SnapshotStorage`](crate::SnapshotStorage): how to judge a save, what to
-//! write, and how to put a snapshot together again.
+//! For authors of a [`SnapshotStorage`](crate::SnapshotStorage): how to judge a save, which parts
+//! to write, and how to put a snapshot together again.
 //!
-//! A storage keeps four parts for each agent: the *state* (the snapshot without its messages), the
+//! A storage keeps four parts for each agent: the *body* (the snapshot without its messages), the
 //! *head* (pinned messages and summary), the *stream* of messages by sequence number, and a small
 //! [`Stamp`]. A save does the following in one atomic step:
 //!
@@ -16,6 +16,30 @@
 //! The example
 //! [`own_backend`](https://docs.rs/crate/agent-snapshot/latest/source/examples/own_backend.rs) is a
 //! complete storage.
+//!
+//! # Theory
+//!
+//! The stamp is all that a save needs to know about the stored data.
+//!
+//! | question | answer |
+//! |---|---|
+//! | Is it a repeat? | equal `digest`, which covers body, head and links; stored `epoch` not below the floor |
+//! | Is it newer? | (`tick`, `revision`) and `epoch`, rules 5 and 7 |
+//! | Does it continue the stream? | the history has `link` before number `next` (see `History`) |
+//! | Did the head change? | another `head` digest |
+//!
+//! The repeat is looked for first: the answer to the first attempt may have been lost, and the
+//! repeat of it is not "newer" than itself. A stamp below the epoch floor is older than a delete: a
+//! holder from before the delete must get a conflict (rule 7), also for a repeat.
+//!
+//! **Example.** Stored is tick 7 with next 12. The agent saves tick 8, and the connection breaks before
+//! the answer. It saves tick 8 again. If the first attempt was stored, the stored digest equals the
+//! new one: `None`, success. If it was not, stored is still tick 7: 8 > 7, and the plan appends from
+//! number 12. Another writer's tick 8 has another digest and is not newer than 8: `Conflict`.
+//!
+//! **Race.** The stamp may be outdated when the plan is executed. So each backend executes the plan only
+//! if the stored stamp is still the one that was judged: under a lock (file), in the same
+//! transaction (SQLite), in the same script (Redis).
 
 use std::fmt;
 
@@ -50,11 +74,11 @@ use crate::{AgentId, AgentSnapshot, Error, History};
 pub struct SavePlan {
     /// Replaces the stored stamp.
     pub stamp: Stamp,
-    /// Replaces the stored state.
-    pub state: String,
+    /// Replaces the stored body.
+    pub body: String,
     /// Replaces the stored head, a JSON array. `None`: the stored head stays.
     pub head: Option<String>,
-    /// What happens to the stored stream before `messages` are appended.
+    /// Whether the stored stream is kept or removed before `messages` are appended.
     pub stream: StreamChange,
     /// The messages from number `from` on, each as JSON.
     pub messages: Vec<String>,
@@ -62,7 +86,7 @@ pub struct SavePlan {
     pub from: u64,
 }
 
-/// What a save does to the stored stream.
+/// The change that a save makes to the stored stream.
 ///
 /// ```
 /// use agent_snapshot::backend::StreamChange;
@@ -77,7 +101,7 @@ pub struct SavePlan {
 /// write(&mut stream, StreamChange::Append, vec!["new".to_owned()]);
 /// assert_eq!(stream, ["old", "new"]);
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamChange {
     /// The stored messages stay, and the new ones follow.
     Append,
@@ -105,27 +129,6 @@ impl fmt::Debug for SavePlan {
 ///
 /// [`Error::Conflict`] if the snapshot is not newer, [`Error::Encode`] if it cannot be written as
 /// JSON that can be read again.
-//
-// Theory: the stamp is all that a save needs to know about the stored data.
-//
-// | question | answer |
-// |---|---|
-// | Is it a repeat? | equal `digest`, which covers state, head and links |
-// | Is it newer? | (`tick`, `revision`) and `epoch`, rules 5 and 7 |
-// | Does it continue the stream? | the history has `link` before number `next` (see `History`) |
-// | Did the head change? | another `head` digest |
-//
-// The repeat is looked for first: the answer to the first attempt may have been lost, and the
-// repeat of it is not "newer" than itself.
-//
-// Example: stored is tick 7 with next 12. The agent saves tick 8, and the connection breaks before
-// the answer. It saves tick 8 again. If the first attempt was stored, the stored digest equals the
-// new one: `None`, success. If it was not, stored is still tick 7: 8 > 7, and the plan appends from
-// number 12. Another writer's tick 8 has another digest and is not newer than 8: `Conflict`.
-//
-// Race: the stamp may be outdated when the plan is executed. So each backend executes the plan only
-// if the stored stamp is still the one that was judged: under a lock (file), in the same
-// transaction (SQLite), in the same script (Redis).
 pub fn plan(
     snapshot: &AgentSnapshot,
     stored: Option<&Stamp>,
@@ -135,15 +138,15 @@ pub fn plan(
     let new = history.encode_since(stored.map(|stored| (stored.next, stored.link)))?;
     let continues = new.continues && stored.is_some();
     let head_digest = history.head_digest()?;
-    let state = snapshot.state_json()?;
+    let body = snapshot.body_json()?;
 
     let mut stamp = Stamp {
         tick: snapshot.tick_index,
         revision: snapshot.revision,
         epoch: snapshot.epoch,
         digest: 0,
-        start: match stored {
-            Some(stored) if continues => stored.start,
+        stream_start: match stored {
+            Some(stored) if continues => stored.stream_start,
             _ => new.from,
         },
         first: history.first_seq(),
@@ -154,7 +157,7 @@ pub fn plan(
         summary: history.summary().is_some(),
         head: head_digest,
     };
-    stamp.digest = stamp.digest_with(&state);
+    stamp.digest = stamp.digest_with(&body);
 
     if let Some(stored) = stored
         && stored.digest == stamp.digest
@@ -171,7 +174,7 @@ pub fn plan(
     };
     Ok(Some(SavePlan {
         stamp,
-        state,
+        body,
         head,
         stream: if continues {
             StreamChange::Append
@@ -218,47 +221,48 @@ fn check_newer(
     })
 }
 
-/// Puts a snapshot together. `messages` are those in view, numbers `stamp.first` to `stamp.next`.
+/// Puts a snapshot together. `messages` is the tail in view: `stamp.first` up to, not including,
+/// `stamp.next`.
 ///
 /// # Errors
 ///
-/// [`Error::Damaged`] with `place` if a part cannot be read, belongs to another agent or tick, or
+/// [`Error::Damaged`] with `location` if a part cannot be read, belongs to another agent or tick, or
 /// messages are missing; [`Error::UnsupportedVersion`] if a newer version of this crate wrote it.
 pub fn assemble<T: AsRef<str>>(
     agent: &AgentId,
-    place: &str,
+    location: &str,
     stamp: &Stamp,
-    state: &str,
+    body: &str,
     head: &str,
     messages: impl IntoIterator<Item = T>,
 ) -> Result<AgentSnapshot, Error> {
     let damaged = |reason: String| Error::Damaged {
         agent: agent.clone(),
-        place: place.to_owned(),
+        location: location.to_owned(),
         reason,
     };
-    if stamp.digest_with(state) != stamp.digest || xxh3_128(head.as_bytes()) != stamp.head {
+    if stamp.digest_with(body) != stamp.digest || xxh3_128(head.as_bytes()) != stamp.head {
         return Err(damaged("its digest does not match".to_owned()));
     }
-    let mut snapshot = AgentSnapshot::from_json(state).map_err(|error| match error {
+    let mut snapshot = AgentSnapshot::from_json(body).map_err(|error| match error {
         Error::UnsupportedVersion {
             found, supported, ..
         } => Error::UnsupportedVersion {
-            what: format!("agent {agent} in {place}"),
+            what: format!("agent {agent} in {location}"),
             found,
             supported,
         },
-        error => damaged(format!("its state is not readable: {}", cause(&error))),
+        error => damaged(format!("its body is not readable: {}", cause(&error))),
     })?;
     if snapshot.agent_id != *agent {
         return Err(damaged(format!(
-            "it is the state of agent {}",
+            "it is the body of agent {}",
             snapshot.agent_id
         )));
     }
     let order = (snapshot.tick_index, snapshot.revision, snapshot.epoch);
     if order != (stamp.tick, stamp.revision, stamp.epoch) {
-        return Err(damaged("its state belongs to another tick".to_owned()));
+        return Err(damaged("its body belongs to another tick".to_owned()));
     }
     let mut pinned: Vec<Message> = serde_json::from_str(head)
         .map_err(|error| damaged(format!("its pinned messages are not readable: {error}")))?;
@@ -295,10 +299,10 @@ pub fn assemble<T: AsRef<str>>(
 ///
 /// # Errors
 ///
-/// [`Error::Damaged`] with `place` if a message cannot be read.
+/// [`Error::Damaged`] with `location` if a message cannot be read.
 pub fn decode_messages<T: AsRef<str>>(
     agent: &AgentId,
-    place: &str,
+    location: &str,
     first: u64,
     messages: impl IntoIterator<Item = T>,
 ) -> Result<Vec<(u64, Message)>, Error> {
@@ -307,7 +311,7 @@ pub fn decode_messages<T: AsRef<str>>(
         .map(|(seq, json)| {
             let message = serde_json::from_str(json.as_ref()).map_err(|error| Error::Damaged {
                 agent: agent.clone(),
-                place: place.to_owned(),
+                location: location.to_owned(),
                 reason: format!("message {seq} is not readable: {error}"),
             })?;
             Ok((seq, message))

@@ -1,3 +1,25 @@
+//! Saves for backends that compare and swap a stamp.
+//!
+//! # Theory
+//!
+//! **Invariant.** A refusal or a repeat is reported only for a stamp that was read from the backend
+//! during this call (`is_current`). A cached stamp may be outdated, so a refusal based on it proves
+//! nothing. A successful swap proves that the cached stamp was current.
+//!
+//! **Races and how they end.**
+//!
+//! - Another process saves between our guess and our swap: the swap returns `Changed` with the
+//!   current stamp, and the save is judged again. It ends as a conflict, or continues the stream of
+//!   the other writer.
+//! - Another process deletes the agent: the same, with no stamp and a higher epoch floor.
+//! - The future is dropped, or the answer is lost, while the swap is under way: the outcome is
+//!   unknown. The entry was removed before the swap, so the next save reads the stamp and, if the
+//!   swap was done, recognises its repeat by the digest.
+//!
+//! **Example.** Processes A and B have cached tick 7. A saves tick 8. B saves its own tick 8: judged by
+//! the cached tick 7 it is newer, the swap finds tick 8 and returns `Changed`; judged by that it is
+//! a conflict, which B gets.
+
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +30,7 @@ use crate::{AgentId, AgentSnapshot, Error};
 
 /// A backend that replaces one stamp by the next in an atomic step.
 ///
-/// [`plan`] judges a save outside of the backend, so the backend needs no logic of its own in SQL
+/// [`plan`] judges a save outside the backend, so the backend needs no logic of its own in SQL
 /// or Lua: it only compares the stored stamp with the one that was judged.
 #[async_trait]
 pub(crate) trait CompareAndSwap {
@@ -25,8 +47,8 @@ pub(crate) trait CompareAndSwap {
     ) -> Result<Swap, Error>;
 }
 
-/// What a storage knows about an agent before it looks at the snapshot.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The stamp and the epoch floor that a storage has for an agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StoredStamp {
     /// `None` if no snapshot is stored.
     pub(crate) stamp: Option<Stamp>,
@@ -68,26 +90,7 @@ impl StampCache {
     }
 }
 
-/// Saves by compare-and-swap, starting from the cached stamp.
-///
-/// Invariant: a refusal or a repeat ("nothing to do") is only reported for a stamp that was read
-/// from the backend during this call (`is_current`). A cached stamp can be older than the stored
-/// one, so a judgement that rests on it proves nothing, except that a successful swap proves the
-/// guess right.
-///
-/// Races and how they end:
-///
-/// - Another process saves between our guess and our swap: the swap returns `Changed` with the
-///   current stamp, and the save is judged again. It ends as a conflict, or continues the stream of
-///   the other writer.
-/// - Another process deletes the agent: the same, with no stamp and a higher epoch floor.
-/// - The future is dropped, or the answer is lost, while the swap is under way: the outcome is
-///   unknown. The entry was removed before the swap, so the next save reads the stamp and, if the
-///   swap took place, recognises its repeat by the digest.
-///
-/// Example: processes A and B have cached tick 7. A saves tick 8. B saves its own tick 8: judged by
-/// the cached tick 7 it is newer, the swap finds tick 8 and returns `Changed`; judged by that it is
-/// a conflict, and B is told so.
+/// Saves by compare-and-swap, starting from the cached stamp. See the theory above.
 pub(crate) async fn save_by_swap(
     backend: &impl CompareAndSwap,
     cache: &StampCache,

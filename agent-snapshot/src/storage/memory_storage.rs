@@ -41,7 +41,7 @@ struct AgentSlot {
 /// The encoded parts, as every backend stores them: tests with this storage also test the encoding.
 struct StoredParts {
     stamp: Stamp,
-    state: String,
+    body: String,
     head: String,
     messages: Vec<String>,
 }
@@ -61,9 +61,9 @@ impl MemoryStorage {
 
 impl StoredParts {
     fn messages(&self, range: Range<u64>) -> &[String] {
-        let end = range.end.clamp(self.stamp.start, self.stamp.next);
-        let start = range.start.clamp(self.stamp.start, end);
-        let index = |seq: u64| (seq - self.stamp.start) as usize;
+        let end = range.end.clamp(self.stamp.stream_start, self.stamp.next);
+        let start = range.start.clamp(self.stamp.stream_start, end);
+        let index = |seq: u64| (seq - self.stamp.stream_start) as usize;
         self.messages
             .get(index(start)..index(end))
             .unwrap_or_default()
@@ -83,7 +83,7 @@ impl SnapshotStorage for MemoryStorage {
         let slot = agents.entry(snapshot.agent_id.clone()).or_default();
         let parts = slot.parts.get_or_insert_with(|| StoredParts {
             stamp: plan.stamp.clone(),
-            state: String::new(),
+            body: String::new(),
             head: String::new(),
             messages: Vec::new(),
         });
@@ -92,7 +92,7 @@ impl SnapshotStorage for MemoryStorage {
         }
         parts.messages.extend(plan.messages);
         parts.stamp = plan.stamp;
-        parts.state = plan.state;
+        parts.body = plan.body;
         if let Some(head) = plan.head {
             parts.head = head;
         }
@@ -109,7 +109,7 @@ impl SnapshotStorage for MemoryStorage {
             agent,
             "memory",
             &parts.stamp,
-            &parts.state,
+            &parts.body,
             &parts.head,
             view,
         )
@@ -134,7 +134,7 @@ impl SnapshotStorage for MemoryStorage {
             .collect())
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
@@ -143,7 +143,7 @@ impl SnapshotStorage for MemoryStorage {
         let Some(parts) = agents.get(agent).and_then(|slot| slot.parts.as_ref()) else {
             return Ok(Vec::new());
         };
-        let first = range.start.max(parts.stamp.start);
+        let first = range.start.max(parts.stamp.stream_start);
         backend::decode_messages(agent, "memory", first, parts.messages(range))
     }
 }

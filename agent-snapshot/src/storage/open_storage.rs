@@ -23,7 +23,7 @@ use crate::Error;
 ///
 /// # Errors
 ///
-/// [`Error::InvalidUrl`] if the address is not valid or its feature is off; otherwise the errors
+/// [`Error::Invalid`] if the address is not valid or its feature is off; otherwise the errors
 /// of the storage's own `open` or `connect`.
 ///
 /// # Cancel safety
@@ -36,18 +36,33 @@ pub async fn open_storage(url: &str) -> Result<Arc<dyn SnapshotStorage>, Error> 
     match scheme {
         "memory" if rest.is_empty() => Ok(Arc::new(MemoryStorage::new())),
         "memory" => Err(invalid(url, "\"memory:\" takes no path")),
-        "file" => open_file(url, path(rest)).await,
+        #[cfg(feature = "file")]
+        "file" => {
+            let folder = Some(path(rest)).filter(|folder| !folder.is_empty());
+            let folder = folder.unwrap_or(crate::FileStorage::DEFAULT_FOLDER);
+            Ok(Arc::new(crate::FileStorage::open(folder).await?))
+        }
         "sqlite" if rest.is_empty() => Err(invalid(url, "the path of the database is missing")),
-        "sqlite" => open_sqlite(url, path(rest)).await,
-        "redis" | "rediss" | "redis+unix" => open_redis(url).await,
+        #[cfg(feature = "sqlite")]
+        "sqlite" => Ok(Arc::new(crate::SqliteStorage::open(path(rest)).await?)),
+        #[cfg(feature = "redis")]
+        "redis" | "redis+unix" => Ok(Arc::new(crate::RedisStorage::connect(url).await?)),
+        #[allow(unreachable_patterns, reason = "reachable if a feature is off")]
+        "file" | "sqlite" | "redis" | "redis+unix" => {
+            let feature = scheme.trim_end_matches("+unix");
+            let reason = format!("it needs the feature \"{feature}\" of agent-snapshot");
+            Err(invalid(url, &reason))
+        }
+        "rediss" => Err(invalid(url, "TLS is not supported; use a tunnel")),
         _ => Err(invalid(
             url,
-            "the known schemes are memory, file, sqlite, redis, rediss and redis+unix",
+            "the known schemes are memory, file, sqlite, redis and redis+unix",
         )),
     }
 }
 
 /// `file:///a/b` is the path `/a/b`.
+#[cfg(any(feature = "file", feature = "sqlite"))]
 fn path(rest: &str) -> &str {
     match rest.strip_prefix("//") {
         Some(path) if path.starts_with('/') => path,
@@ -55,54 +70,8 @@ fn path(rest: &str) -> &str {
     }
 }
 
-#[cfg(feature = "file")]
-async fn open_file(_: &str, folder: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
-    let folder = match folder {
-        "" => crate::FileStorage::DEFAULT_FOLDER,
-        folder => folder,
-    };
-    Ok(Arc::new(crate::FileStorage::open(folder).await?))
-}
-
-#[cfg(not(feature = "file"))]
-async fn open_file(url: &str, _: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
-    Err(invalid(
-        url,
-        "it needs the feature \"file\" of agent-snapshot",
-    ))
-}
-
-#[cfg(feature = "sqlite")]
-async fn open_sqlite(_: &str, path: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
-    Ok(Arc::new(crate::SqliteStorage::open(path).await?))
-}
-
-#[cfg(not(feature = "sqlite"))]
-async fn open_sqlite(url: &str, _: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
-    Err(invalid(
-        url,
-        "it needs the feature \"sqlite\" of agent-snapshot",
-    ))
-}
-
-#[cfg(feature = "redis")]
-async fn open_redis(url: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
-    Ok(Arc::new(crate::RedisStorage::connect(url).await?))
-}
-
-#[cfg(not(feature = "redis"))]
-async fn open_redis(url: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
-    Err(invalid(
-        url,
-        "it needs the feature \"redis\" of agent-snapshot",
-    ))
-}
-
 fn invalid(url: &str, reason: &str) -> Error {
-    Error::InvalidUrl {
-        url: without_password(url),
-        reason: reason.to_owned(),
-    }
+    Error::invalid("storage address", &without_password(url), reason)
 }
 
 /// The address without its password, which is before the host or in the query.

@@ -29,7 +29,7 @@ use crate::{AgentId, AgentSnapshot, Error};
 /// 9. `list` returns each agent that has a snapshot once, in ascending order.
 /// 10. A `save` whose history continues the stored stream appends to it: the cost depends on the
 ///     new messages, not on the stored ones. A `save` with another history replaces the stream.
-/// 11. `history` reads the stream, including messages out of view. Numbers that the stream does
+/// 11. `stream` reads the stream, including messages out of view. Numbers that the stream does
 ///     not have are left out. If nothing is stored, the result is empty.
 /// 12. Agents do not affect each other.
 /// 13. After `close` the data is at rest. Every later call is [`Error::Closed`] or works as
@@ -67,7 +67,7 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// The save takes effect as a whole or not at all; the same save may be repeated.
+    /// Cancel safe: the save takes effect as a whole or not at all. The same save may be repeated.
     async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error>;
 
     /// Reads the last snapshot.
@@ -90,7 +90,7 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// The delete takes effect as a whole or not at all; it may be repeated.
+    /// Cancel safe: the delete takes effect as a whole or not at all. It may be repeated.
     async fn delete(&self, agent: &AgentId) -> Result<(), Error>;
 
     /// The agents that have a snapshot, in ascending order.
@@ -113,13 +113,13 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     /// # Cancel safety
     ///
     /// Cancel safe: reading changes nothing.
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, Error>;
 
-    /// Brings the data to rest: `FileStorage` folds its logs into the JSON files,
+    /// Brings the data to rest: `FileStorage` compacts its logs into the JSON files,
     /// `SqliteStorage` closes the database. The default does nothing.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost; call it again until it returns.
+    /// Cancel safe: nothing is lost. Call it again until it returns.
     async fn close(&self) -> Result<(), Error> {
         Ok(())
     }
@@ -152,12 +152,12 @@ impl<S: SnapshotStorage + ?Sized> SnapshotStorage for Arc<S> {
         (**self).list().await
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, Error> {
-        (**self).history(agent, range).await
+        (**self).stream(agent, range).await
     }
 
     async fn close(&self) -> Result<(), Error> {

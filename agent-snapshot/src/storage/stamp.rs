@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::Xxh3;
 /// assert!(plan(&snapshot, stored.as_ref(), 0)?.is_none());
 /// # Ok::<(), agent_snapshot::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stamp {
     /// `AgentSnapshot::tick_index`.
@@ -28,7 +28,7 @@ pub struct Stamp {
     /// Digest of the whole save. A repeat of the save has the same.
     pub digest: u128,
     /// The first number in the stream.
-    pub start: u64,
+    pub stream_start: u64,
     /// The first number in view.
     pub first: u64,
     /// The number after the last message.
@@ -54,7 +54,7 @@ impl Stamp {
             revision,
             epoch,
             digest,
-            start,
+            stream_start,
             first,
             next,
             first_link,
@@ -65,7 +65,7 @@ impl Stamp {
         } = self;
         let summary = u8::from(*summary);
         format!(
-            "1 {tick} {revision} {epoch} {start} {first} {next} {pinned} {summary} \
+            "1 {tick} {revision} {epoch} {stream_start} {first} {next} {pinned} {summary} \
              {digest:x} {first_link:x} {link:x} {head:x}"
         )
     }
@@ -84,7 +84,7 @@ impl Stamp {
             tick: number(parts.next())?,
             revision: number(parts.next())?,
             epoch: number(parts.next())?,
-            start: number(parts.next())?,
+            stream_start: number(parts.next())?,
             first: number(parts.next())?,
             next: number(parts.next())?,
             pinned: number(parts.next())?,
@@ -94,14 +94,14 @@ impl Stamp {
             link: digest(parts.next())?,
             head: digest(parts.next())?,
         };
-        let is_ordered = stamp.start <= stamp.first && stamp.first <= stamp.next;
+        let is_ordered = stamp.stream_start <= stamp.first && stamp.first <= stamp.next;
         (is_ordered && parts.next().is_none()).then_some(stamp)
     }
 
-    /// The digest of a save with this state. The links stand for the messages.
-    pub(super) fn digest_with(&self, state: &str) -> u128 {
+    /// The digest of a save with this body. The links stand for the messages.
+    pub(super) fn digest_with(&self, body: &str) -> u128 {
         let mut hash = Xxh3::new();
-        hash.update(state.as_bytes());
+        hash.update(body.as_bytes());
         for part in [self.first_link, self.link, self.head] {
             hash.update(&part.to_le_bytes());
         }

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 /// The defects, and a list of all of them.
 macro_rules! defects {
     ($($name:ident,)*) => {
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         enum Defect {
             $($name,)*
         }
@@ -64,7 +64,7 @@ defects! {
 
 use Defect::*;
 
-/// The data of one fixture, outside of the correct storage.
+/// The data of one fixture, outside the correct storage.
 #[derive(Debug, Default)]
 struct Shared {
     good: Mutex<MemoryStorage>,
@@ -84,13 +84,13 @@ struct BrokenFixture {
     defect: Defect,
     shared: Arc<Shared>,
     /// Whether to open the storage without its defect.
-    sound: bool,
+    is_correct: bool,
 }
 
 #[async_trait]
 impl Fixture for BrokenFixture {
     async fn open(&self) -> Result<Arc<dyn SnapshotStorage>, Error> {
-        if self.sound {
+        if self.is_correct {
             return Ok(Arc::new(self.shared.good()));
         }
         let shared = match self.defect {
@@ -113,7 +113,7 @@ impl Fixture for BrokenFixture {
 
     async fn damage(&self, agent: &AgentId) -> bool {
         self.shared.damaged.lock().unwrap().insert(agent.clone());
-        !self.sound
+        !self.is_correct
     }
 }
 
@@ -127,7 +127,7 @@ impl Shared {
             false => Ok(()),
             true => Err(Error::Damaged {
                 agent: agent.clone(),
-                place: "memory".into(),
+                location: "memory".into(),
                 reason: "made up".into(),
             }),
         }
@@ -274,7 +274,7 @@ impl SnapshotStorage for Broken {
             Err(Error::Conflict { .. }) if self.defect == ReportsConflictsAsFailures => {
                 Err(Error::Storage {
                     action: "save to",
-                    place: "memory".into(),
+                    location: "memory".into(),
                     source: "conflict".into(),
                 })
             }
@@ -383,14 +383,14 @@ impl SnapshotStorage for Broken {
         Ok(agents)
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, Error> {
         self.shared.check(agent)?;
         let good = self.good();
-        let mut stream = good.history(&self.folded(agent), range).await?;
+        let mut stream = good.stream(&self.folded(agent), range).await?;
         let kept = self
             .shared
             .streams
@@ -439,7 +439,7 @@ async fn every_defect_is_caught() {
             let fixture = async || BrokenFixture {
                 defect,
                 shared: Arc::default(),
-                sound: false,
+                is_correct: false,
             };
             runtime.block_on(conformance::run(fixture))
         };
@@ -461,11 +461,11 @@ async fn every_defect_is_caught() {
 
 /// The wrapper alone has no defect, so the suite finds the defects and not the wrapper.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_storage_under_the_defects_is_sound() {
+async fn the_storage_under_the_defects_is_correct() {
     let fixture = async || BrokenFixture {
         defect: ForgetsDelete,
         shared: Arc::default(),
-        sound: true,
+        is_correct: true,
     };
     let report = conformance::run(fixture).await;
     assert!(report.passed(), "{report}");

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use serde_json::json;
 
-/// What a generated conversation is like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The shape of a generated conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Chat,
     Tools,

@@ -222,7 +222,7 @@ async fn a_reset_offloads_and_the_session_goes_on() {
     let expected = ["0: question 0", "1: question 0", "2: question 0"];
     assert_eq!(first, expected.map(|text| (201, text.to_owned())));
     // The storage has only the messages that were not acknowledged.
-    let stream = storage.history(id.agent(), 0..u64::MAX).await.unwrap();
+    let stream = storage.stream(id.agent(), 0..u64::MAX).await.unwrap();
     assert_eq!(stream.len(), 1);
     assert_eq!(sessions.stream(&id).await.unwrap().len(), 2);
 }

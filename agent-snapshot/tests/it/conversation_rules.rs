@@ -1,4 +1,4 @@
-//! What providers accept: written from their documentation and error messages, independently of
+//! The rules of providers: written from their documentation and error messages, independently of
 //! the code under test.
 
 use std::collections::HashSet;

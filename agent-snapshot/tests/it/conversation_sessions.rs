@@ -379,7 +379,7 @@ impl SnapshotStorage for Faulty {
             self.lose_answers.store(left - 1, Ordering::SeqCst);
             return Err(StorageError::Storage {
                 action: "save",
-                place: "test".into(),
+                location: "test".into(),
                 source: "the answer was lost".into(),
             });
         }
@@ -399,12 +399,12 @@ impl SnapshotStorage for Faulty {
         self.inner.list().await
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, StorageError> {
-        self.inner.history(agent, range).await
+        self.inner.stream(agent, range).await
     }
 }
 

@@ -75,7 +75,7 @@ fn view(conversation: &Conversation) -> Vec<Message> {
 }
 
 #[tokio::test]
-async fn a_new_summary_folds_in_the_previous_one() {
+async fn a_new_summary_merges_the_previous_one() {
     let storage = MemoryStorage::new();
     let summarizer = Counting::default();
     let sessions = sessions(&storage, &summarizer);
@@ -130,7 +130,7 @@ async fn messages_that_are_added_while_a_summary_is_made_stay() {
     let asked = summarizer.asked.clone();
     until(|| asked.load(Ordering::SeqCst) == 1).await;
 
-    // The session goes on, in this process and in another one.
+    // The session continues, in this process and in another one.
     let mut here = slow.get(&id).await.unwrap();
     turn(&mut here, 1000);
     let committed = here.commit().await.unwrap();

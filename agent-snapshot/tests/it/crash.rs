@@ -132,7 +132,7 @@ async fn survives(url: &str) {
         }
         acknowledged = tick;
     }
-    let stream = storage.history(&agent(), 0..u64::MAX).await.unwrap();
+    let stream = storage.stream(&agent(), 0..u64::MAX).await.unwrap();
     assert_eq!(stream.len() as u64, acknowledged);
     for (seq, message) in stream {
         assert!(

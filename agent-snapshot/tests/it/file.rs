@@ -78,7 +78,7 @@ async fn with_the_option_the_json_is_always_up_to_date() {
 }
 
 #[tokio::test]
-async fn the_log_is_folded_when_it_is_long() {
+async fn the_log_is_compacted_when_it_is_long() {
     let folder = tempfile::tempdir().unwrap();
     let builder = FileStorage::builder(folder.path())
         .rewrite_every(10)
@@ -181,7 +181,7 @@ async fn a_file_of_another_program_is_read_and_continued() {
     storage.save(&snapshot).await.unwrap();
     let storage = FileStorage::open(folder.path()).await.unwrap();
     assert_eq!(storage.load(&agent).await.unwrap(), Some(snapshot));
-    assert_eq!(storage.history(&agent, 0..9).await.unwrap().len(), 4);
+    assert_eq!(storage.stream(&agent, 0..9).await.unwrap().len(), 4);
 }
 
 /// A folder of version 0.1.0: JSON, log and archive.
@@ -199,7 +199,7 @@ async fn a_folder_of_the_first_version_is_read() {
     let agent = AgentId::new("golden").unwrap();
     let snapshot = storage.load(&agent).await.unwrap().unwrap();
     assert_eq!(snapshot, golden(5));
-    let stream = storage.history(&agent, 0..u64::MAX).await.unwrap();
+    let stream = storage.stream(&agent, 0..u64::MAX).await.unwrap();
     assert_eq!(stream.len(), 5);
     assert_eq!(stream[0].1.content.as_deref(), Some("tick 1"));
     storage.save(&golden(6)).await.unwrap();
@@ -310,11 +310,11 @@ async fn a_damaged_archive_is_an_error_of_the_stream_only() {
         storage.load(&snapshot.agent_id).await.unwrap().as_ref(),
         Some(&snapshot)
     );
-    let error = storage.history(&snapshot.agent_id, 0..9).await.unwrap_err();
+    let error = storage.stream(&snapshot.agent_id, 0..9).await.unwrap_err();
     assert!(error.is_damaged(), "{error}");
     assert_eq!(
         storage
-            .history(&snapshot.agent_id, 4..9)
+            .stream(&snapshot.agent_id, 4..9)
             .await
             .unwrap()
             .len(),

@@ -44,11 +44,12 @@ async fn what_is_not_understood_is_a_clear_error() {
         "sqlite::memory:",
         "postgres://host",
         "Redis://host",
+        "rediss://host",
     ] {
         let Err(error) = open_storage(url).await else {
             panic!("{url} was opened");
         };
-        assert!(matches!(error, Error::InvalidUrl { .. }), "{error}");
+        assert!(matches!(error, Error::Invalid { .. }), "{error}");
     }
 }
 

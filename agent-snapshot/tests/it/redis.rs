@@ -75,7 +75,7 @@ async fn a_server_killed_in_the_middle_loses_no_acknowledged_save() {
     }
     let storage = saving.await.unwrap();
     let stream = storage
-        .history(&AgentId::new("a").unwrap(), 0..u64::MAX)
+        .stream(&AgentId::new("a").unwrap(), 0..u64::MAX)
         .await
         .unwrap();
     assert_eq!(stream.len(), 400);
@@ -258,7 +258,7 @@ async fn a_load_during_saves_returns_one_saved_state() {
 async fn an_invalid_address_is_an_error_without_its_password() {
     for url in ["http://user:secret@host", "redis://user:secret@host:port"] {
         let error = RedisStorage::connect(url).await.unwrap_err();
-        assert!(matches!(error, Error::InvalidUrl { .. }), "{error}");
+        assert!(matches!(error, Error::Invalid { .. }), "{error}");
         assert!(!error.to_string().contains("secret"), "{error}");
     }
     let builder = RedisStorage::builder("redis://user:secret@host");

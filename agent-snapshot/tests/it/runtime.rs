@@ -35,7 +35,7 @@ async fn nothing_saved_is_a_blank_state_at_tick_0() {
 }
 
 #[tokio::test]
-async fn an_agent_comes_back_with_everything_it_knew() {
+async fn hydration_restores_the_committed_state() {
     let storage = MemoryStorage::new();
     let (mut agent, _) = hydrate(&storage).await;
     agent
@@ -267,7 +267,7 @@ impl SnapshotStorage for Flaky {
             3 => std::future::pending().await,
             _ => Err(Error::Storage {
                 action: "save to",
-                place: "nowhere".into(),
+                location: "nowhere".into(),
                 source: "made up".into(),
             }),
         }
@@ -285,12 +285,12 @@ impl SnapshotStorage for Flaky {
         self.inner.list().await
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, Error> {
-        self.inner.history(agent, range).await
+        self.inner.stream(agent, range).await
     }
 }
 
@@ -317,9 +317,29 @@ async fn a_failed_or_cancelled_commit_is_in_doubt_until_it_is_retried() {
         assert!(agent.retry_commit().await.unwrap().is_empty());
         agent.begin_tick().unwrap().commit().await.unwrap();
         assert_eq!((agent.tick_index(), agent.history().len()), (2, 1));
-        let stream = storage.history(&id(), 0..9).await.unwrap();
+        let stream = storage.stream(&id(), 0..9).await.unwrap();
         assert_eq!(stream.len(), 1);
     }
+}
+
+#[tokio::test]
+async fn a_tick_may_be_stored_although_its_retry_is_a_conflict() {
+    let storage = Arc::new(Flaky::default());
+    let (mut agent, _) = AgentState::hydrate(storage.clone(), id()).await.unwrap();
+    storage.mode.store(2, Ordering::SeqCst);
+    let mut tick = agent.begin_tick().unwrap();
+    tick.reply("once");
+    tick.commit().await.unwrap_err();
+    storage.mode.store(0, Ordering::SeqCst);
+
+    let (other, recovery) = AgentState::hydrate(storage, id()).await.unwrap();
+    assert_eq!((other.tick_index(), recovery.unsent.len()), (1, 1));
+    let error = agent.retry_commit().await.unwrap_err();
+    assert!(error.is_fenced(), "{error}");
+    assert_eq!(agent.tick_index(), 0);
+    // The doubt is over, but every further commit is refused.
+    let tick = agent.begin_tick().unwrap();
+    assert!(tick.commit().await.unwrap_err().is_fenced());
 }
 
 #[tokio::test]
@@ -358,9 +378,6 @@ async fn a_trimmed_history_frees_memory_but_not_the_stream() {
         tick.commit().await.unwrap();
     }
     assert!(agent.history().get(100).is_none());
-    assert_eq!(
-        storage.history(&id(), 0..u64::MAX).await.unwrap().len(),
-        300
-    );
+    assert_eq!(storage.stream(&id(), 0..u64::MAX).await.unwrap().len(), 300);
     assert_eq!(hydrate(&storage).await.0.history(), agent.history());
 }

@@ -141,7 +141,7 @@ async fn the_stream_outlives_trimming_in_the_same_storage() {
     let loaded = storage.load(&agent).await.unwrap().unwrap();
     assert_eq!(loaded, snapshot);
     assert_eq!(loaded.memory.short_term_history.len(), 2);
-    let all = storage.history(&agent, 0..u64::MAX).await.unwrap();
+    let all = storage.stream(&agent, 0..u64::MAX).await.unwrap();
     let numbers: Vec<u64> = all.iter().map(|(seq, _)| *seq).collect();
     assert_eq!(numbers, (0..10).collect::<Vec<_>>());
     assert_eq!(all[3].1.content.as_deref(), Some("3"));

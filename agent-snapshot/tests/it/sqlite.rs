@@ -192,7 +192,7 @@ async fn interleaved_streams_are_read_and_removed_separately() {
         assert_eq!(loaded.as_ref(), Some(snapshot));
         let all: Vec<_> = snapshot.memory.short_term_history.tail().collect();
         for range in [0..5, 7..8, 20..1000, 3..3] {
-            let part = storage.history(&snapshot.agent_id, range.clone()).await;
+            let part = storage.stream(&snapshot.agent_id, range.clone()).await;
             let expected: Vec<_> = all
                 .iter()
                 .filter(|(seq, _)| range.contains(seq))

@@ -46,7 +46,7 @@ fn restore() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.json");
     let open = |session: usize| -> TimedStorage<String> {
-        TimedStorage::builder_at(&path)
+        TimedStorage::builder(&path)
             .session(SessionId::new(format!("w0t{session}p0:6BC70640-E45D")).unwrap())
             .open()
             .unwrap()

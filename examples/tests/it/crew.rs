@@ -217,7 +217,7 @@ fn a_name_in_use_is_not_given_twice() {
         .build()
         .unwrap();
     let take = |session: &str, name: &str| {
-        let names = TimedStorage::<String>::builder_at(folder.join("names.json"))
+        let names = TimedStorage::<String>::builder(folder.join("names.json"))
             .session(SessionId::new(session).unwrap())
             .owner(OwnerProcess::current())
             .open()

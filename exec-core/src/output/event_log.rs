@@ -53,7 +53,7 @@ pub(crate) struct EventLog {
     shared: Arc<SharedLog>,
 }
 
-/// What the writer and the streams share.
+/// The state that the writer and the streams share.
 pub(super) struct SharedLog {
     window: Mutex<EventWindow>,
     /// Notified when a subscriber has moved on or gone.

@@ -14,7 +14,7 @@ fn output(number: u64) -> EventKind {
     })
 }
 
-/// What a subscriber has received, checked for order.
+/// The events that a subscriber has received, checked for order.
 #[derive(Default)]
 struct Received {
     next: u64,
@@ -58,7 +58,7 @@ fn steps() -> impl Strategy<Value = Vec<TestStep>> {
     prop::collection::vec(
         prop_oneof![
             4 => (1u8..20).prop_map(TestStep::Write),
-            4 => (any::<u8>(), 1u8..20).prop_map(|(who, n)| TestStep::Read(who, n)),
+            4 => (any::<u8>(), 1u8..20).prop_map(|(reader, n)| TestStep::Read(reader, n)),
             1 => Just(TestStep::Subscribe),
             1 => any::<u8>().prop_map(TestStep::Leave),
         ],
@@ -97,9 +97,9 @@ fn run(policy: MemoryPolicy, steps: Vec<TestStep>) -> Result<(), TestCaseError> 
                 first_reader_ever = false;
                 readers.push(reader);
             }
-            TestStep::Read(who, count) if !readers.is_empty() => {
-                let who = usize::from(who) % readers.len();
-                let (stream, seen) = &mut readers[who];
+            TestStep::Read(reader, count) if !readers.is_empty() => {
+                let reader = usize::from(reader) % readers.len();
+                let (stream, seen) = &mut readers[reader];
                 for _ in 0..count {
                     if let Poll::Ready(Some(event)) = poll(stream) {
                         let before = seen.missed;
@@ -114,9 +114,9 @@ fn run(policy: MemoryPolicy, steps: Vec<TestStep>) -> Result<(), TestCaseError> 
                     }
                 }
             }
-            TestStep::Leave(who) if !readers.is_empty() => {
-                let who = usize::from(who) % readers.len();
-                drop(readers.swap_remove(who));
+            TestStep::Leave(reader) if !readers.is_empty() => {
+                let reader = usize::from(reader) % readers.len();
+                drop(readers.swap_remove(reader));
             }
             TestStep::Read(..) | TestStep::Leave(_) => {}
         }

@@ -59,7 +59,8 @@ impl EventStream {
     /// The next event; `None` after the last one.
     ///
     /// # Cancel safety
-    /// Dropping the future loses no event.
+    ///
+    /// Cancel safe: dropping the future loses no event.
     pub async fn next(&mut self) -> Option<Arc<Event>> {
         poll_fn(|cx| self.poll_event(cx)).await
     }

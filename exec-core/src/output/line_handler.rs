@@ -3,8 +3,7 @@ use std::sync::Arc;
 
 use super::event_log::EventLog;
 use super::line::Line;
-use crate::activity::Activity;
-use crate::live_execution::LiveExecution;
+use crate::run::{Activity, LiveExecution};
 use crate::{AgentEvent, EventKind, EventParser, Output, OutputStream, SessionIdResolver};
 
 /// How much of standard error the exit report contains.
@@ -19,8 +18,8 @@ pub(crate) struct LineHandler {
     activity: Arc<Activity>,
     parser: Option<Box<dyn EventParser>>,
     resolver: Option<Box<dyn SessionIdResolver>>,
-    /// Events that are not yet in the log. The pipe is not read while there are any, so they are
-    /// those of one read at most.
+    /// Events that are not yet in the log. The pipe is not read while there are any, so they
+    /// come from one read at most.
     pending: VecDeque<EventKind>,
     truncated: u64,
     tail: VecDeque<String>,
@@ -101,10 +100,10 @@ impl LineHandler {
                     events = parser.parse_line(&text);
                 }
                 if let Some(resolver) = &mut self.resolver
-                    && let Some(agent_id) = resolver.handle_line(&text)
+                    && let Some(native_id) = resolver.handle_line(&text)
                 {
                     self.resolver = None;
-                    resolved = self.execution.agent_reported(&agent_id);
+                    resolved = self.execution.agent_reported(&native_id);
                 }
             }
         }

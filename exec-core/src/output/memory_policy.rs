@@ -1,6 +1,6 @@
 /// How the memory of the events of one execution stays bounded.
 ///
-/// Events are kept for subscribers that are behind and for those that join later. The bound
+/// Events are kept for subscribers that are behind and for subscribers that join later. The bound
 /// counts lines and the events parsed from them. A single event larger than the bound is kept
 /// alone.
 ///

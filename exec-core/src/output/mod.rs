@@ -5,6 +5,8 @@
 //!                    \--> RawLog (byte for byte)
 //! ```
 
+mod agent_event;
+mod event;
 mod event_log;
 mod event_stream;
 mod line;
@@ -15,6 +17,8 @@ mod print_prefixed;
 mod pump;
 mod raw_log;
 
+pub use agent_event::{AgentEvent, EventParser, Outcome, Usage};
+pub use event::{Event, EventKind, Output, OutputStream};
 pub use event_stream::EventStream;
 pub use line::Line;
 pub use memory_policy::MemoryPolicy;

@@ -1,3 +1,5 @@
+//! Prints the output of an execution with the specified prefix.
+
 use std::io::{self, Write};
 
 use crate::{EventKind, Execution, Output, OutputStream};
@@ -23,10 +25,12 @@ use crate::{EventKind, Execution, Output, OutputStream};
 /// ```
 ///
 /// # Errors
+///
 /// The first error of a writer. It ends the printing, not the execution.
 ///
 /// # Cancel safety
-/// Dropping the future ends the printing. No line is printed in part.
+///
+/// Cancel safe: dropping the future ends the printing. No line is printed in part.
 pub async fn print_prefixed(
     execution: &Execution,
     mut out: impl Write,

@@ -24,7 +24,7 @@ pub(crate) struct Pipes {
     pub(crate) stderr: pipe::Receiver,
 }
 
-/// What the kernel reports when a child is reaped.
+/// The data that the kernel reports when a child is reaped.
 #[derive(Debug, Default)]
 pub(crate) struct ChildExit {
     pub(crate) code: Option<i32>,

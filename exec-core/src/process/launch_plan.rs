@@ -84,7 +84,11 @@ fn set_environment(
     }
     for (name, value) in config.env.iter().chain(&parameters.env) {
         if name.is_empty() || name.contains(['=', '\0']) {
-            return Err(Error::InvalidVariable { name: name.clone() });
+            return Err(Error::Invalid {
+                what: "name of an environment variable",
+                value: name.clone(),
+                reason: "it is empty, or it contains '=' or a NUL byte".to_owned(),
+            });
         }
         command.env(name, value);
     }

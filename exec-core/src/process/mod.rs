@@ -3,8 +3,8 @@
 
 mod child;
 mod launch_plan;
-mod tree_stop;
+mod stopped_tree;
 
 pub(crate) use child::{Child, ChildExit, Pipes};
 pub(crate) use launch_plan::{LaunchPlan, TAG_VARIABLE};
-pub(crate) use tree_stop::{StoppedTree, stop_tree};
+pub(crate) use stopped_tree::{StoppedTree, stop_tree};

@@ -1,3 +1,5 @@
+//! The file of the history: append, rotation, load.
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,7 +9,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use super::history_contents::HistoryContents;
+use super::history_contents::{HistoryContents, SkippedLine};
 use crate::shared::json_lines;
 use crate::shared::kernel_lock::LockedFile;
 use crate::shared::private_file;
@@ -27,7 +29,7 @@ const MAX_BYTES: u64 = 8 << 20;
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let state_dir = folder.path();
-/// let contents = History::in_state_dir(state_dir).read()?;
+/// let contents = History::new(state_dir).load()?;
 /// assert!(contents.entries.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -70,9 +72,9 @@ pub(crate) enum HistoryEvent {
 }
 
 impl History {
-    /// The history of a state folder. Opens no file.
+    /// The history in a state folder. Opens no file.
     #[must_use]
-    pub fn in_state_dir(state_dir: impl AsRef<Path>) -> Self {
+    pub fn new(state_dir: impl AsRef<Path>) -> Self {
         Self {
             path: state_dir.as_ref().join("history.jsonl"),
             rotated: state_dir.as_ref().join("history.1.jsonl"),
@@ -83,9 +85,11 @@ impl History {
     /// Reads the whole history; missing files are an empty history.
     ///
     /// # Errors
+    ///
     /// [`Error::Io`] if a file cannot be read, [`Error::NotPrivate`] if another user could have
-    /// written it. A damaged line is no error: it is counted.
-    pub fn read(&self) -> Result<HistoryContents, Error> {
+    /// written it. A damaged line is not an error: it is in
+    /// [`HistoryContents::skipped`].
+    pub fn load(&self) -> Result<HistoryContents, Error> {
         let (rotated, current) = self.open_both()?;
         let mut contents = HistoryContents::default();
         let mut index = HashMap::new();
@@ -97,11 +101,11 @@ impl History {
             for (number, line) in json_lines::whole_lines(&bytes) {
                 match serde_json::from_slice(line) {
                     Ok(line) => contents.apply(&mut index, line),
-                    Err(error) => {
-                        let path = path.display();
-                        tracing::warn!(%path, line = number, %error, "damaged line of the history");
-                        contents.damaged_lines += 1;
-                    }
+                    Err(error) => contents.skipped.push(SkippedLine {
+                        path: path.clone(),
+                        line: number,
+                        reason: error.to_string(),
+                    }),
                 }
             }
         }
@@ -155,8 +159,8 @@ impl History {
         Ok(())
     }
 
-    /// Race: the file can be rotated between the open and the lock. Then the lock is that of the
-    /// rotated file.
+    /// Race: the file can be rotated between the open and the lock. The lock would then protect the
+    /// rotated file, so open again.
     fn lock_current(&self) -> Result<LockedFile, Error> {
         loop {
             let file = json_lines::open_locked(&self.path)?;
@@ -166,7 +170,7 @@ impl History {
         }
     }
 
-    /// Whether the path names this file, or no file if there is none.
+    /// Whether the path still refers to `file`; for `None`, whether there is still no file.
     fn is_current(&self, file: Option<&File>) -> Result<bool, Error> {
         let inspected = || -> io::Result<bool> {
             let there = match self.path.symlink_metadata() {
@@ -198,7 +202,7 @@ mod tests {
     use crate::HistoryState;
 
     fn id(number: u64) -> ExecutionId {
-        ExecutionId::new(&Uuid::from_u128(number.into()).to_string()).unwrap()
+        ExecutionId::new(Uuid::from_u128(number.into()).to_string()).unwrap()
     }
 
     fn write_start(history: &History, number: u64) {
@@ -217,10 +221,10 @@ mod tests {
 
     #[track_caller]
     fn numbers(history: &History) -> Vec<u64> {
-        let contents = history.read().unwrap();
-        assert_eq!(contents.damaged_lines, 0);
+        let contents = history.load().unwrap();
+        assert_eq!(contents.skipped, []);
         let numbers = contents.entries.iter().map(|entry| {
-            let number = entry.session_id.agent_id().parse().unwrap();
+            let number = entry.session_id.native_id().parse().unwrap();
             assert_eq!(entry.execution_id, id(number));
             number
         });
@@ -231,14 +235,14 @@ mod tests {
     fn short(dir: &Path) -> History {
         History {
             max_bytes: 1000,
-            ..History::in_state_dir(dir)
+            ..History::new(dir)
         }
     }
 
     #[test]
-    fn a_torn_line_is_removed_and_a_damaged_one_is_counted() {
+    fn a_torn_line_is_removed_and_a_damaged_one_is_reported() {
         let dir = tempfile::tempdir().unwrap();
-        let history = History::in_state_dir(dir.path());
+        let history = History::new(dir.path());
         write_start(&history, 1);
         let mut file = File::options().append(true).open(&history.path).unwrap();
         file.write_all(b"not json\n{\"at\":1,\"exec").unwrap();
@@ -246,10 +250,13 @@ mod tests {
         write_start(&history, 2);
         history.write(&id(1), HistoryEvent::Reaped);
         history.write(&id(99), HistoryEvent::Reaped);
-        let contents = history.read().unwrap();
+        let contents = history.load().unwrap();
         let ids: Vec<_> = contents.entries.iter().map(|e| &e.execution_id).collect();
         assert_eq!(ids, [&id(1), &id(2)]);
-        assert_eq!(contents.damaged_lines, 1);
+        let skipped: Vec<_> = contents.skipped.iter().map(|line| line.line).collect();
+        assert_eq!(skipped, [2]);
+        assert_eq!(contents.skipped[0].path, history.path);
+        assert!(!contents.skipped[0].reason.contains("not json"));
         assert_eq!(contents.entries[0].state, HistoryState::Reaped);
         let statistics = &contents.statistics()["a"];
         assert_eq!(
@@ -261,11 +268,11 @@ mod tests {
     #[test]
     fn a_start_that_is_written_twice_is_one_execution() {
         let dir = tempfile::tempdir().unwrap();
-        let history = History::in_state_dir(dir.path());
+        let history = History::new(dir.path());
         write_start(&history, 1);
         history.write(&id(1), HistoryEvent::Reaped);
         write_start(&history, 1);
-        let entries = history.read().unwrap().entries;
+        let entries = history.load().unwrap().entries;
         assert_eq!(
             (entries.len(), &entries[0].state),
             (1, &HistoryState::Reaped)
@@ -275,14 +282,14 @@ mod tests {
     #[test]
     fn lines_of_the_first_format_can_be_read() {
         let dir = tempfile::tempdir().unwrap();
-        let history = History::in_state_dir(dir.path());
+        let history = History::new(dir.path());
         std::fs::write(
             &history.path,
             include_str!("../../tests/data/history-1.jsonl"),
         )
         .unwrap();
-        let contents = history.read().unwrap();
-        assert_eq!(contents.damaged_lines, 0);
+        let contents = history.load().unwrap();
+        assert_eq!(contents.skipped, []);
         assert_eq!(contents.entries.len(), 2);
         let HistoryState::Ended(report) = &contents.entries[0].state else {
             panic!("{:?}", contents.entries[0]);
@@ -291,7 +298,7 @@ mod tests {
             (report.code, report.wall_time),
             (Some(0), Duration::from_millis(1500))
         );
-        assert_eq!(contents.entries[0].session_id.agent_id(), "ses_1");
+        assert_eq!(contents.entries[0].session_id.native_id(), "ses_1");
         assert_eq!(contents.entries[1].state, HistoryState::Open);
     }
 
@@ -308,7 +315,7 @@ mod tests {
         let latest: Vec<_> = (200 - numbers.len() as u64..200).collect();
         assert_eq!(numbers, latest);
         assert_eq!(
-            history.read().unwrap().entries.last().unwrap().state,
+            history.load().unwrap().entries.last().unwrap().state,
             HistoryState::Reaped
         );
         for file in std::fs::read_dir(dir.path()).unwrap() {
@@ -355,11 +362,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("target");
         std::fs::write(&target, "mine").unwrap();
-        let history = History::in_state_dir(dir.path());
+        let history = History::new(dir.path());
         std::os::unix::fs::symlink(&target, &history.path).unwrap();
         write_start(&history, 1);
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine");
-        let error = history.read().unwrap_err();
+        let error = history.load().unwrap_err();
         assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
     }
 
@@ -367,6 +374,6 @@ mod tests {
     fn a_history_that_cannot_be_read_is_not_an_empty_one() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("history.jsonl")).unwrap();
-        assert!(History::in_state_dir(dir.path()).read().is_err());
+        assert!(History::new(dir.path()).load().is_err());
     }
 }

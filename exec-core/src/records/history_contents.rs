@@ -1,3 +1,5 @@
+//! The loaded history: entries and statistics.
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -5,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use super::history::{HistoryEvent, HistoryLine};
 use crate::{ExecutionId, ExecutionKind, ExitReport, SessionId};
 
-/// The executions in the history; see [`History::read`](crate::History::read).
+/// The executions in the history; see [`History::load`](crate::History::load).
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
@@ -14,9 +16,9 @@ use crate::{ExecutionId, ExecutionKind, ExitReport, SessionId};
 /// # let (_folder, service) = doctest::open("exit 0");
 /// # let request = doctest::request("go");
 /// service.launch(request).await?.wait().await?;
-/// let contents = service.history().read()?;
+/// let contents = service.history().load()?;
 /// assert_eq!(contents.entries.len(), 1);
-/// assert_eq!(contents.damaged_lines, 0);
+/// assert!(contents.skipped.is_empty());
 /// # Ok(())
 /// # }
 /// ```
@@ -27,8 +29,31 @@ pub struct HistoryContents {
     /// rotated out is left out. An execution whose host died before it wrote the line stands
     /// where `reap_orphans` added it.
     pub entries: Vec<HistoryEntry>,
-    /// How many lines could not be understood. A `tracing` event names each of them.
-    pub damaged_lines: usize,
+    /// The lines that could not be parsed.
+    pub skipped: Vec<SkippedLine>,
+}
+
+/// A damaged line of the history.
+///
+/// ```
+/// use exec_core::History;
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let state_dir = folder.path();
+/// for skipped in History::new(state_dir).load()?.skipped {
+///     println!("{}:{}: {}", skipped.path.display(), skipped.line, skipped.reason);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SkippedLine {
+    /// The file: the current one or the rotated one.
+    pub path: PathBuf,
+    /// The number of the line, from 1.
+    pub line: usize,
+    /// The cause.
+    pub reason: String,
 }
 
 /// One execution of the history.
@@ -40,7 +65,7 @@ pub struct HistoryContents {
 /// # let (_folder, service) = doctest::open("exit 0");
 /// # let request = doctest::request("go");
 /// # service.launch(request).await?.wait().await?;
-/// for entry in service.history().read()?.entries {
+/// for entry in service.history().load()?.entries {
 ///     println!("{} {} {}", entry.execution_id, entry.profile_label, entry.kind);
 /// }
 /// # Ok(())
@@ -78,7 +103,7 @@ pub struct HistoryEntry {
 /// # service.launch(request).await?.wait().await?;
 /// use exec_core::HistoryState;
 ///
-/// let entry = service.history().read()?.entries.remove(0);
+/// let entry = service.history().load()?.entries.remove(0);
 /// assert!(matches!(entry.state, HistoryState::Ended(report) if report.code == Some(3)));
 /// # Ok(())
 /// # }
@@ -103,7 +128,7 @@ pub enum HistoryState {
 /// # let (_folder, service) = doctest::open("exit 0");
 /// # let request = doctest::request("go");
 /// # service.launch(request).await?.wait().await?;
-/// let statistics = service.history().read()?.statistics();
+/// let statistics = service.history().load()?.statistics();
 /// let profile = &statistics["scripted"];
 /// assert_eq!((profile.executions, profile.succeeded), (1, 1));
 /// # Ok(())
@@ -124,11 +149,11 @@ pub struct ProfileStatistics {
     pub reaped: u64,
     /// Not ended, as far as the history says.
     pub open: u64,
-    /// The wall time of those that ended.
+    /// The sum of the wall times of ended executions.
     pub wall_time: Duration,
-    /// The CPU time of those that ended.
+    /// The sum of the CPU times of ended executions.
     pub cpu_time: Duration,
-    /// The largest memory peak of those that ended.
+    /// The largest memory peak of an ended execution.
     pub peak_memory_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the service writes down.
+//! The records of a service.
 //!
 //! ```text
 //! <state>/owners/<uuid>.jsonl   one journal of each service, locked while the service lives
@@ -17,7 +17,9 @@ mod orphans;
 mod owner_journal;
 
 pub use history::History;
-pub use history_contents::{HistoryContents, HistoryEntry, HistoryState, ProfileStatistics};
+pub use history_contents::{
+    HistoryContents, HistoryEntry, HistoryState, ProfileStatistics, SkippedLine,
+};
 pub use orphans::{ReapReport, ReapedExecution};
 
 pub(crate) use history::{HistoryEvent, milliseconds};

@@ -1,16 +1,18 @@
+//! The end of executions whose host has died.
+
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
 use super::history::HistoryEvent;
 use super::owner_journal::{LiveRecord, OrphanedJournal, boot_id};
-use crate::execution_service::ServiceInner;
 use crate::process::{TAG_VARIABLE, stop_tree};
+use crate::service::ServiceInner;
 use crate::shared::proc_stat::ProcessKey;
 use crate::shared::process_tree::{ProcessScanner, TreeEnder, TreeRoot};
 use crate::{Error, ExecutionId, ExecutionService, SessionId};
 
-/// What [`reap_orphans`](ExecutionService::reap_orphans) found.
+/// The executions that [`reap_orphans`](ExecutionService::reap_orphans) found.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
@@ -27,7 +29,8 @@ use crate::{Error, ExecutionId, ExecutionService, SessionId};
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ReapReport {
-    /// The executions that had lost their host, including those whose processes had ended since.
+    /// The executions that had lost their host, including executions whose
+    /// processes had already ended.
     pub executions: Vec<ReapedExecution>,
 }
 
@@ -62,18 +65,20 @@ pub struct ReapedExecution {
 }
 
 impl ExecutionService {
-    /// Ends the processes that earlier runs of this host have left: those of executions whose
-    /// owner is gone. Call it after the start, or at any time.
+    /// Ends the processes of executions whose service is gone. Call it after the start, or at any
+    /// time.
     ///
-    /// It does not touch executions of a running service, in this process or another one; those
-    /// of another host program; processes of other users; and processes that have a reused id.
+    /// It does not touch: executions of a running service (in this process or another one),
+    /// executions of another host program, processes of other users, processes with a reused id.
     ///
     /// # Errors
+    ///
     /// [`Error::Io`] or [`Error::NotPrivate`] if a record cannot be read or removed. Processes
     /// that were ended stay ended.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the rest for the next call.
+    ///
+    /// Cancel safe: dropping the future leaves the other executions for the next call.
     pub async fn reap_orphans(&self) -> Result<ReapReport, Error> {
         let inner = self.inner();
         let settings = &inner.settings;

@@ -1,9 +1,8 @@
-//! The journal of a service: which executions it owns.
+//! The journal of a service: the executions that it owns.
 //!
-//! A header line, then a line before each launch, one with the process id after it and one at the
-//! end of the execution. The line before the launch is what makes a crash safe: a host that dies
-//! right after the spawn has recorded the execution id, and the process carries it in its
-//! environment.
+//! Lines: a header; `launch`, written before the spawn; `started`, with the process id; `ended`. The
+//! `launch` line makes a crash safe: if the host dies right after the spawn, the journal has the
+//! execution id, and the process carries it in its environment.
 //!
 //! The journal is locked as long as its service lives. The kernel releases the lock when the
 //! process dies, for whatever reason, so a free lock proves that the owner is gone.
@@ -48,7 +47,7 @@ pub(crate) struct LiveRecord {
     pub(crate) start: Option<LaunchRecord>,
 }
 
-/// What the history says about a launch. A host can die before it has written the history.
+/// The data of a launch for the history. A host can die before it has written the history.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LaunchRecord {
     /// Milliseconds since 1970.
@@ -96,7 +95,8 @@ impl JournalLine {
 }
 
 /// The journal of a running service. Dropping it removes the file, unless executions are left
-/// whose supervisors are gone (their runtime was shut down): the next host finds those.
+/// whose supervisors are gone (their runtime was shut down): the next host finds these
+/// executions.
 #[derive(Debug)]
 pub(crate) struct OwnerJournal {
     folder: PathBuf,
@@ -248,7 +248,7 @@ impl OrphanedJournal {
         Ok(orphaned)
     }
 
-    /// `None` if the service lives, or if its file was removed meanwhile.
+    /// `None` if the service lives, or if its file has been removed since the listing.
     fn open(path: PathBuf) -> Result<Option<Self>, Error> {
         let Some(file) = private_file::open_existing(&path, File::options().read(true))? else {
             return Ok(None);
@@ -263,8 +263,8 @@ impl OrphanedJournal {
             .map_err(Error::io("read", &path))?;
         let mut header = None;
         let mut live = LiveRecords::new();
-        // A torn last line is left out: a launch whose line is not complete never happened, and
-        // an end whose line is not complete is found out again.
+        // A torn last line is ignored. A torn `launch`: no process was spawned. A torn `ended`: the
+        // next scan finds no process and records the end.
         for (number, line) in json_lines::whole_lines(&bytes) {
             match serde_json::from_slice(line) {
                 Ok(JournalLine::Owner(found)) => header = Some(found),
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     fn id(number: u128) -> ExecutionId {
-        ExecutionId::new(&Uuid::from_u128(number).to_string()).unwrap()
+        ExecutionId::new(Uuid::from_u128(number).to_string()).unwrap()
     }
 
     fn record(number: u128) -> LiveRecord {

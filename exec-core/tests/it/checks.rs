@@ -16,7 +16,7 @@ async fn refused(lab: &Lab, profile: Scripted, context: ExecutionContext, prompt
     let error = service.start_new_chat(request).await.unwrap_err();
     assert!(service.active_executions().active_sessions().is_empty());
     assert!(service.executions().is_empty());
-    assert!(service.history().read().unwrap().entries.is_empty());
+    assert!(service.history().load().unwrap().entries.is_empty());
     assert!(!lab.workspace().join("ran").exists(), "the agent ran");
     assert!(files_in(&lab.path("logs")).is_empty(), "a log file stays");
     drop(service);
@@ -157,7 +157,7 @@ async fn variables_with_invalid_names_are_refused() {
     let lab = Lab::new();
     for name in ["", "A=B", "A\0"] {
         let error = refused(&lab, agent().variable(name, "1"), lab.context(), "go").await;
-        assert!(matches!(error, Error::InvalidVariable { .. }), "{error}");
+        assert!(matches!(error, Error::Invalid { .. }), "{error}");
     }
 }
 
@@ -167,7 +167,16 @@ async fn ambiguous_ids_are_refused() {
     let mut context = lab.context();
     context.executor_type = "A:B".into();
     let error = refused(&lab, agent(), context, "go").await;
-    assert!(matches!(error, Error::InvalidSessionId { .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::Invalid {
+                what: "session id",
+                ..
+            }
+        ),
+        "{error}"
+    );
 
     let option = "SCRIPTED:p:--help".parse::<SessionId>().unwrap_err();
     assert!(option.to_string().contains("starts with '-'"), "{option}");

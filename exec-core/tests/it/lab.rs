@@ -228,7 +228,7 @@ impl Lab {
         .await;
     }
 
-    /// What the script has written to a file of its workspace.
+    /// The content of a file that the script has written in its workspace.
     pub(crate) fn written(&self, name: &str) -> String {
         std::fs::read_to_string(self.workspace().join(name)).unwrap_or_default()
     }

@@ -56,9 +56,11 @@ struct Host(Child);
 impl Host {
     async fn start(lab: &Lab) -> Self {
         let host = Self::start_as(lab, "orphans::host").await;
-        let history = History::in_state_dir(lab.path("state"));
+        let history = History::new(lab.path("state"));
         until("the history", || {
-            history.read().is_ok_and(|read| !read.entries.is_empty())
+            history
+                .load()
+                .is_ok_and(|contents| !contents.entries.is_empty())
         })
         .await;
         host
@@ -106,7 +108,7 @@ async fn the_processes_of_a_killed_host_are_ended() {
     assert_eq!(report.executions[0].processes, 4);
     assert_eq!(report.executions[0].profile_label, "scripted");
     assert!(report.executions[0].survivors.is_empty());
-    let entries = service.history().read().unwrap().entries;
+    let entries = service.history().load().unwrap().entries;
     assert_eq!(entries.len(), 1);
     assert_eq!(entries[0].state, HistoryState::Reaped);
 
@@ -126,11 +128,11 @@ async fn an_execution_whose_host_died_right_after_the_launch_is_in_the_history()
     let mut host = Host::start_as(&lab, "orphans::host_that_never_polls_its_supervisor").await;
     host.kill();
     let service = lab.service(agent());
-    assert!(service.history().read().unwrap().entries.is_empty());
+    assert!(service.history().load().unwrap().entries.is_empty());
 
     let report = within("the reaping", service.reap_orphans()).await.unwrap();
     assert_eq!(lab.processes(), [0; 0]);
-    let entries = service.history().read().unwrap().entries;
+    let entries = service.history().load().unwrap().entries;
     assert_eq!(entries.len(), 1);
     let (entry, reaped) = (&entries[0], &report.executions[0]);
     assert_eq!(entry.execution_id, reaped.execution_id);

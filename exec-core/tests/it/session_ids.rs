@@ -86,7 +86,7 @@ async fn an_id_from_stdout_replaces_the_minted_one_everywhere() {
     let execution = lab.launch_with(&service, "go\n").await;
     let minted = execution.session_id();
     let resolved = within("the id", execution.resolved()).await.unwrap();
-    assert_eq!(resolved.agent_id(), "ses:1");
+    assert_eq!(resolved.native_id(), "ses:1");
     assert_eq!(execution.session_id(), resolved);
     assert!(service.execution(&minted).is_none());
     assert_eq!(service.execution(&resolved).unwrap().id(), execution.id());
@@ -117,7 +117,7 @@ async fn an_id_is_found_in_the_file_system() {
     let result = within("the id", service.start_new_chat(lab.new_chat("go")))
         .await
         .unwrap();
-    assert_eq!(result.session_id.agent_id(), "T-7");
+    assert_eq!(result.session_id.native_id(), "T-7");
 }
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn the_file_of_an_agent_that_has_ended_is_found() {
     let result = within("the id", service.start_new_chat(lab.new_chat("go")))
         .await
         .unwrap();
-    assert_eq!(result.session_id.agent_id(), "T-8");
+    assert_eq!(result.session_id.native_id(), "T-8");
 }
 
 #[tokio::test]
@@ -143,7 +143,7 @@ async fn the_first_source_wins() {
     let result = within("the id", service.start_new_chat(lab.new_chat("go")))
         .await
         .unwrap();
-    assert_eq!(result.session_id.agent_id(), "out");
+    assert_eq!(result.session_id.native_id(), "out");
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn the_end_of_the_child_ends_the_wait_for_its_id() {
         .unwrap();
     assert_eq!(result.process_id, None);
     until("the end", || service.executions().is_empty()).await;
-    let entry = service.history().read().unwrap().entries.remove(0);
+    let entry = service.history().load().unwrap().entries.remove(0);
     assert_eq!(entry.session_id, result.session_id);
     let exec_core::HistoryState::Ended(report) = entry.state else {
         panic!("{:?}", entry.state);
@@ -195,7 +195,7 @@ async fn an_id_right_before_an_unfinished_line_is_read() {
     let result = within("the id", service.start_new_chat(lab.new_chat("go")))
         .await
         .unwrap();
-    assert_eq!(result.session_id.agent_id(), "ses_9");
+    assert_eq!(result.session_id.native_id(), "ses_9");
 }
 
 #[tokio::test]
@@ -216,12 +216,15 @@ async fn the_id_of_another_live_session_is_refused() {
     let service = lab.service(script("echo 'session: same'; exec sleep 60").id_from_stdout());
     let first = lab.launch(&service).await;
     assert_eq!(
-        within("the id", first.resolved()).await.unwrap().agent_id(),
+        within("the id", first.resolved())
+            .await
+            .unwrap()
+            .native_id(),
         "same"
     );
     let second = lab.launch(&service).await;
     crate::lab::until_line(&second, "session: same").await;
-    assert_ne!(second.session_id().agent_id(), "same");
+    assert_ne!(second.session_id().native_id(), "same");
     assert_eq!(
         service.execution(&first.session_id()).unwrap().id(),
         first.id()
@@ -245,7 +248,7 @@ async fn parallel_launches_in_one_workspace_get_their_own_ids() {
         });
     }
     for (name, session_id) in within("all ids", starts.join_all()).await {
-        assert_eq!(session_id.agent_id(), name);
+        assert_eq!(session_id.native_id(), name);
     }
 }
 
@@ -271,13 +274,13 @@ async fn a_launch_behind_an_unresolved_one_does_not_take_its_file() {
         }
     })
     .await;
-    let minted = |execution: &exec_core::Execution| execution.session_id().agent_id().len() == 36;
+    let minted = |execution: &exec_core::Execution| execution.session_id().native_id().len() == 36;
     assert!(minted(&late) && minted(&second));
     assert_ne!(
         within("the id", second.resolved())
             .await
             .unwrap()
-            .agent_id(),
+            .native_id(),
         "late"
     );
 }
@@ -299,7 +302,7 @@ async fn during_the_resolution_a_session_has_exactly_one_id() {
                     let after = execution.session_id();
                     assert_eq!(active.len(), 1, "{active:?}");
                     assert!(active[0] == before || active[0] == after);
-                    if after.agent_id().starts_with("ses_") {
+                    if after.native_id().starts_with("ses_") {
                         return;
                     }
                 }
@@ -344,7 +347,7 @@ async fn a_follow_up_to_another_session_is_a_mismatch() {
     let lab = Lab::new();
     let service = lab.service(script("cat; echo; echo 'session: other'").id_from_stdout());
     let session = lab.launch(&service).await.resolved().await.unwrap();
-    assert_eq!(session.agent_id(), "other");
+    assert_eq!(session.native_id(), "other");
     let mismatches = async |session: &exec_core::SessionId| {
         until("the end", || service.executions().is_empty()).await;
         let request = lab.follow_up(session, "more");
@@ -366,7 +369,7 @@ async fn a_follow_up_to_another_session_is_a_mismatch() {
             .collect::<Vec<_>>()
     };
     assert_eq!(mismatches(&session).await, []);
-    let mine = session.with_agent_id("mine").unwrap();
+    let mine = session.with_native_id("mine").unwrap();
     assert_eq!(
         mismatches(&mine).await,
         [("mine".to_owned(), "other".to_owned())]

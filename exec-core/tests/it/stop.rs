@@ -318,11 +318,11 @@ fn host_without_the_permission_to_signal() {
         assert!(made.unwrap().success());
         let execution = lab.launch(&lab.service(script(agent))).await;
         let error = within("the stop", execution.stop()).await.unwrap_err();
-        let Error::StillAlive { session_id, pids } = error else {
+        let Error::StillAlive { session, pids } = error else {
             panic!("{error}");
         };
         assert_eq!(
-            (session_id, pids),
+            (session, pids),
             (execution.session_id(), vec![execution.process_id()])
         );
         assert!(alive(execution.process_id()));

@@ -1,3 +1,5 @@
+//! The built-in profile of Claude Code.
+
 use std::time::Duration;
 
 use exec_core::{CommandConfig, EnvPolicy, StopAction, StopLadder};

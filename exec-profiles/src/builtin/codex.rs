@@ -1,3 +1,5 @@
+//! The built-in profile of Codex.
+
 use exec_core::{CommandConfig, ExecutionKind};
 
 use super::{parameters, uuid};

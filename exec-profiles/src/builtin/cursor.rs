@@ -1,3 +1,5 @@
+//! The built-in profile of Cursor.
+
 use exec_core::{CommandConfig, ExecutionKind};
 
 use super::parameters;
@@ -22,7 +24,7 @@ pub fn cursor() -> ProfileDefinition {
     );
     ProfileDefinition::new("cursor", command).with_builder(|command, request| {
         let resume = (request.kind == ExecutionKind::FollowUp)
-            .then(|| format!("--resume={}", request.session_id.agent_id()));
+            .then(|| format!("--resume={}", request.session_id.native_id()));
         let mut parameters = parameters(command, request, resume, EventFormat::Cursor);
         parameters.session_id_resolver = Some(EventFormat::Cursor.resolver());
         Ok(parameters)

@@ -1,3 +1,5 @@
+//! The built-in profile of Gemini CLI.
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

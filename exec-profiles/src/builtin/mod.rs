@@ -71,12 +71,13 @@ fn session_option(request: &LaunchRequest) -> Result<String, Error> {
 
 /// Refuses an id that the agent would interpret as something else: an index or a name.
 fn uuid(request: &LaunchRequest) -> Result<&str, Error> {
-    let agent_id = request.session_id.agent_id();
-    match uuid::Uuid::try_parse(agent_id) {
-        Ok(_) => Ok(agent_id),
-        Err(_) => Err(Error::InvalidAgentId {
-            agent_id: agent_id.to_owned(),
-            expected: "the session ids of this agent are UUIDs",
+    let native_id = request.session_id.native_id();
+    match uuid::Uuid::try_parse(native_id) {
+        Ok(_) => Ok(native_id),
+        Err(_) => Err(Error::Invalid {
+            what: "session id",
+            value: native_id.to_owned(),
+            reason: "the session ids of this agent are UUIDs",
         }),
     }
 }

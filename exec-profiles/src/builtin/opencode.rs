@@ -1,3 +1,5 @@
+//! The built-in profile of Opencode.
+
 use exec_core::{CommandConfig, ExecutionKind};
 
 use super::parameters;
@@ -30,16 +32,17 @@ pub fn opencode() -> ProfileDefinition {
     );
     let mut profile =
         ProfileDefinition::new("opencode", command).with_builder(|command, request| {
-            let agent_id = request.session_id.agent_id();
+            let native_id = request.session_id.native_id();
             let session = match request.kind {
                 ExecutionKind::New => None,
-                ExecutionKind::FollowUp if agent_id.starts_with("ses_") => {
-                    Some(format!("--session={agent_id}"))
+                ExecutionKind::FollowUp if native_id.starts_with("ses_") => {
+                    Some(format!("--session={native_id}"))
                 }
                 ExecutionKind::FollowUp => {
-                    return Err(Error::InvalidAgentId {
-                        agent_id: agent_id.to_owned(),
-                        expected: "opencode's session ids start with `ses_`",
+                    return Err(Error::Invalid {
+                        what: "session id",
+                        value: native_id.to_owned(),
+                        reason: "opencode's session ids start with `ses_`",
                     }
                     .into());
                 }

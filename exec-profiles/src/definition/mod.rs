@@ -1,4 +1,4 @@
-//! What a profile consists of.
+//! The parts of a profile.
 
 mod profile_config;
 mod profile_definition;

@@ -1,3 +1,5 @@
+//! A profile as the specification describes it: label, command, variants.
+
 use exec_core::CommandConfig;
 
 /// A profile as [`ProfileRegistry::get_profile`](crate::ProfileRegistry::get_profile) returns it:

@@ -1,3 +1,5 @@
+//! A profile as the registry holds it, and the check of labels.
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -131,8 +133,9 @@ impl ProfileDefinition {
             check_label(&variant.label)?;
             let before = &self.variants[..index];
             if before.iter().any(|v| v.label == variant.label) {
-                return Err(Error::InvalidLabel {
-                    label: variant.label.clone(),
+                return Err(Error::Invalid {
+                    what: "label",
+                    value: variant.label.clone(),
                     reason: "two variants have it",
                 });
             }
@@ -167,8 +170,9 @@ pub(crate) fn check_label(label: &str) -> Result<(), Error> {
     } else {
         return Ok(());
     };
-    Err(Error::InvalidLabel {
-        label: label.to_owned(),
+    Err(Error::Invalid {
+        what: "label",
+        value: label.to_owned(),
         reason,
     })
 }

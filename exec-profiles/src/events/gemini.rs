@@ -1,3 +1,5 @@
+//! The parser for the output of Gemini CLI.
+
 use exec_core::{AgentEvent, Outcome, Usage};
 use serde_json::Value;
 

@@ -86,7 +86,7 @@ impl<'a> LaunchValues<'a> {
     fn placeholder(&self, placeholder: Placeholder) -> Result<&str, String> {
         match placeholder {
             Placeholder::Prompt => Ok(&self.request.text),
-            Placeholder::SessionId => Ok(self.request.session_id.agent_id()),
+            Placeholder::SessionId => Ok(self.request.session_id.native_id()),
             Placeholder::Workspace => {
                 let path = self.request.context.workspace_path.to_str();
                 path.ok_or_else(|| "the path of the workspace is not UTF-8".to_owned())

@@ -1,3 +1,5 @@
+//! From a registered profile and a request to the parameters of one process.
+
 use exec_core::{CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, Profile};
 
 use super::LaunchValues;
@@ -103,13 +105,13 @@ impl Profile for RegisteredProfile {
 
 /// Combines the agent's own policy with the policy of its definition.
 ///
-/// A variable that either policy excludes stays excluded; an explicit list of the definition
-/// replaces the agent's policy.
+/// A list of the definition (`Only`) replaces the agent's policy. Otherwise a variable that either
+/// policy excludes stays excluded.
 ///
 /// | agent's own | definition | result |
 /// |---|---|---|
 /// | all except A | all except B | all except A and B |
-/// | only A | all except B | only those of A that are not in B |
+/// | only A | all except B | only the names of A that are not in B |
 /// | any | only B | only B |
 /// | any | all | the agent's own |
 fn combine(agents: &EnvPolicy, defined: &EnvPolicy) -> EnvPolicy {

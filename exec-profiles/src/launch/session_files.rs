@@ -1,3 +1,5 @@
+//! The lookup of a session id in the files that an agent writes.
+
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};

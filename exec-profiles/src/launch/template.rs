@@ -1,3 +1,5 @@
+//! Texts with placeholders, parsed once and expanded in one pass.
+
 use std::ops::Range;
 
 /// The placeholders with their names, in the order in which errors list them.

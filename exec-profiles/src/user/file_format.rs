@@ -1,4 +1,7 @@
+//! TOML and JSON: from the text of the user file to its entries, and the change of one entry.
+
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 
 use serde::de::{MapAccess, Visitor};
@@ -7,8 +10,9 @@ use serde_json::Value;
 use toml_edit::{DocumentMut, Item, Table};
 
 use super::user_profile::UserProfile;
+use crate::Error;
 
-/// The syntax of the user file. Errors are texts; the caller adds the path.
+/// The syntax of the user file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileFormat {
     Toml,
@@ -18,20 +22,34 @@ pub(super) enum FileFormat {
 /// The entries in the order of the file, each with its profile or the mistake in it.
 pub(super) type FileEntries = Vec<(String, Result<UserProfile, String>)>;
 
+/// A mistake in the syntax of the user file. It does not quote the line, which may
+/// contain a secret.
+#[derive(Debug)]
+pub(super) struct Mistake {
+    position: String,
+    reason: String,
+}
+
 impl FileFormat {
-    pub(super) fn of(path: &Path) -> Result<Self, String> {
+    pub(super) fn of(path: &Path) -> Result<Self, Mistake> {
         match path.extension().and_then(|ending| ending.to_str()) {
             Some("toml") => Ok(Self::Toml),
             Some("json") => Ok(Self::Json),
-            _ => Err("its name ends neither in .toml nor in .json".to_owned()),
+            _ => Err(Mistake::new(
+                "name",
+                "it ends neither in .toml nor in .json",
+            )),
         }
     }
 
-    pub(super) fn parse(self, text: &str) -> Result<FileEntries, String> {
+    pub(super) fn parse(self, text: &str) -> Result<FileEntries, Mistake> {
         let document: Document = match self {
-            Self::Toml => toml_edit::de::from_str(text).map_err(reason)?,
+            Self::Toml => {
+                let parsed: Result<_, toml_edit::de::Error> = toml_edit::de::from_str(text);
+                parsed.map_err(|error| Mistake::in_toml(text, error.span(), error.message()))?
+            }
             Self::Json if text.trim().is_empty() => Document::default(),
-            Self::Json => serde_json::from_str(text).map_err(reason)?,
+            Self::Json => serde_json::from_str(text).map_err(Mistake::in_json)?,
         };
         let entries = document.profiles.0.into_iter();
         Ok(entries
@@ -48,7 +66,7 @@ impl FileFormat {
         text: &str,
         label: &str,
         profile: Option<&UserProfile>,
-    ) -> Result<String, String> {
+    ) -> Result<String, Mistake> {
         match self {
             Self::Toml => edit_toml(text, label, profile),
             Self::Json => edit_json(text, label, profile),
@@ -58,8 +76,10 @@ impl FileFormat {
 
 /// A comment at the end of the file belongs to the document, not to a table. toml_edit would print a
 /// new last table before it, so the comment becomes the prefix of the new table.
-fn edit_toml(text: &str, label: &str, profile: Option<&UserProfile>) -> Result<String, String> {
-    let mut document: DocumentMut = text.parse().map_err(reason::<toml_edit::TomlError>)?;
+fn edit_toml(text: &str, label: &str, profile: Option<&UserProfile>) -> Result<String, Mistake> {
+    let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
+        Mistake::in_toml(text, error.span(), error.message())
+    })?;
     let trailing = document.trailing().as_str().unwrap_or_default().to_owned();
     let profiles = document.entry("profiles").or_insert_with(|| {
         let mut table = Table::new();
@@ -70,13 +90,13 @@ fn edit_toml(text: &str, label: &str, profile: Option<&UserProfile>) -> Result<S
     let is_inline = profiles.is_inline_table();
     let profiles = profiles
         .as_table_like_mut()
-        .ok_or("`profiles` is not a table")?;
+        .ok_or_else(|| Mistake::new("profiles", "it is not a table"))?;
     let Some(profile) = profile else {
         profiles.remove(label);
         return Ok(document.to_string());
     };
     let mut entry = toml_edit::ser::to_document(profile)
-        .map_err(reason)?
+        .map_err(|error| Mistake::in_entry(label, error))?
         .into_table();
     let is_last = !is_inline && !profiles.contains_key(label);
     if is_last {
@@ -89,20 +109,21 @@ fn edit_toml(text: &str, label: &str, profile: Option<&UserProfile>) -> Result<S
     Ok(document.to_string())
 }
 
-fn edit_json(text: &str, label: &str, profile: Option<&UserProfile>) -> Result<String, String> {
+fn edit_json(text: &str, label: &str, profile: Option<&UserProfile>) -> Result<String, Mistake> {
     let mut document = match text.trim() {
         "" => Value::Object(Default::default()),
-        text => serde_json::from_str(text).map_err(reason)?,
+        text => serde_json::from_str(text).map_err(Mistake::in_json)?,
     };
     let profiles = document
         .as_object_mut()
         .map(|document| document.entry("profiles"))
         .map(|profiles| profiles.or_insert_with(|| Value::Object(Default::default())))
         .and_then(Value::as_object_mut)
-        .ok_or("`profiles` is not an object")?;
+        .ok_or_else(|| Mistake::new("profiles", "it is not an object"))?;
     match profile {
         Some(profile) => {
-            let entry = serde_json::to_value(profile).map_err(reason)?;
+            let entry =
+                serde_json::to_value(profile).map_err(|error| Mistake::in_entry(label, error))?;
             profiles.insert(label.to_owned(), entry);
         }
         None => {
@@ -112,8 +133,48 @@ fn edit_json(text: &str, label: &str, profile: Option<&UserProfile>) -> Result<S
     Ok(format!("{document:#}\n"))
 }
 
-fn reason<E: fmt::Display>(error: E) -> String {
-    error.to_string().trim_end().to_owned()
+impl Mistake {
+    fn new(position: &str, reason: &str) -> Self {
+        Self {
+            position: position.to_owned(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn in_toml(text: &str, span: Option<Range<usize>>, reason: &str) -> Self {
+        let before = span.and_then(|span| text.get(..span.start));
+        let position = before.map_or_else(
+            || "file".to_owned(),
+            |before| {
+                let line = before.matches('\n').count() + 1;
+                let last = before.rsplit('\n').next().unwrap_or_default();
+                format!("line {line}, column {}", last.chars().count() + 1)
+            },
+        );
+        Self::new(&position, reason)
+    }
+
+    fn in_json(error: serde_json::Error) -> Self {
+        let position = format!("line {}, column {}", error.line(), error.column());
+        let text = error.to_string();
+        let reason = text
+            .rsplit_once(" at line ")
+            .map_or(&*text, |(reason, _)| reason);
+        Self::new(&position, reason)
+    }
+
+    /// The profile cannot be written in this format.
+    fn in_entry(label: &str, error: impl fmt::Display) -> Self {
+        Self::new(&format!("profiles.{label}"), &error.to_string())
+    }
+
+    pub(super) fn in_file(self, path: &Path) -> Error {
+        Error::Config {
+            path: path.to_owned(),
+            position: self.position,
+            reason: self.reason,
+        }
+    }
 }
 
 #[derive(Default, Deserialize)]

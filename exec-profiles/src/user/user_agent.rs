@@ -1,3 +1,5 @@
+//! An agent that only the user file describes: from its templates to process parameters.
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

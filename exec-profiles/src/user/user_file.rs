@@ -1,3 +1,5 @@
+//! The user file on disk: privacy, lock, atomic replacement.
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
@@ -35,7 +37,7 @@ impl UserFile {
         let path = path.to_owned();
         match FileFormat::of(&path) {
             Ok(format) => Ok(Self { path, format }),
-            Err(reason) => Err(Error::Syntax { path, reason }),
+            Err(mistake) => Err(mistake.in_file(&path)),
         }
     }
 
@@ -74,7 +76,7 @@ impl UserFile {
         }
         let old = old.unwrap_or_default();
         let new = self.format.edit(&old, label, profile);
-        let new = new.map_err(|reason| self.syntax_error(reason))?;
+        let new = new.map_err(|mistake| mistake.in_file(&self.path))?;
         let contents = self.parse(&new)?;
         self.replace(&new).map_err(Error::io("write", &self.path))?;
         Ok(contents)
@@ -90,7 +92,7 @@ impl UserFile {
     fn parse(&self, text: &str) -> Result<FileContents, Error> {
         let parsed = self.format.parse(text);
         let mut contents = FileContents::default();
-        for (label, entry) in parsed.map_err(|reason| self.syntax_error(reason))? {
+        for (label, entry) in parsed.map_err(|mistake| mistake.in_file(&self.path))? {
             match entry {
                 Ok(profile) => {
                     contents.entries.insert(label, profile);
@@ -103,13 +105,6 @@ impl UserFile {
             }
         }
         Ok(contents)
-    }
-
-    fn syntax_error(&self, reason: String) -> Error {
-        Error::Syntax {
-            path: self.path.clone(),
-            reason,
-        }
     }
 
     fn lock(&self) -> Result<LockedFile, Error> {

@@ -1,3 +1,5 @@
+//! The fields of an entry of the user file.
+
 use std::collections::BTreeMap;
 use std::fmt;
 

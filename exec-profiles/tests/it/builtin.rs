@@ -33,7 +33,7 @@ fn check(label: &str, variant: Option<&str>, new: &[&str], resumed: &str, follow
     let fill = |words: &[&str], id: &str| -> Vec<String> {
         words.iter().map(|word| word.replace("<id>", id)).collect()
     };
-    assert_eq!(started.argv, fill(new, request.session_id.agent_id()));
+    assert_eq!(started.argv, fill(new, request.session_id.native_id()));
     assert_eq!(started.parameters.stdin_payload.as_deref(), Some("do it"));
     assert!(started.parameters.event_parser.is_some());
 
@@ -208,7 +208,7 @@ fn an_id_that_the_agent_would_misread_is_refused() {
             panic!("{label} resumed {id}");
         };
         let text = message(&*error);
-        assert!(text.contains("cannot be resumed"), "{label}: {text}");
+        assert!(text.contains("invalid session id"), "{label}: {text}");
     }
 }
 

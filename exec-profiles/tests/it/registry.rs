@@ -123,7 +123,7 @@ fn invalid_labels_are_refused_and_change_nothing() {
     for label in ["", "a b", "a\n"] {
         let refused = registry.register(ProfileDefinition::new(label, command.clone()));
         assert!(
-            matches!(refused, Err(Error::InvalidLabel { .. })),
+            matches!(refused, Err(Error::Invalid { what: "label", .. })),
             "{label:?}"
         );
     }
@@ -132,7 +132,7 @@ fn invalid_labels_are_refused_and_change_nothing() {
         .with_variant("v", command);
     assert!(matches!(
         registry.register(twice),
-        Err(Error::InvalidLabel { .. })
+        Err(Error::Invalid { what: "label", .. })
     ));
     assert_eq!(registry.labels().len(), 5);
 }

@@ -27,11 +27,15 @@ pub(crate) fn chat(profile: &str, variant: Option<&str>, prompt: &str) -> Launch
 pub(crate) fn resume(
     profile: &str,
     variant: Option<&str>,
-    agent_id: &str,
+    native_id: &str,
     message: &str,
 ) -> LaunchRequest {
     let context = context(profile, variant, Path::new("/w"));
-    let session_id = SessionId::new(&context.executor_type, &context.actual_project_id, agent_id);
+    let session_id = SessionId::new(
+        &context.executor_type,
+        &context.actual_project_id,
+        native_id,
+    );
     LaunchRequest::try_from(FollowUpRequest {
         session_id: session_id.unwrap(),
         context,

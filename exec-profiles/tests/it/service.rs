@@ -176,7 +176,7 @@ async fn converse(host: &Host, label: &str) {
     assert!(
         events.iter().any(|event| matches!(
             event,
-            AgentEvent::SessionStarted { session_id: id, .. } if *id == session_id.agent_id()
+            AgentEvent::SessionStarted { session_id: id, .. } if *id == session_id.native_id()
         )),
         "{label}: {events:?}"
     );
@@ -212,7 +212,7 @@ async fn the_native_binary_is_started_with_the_specified_variables() {
             "--dangerously-skip-permissions",
             "--verbose",
             "--output-format=stream-json",
-            &format!("--session-id={}", id.agent_id()),
+            &format!("--session-id={}", id.native_id()),
         ]
     );
     let env = host.env();
@@ -285,7 +285,7 @@ async fn concurrent_launches_each_find_their_own_session_file() {
     let (one, two, three) = tokio::join!(start("one"), start("two"), start("three"));
     for (result, prompt) in [(one, "one|"), (two, "two|"), (three, "three|")] {
         let session_id = result.unwrap().session_id;
-        let recorded = fs::read_to_string(host.agent_file(session_id.agent_id())).unwrap();
+        let recorded = fs::read_to_string(host.agent_file(session_id.native_id())).unwrap();
         assert_eq!(recorded, prompt);
     }
 }

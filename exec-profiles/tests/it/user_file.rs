@@ -103,7 +103,7 @@ fn a_duplicate_label_is_an_error_in_both_formats() {
         "[profiles.a]\nbinary='x'\n[profiles.a]\nbinary='z'\n",
     );
     let error = ProfileRegistry::new().load_user_file(&toml).unwrap_err();
-    assert!(matches!(error, Error::Syntax { .. }), "{error}");
+    assert!(matches!(error, Error::Config { .. }), "{error}");
 }
 
 #[test]
@@ -116,12 +116,14 @@ fn a_file_that_cannot_be_parsed_changes_nothing() {
         ("[profiles.a\n", "line 1"),
         ("[profile.a]\nbinary = 'x'\n", "unknown field `profile`"),
         ("profiles = 3\n", "a table of profiles"),
+        ("[profiles.a]\nenv = { KEY = 'hunter2' oops }\n", "line 2"),
     ] {
         fs::write(&path, text).unwrap();
         let error = registry.reload().unwrap_err();
-        assert!(matches!(error, Error::Syntax { .. }));
+        assert!(matches!(error, Error::Config { .. }));
         let text = message(&error);
         assert!(text.contains("p.toml") && text.contains(reason), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
         assert_eq!(binary(&registry, "a").as_deref(), Some("one"));
     }
     fs::write(&path, b"\xff\xfe").unwrap();
@@ -289,7 +291,7 @@ fn a_damaged_file_is_not_overwritten() {
         registry.load_user_file(&path).unwrap();
         fs::write(&path, text).unwrap();
         let refused = registry.save_user_profile("b", &agent("y"));
-        assert!(matches!(refused, Err(Error::Syntax { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
         assert_eq!(binary(&registry, "b"), None);
     }

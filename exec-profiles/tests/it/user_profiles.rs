@@ -61,7 +61,7 @@ fn an_agent_of_the_user_file_starts_and_resumes() {
     let registry = registry(QWEN);
     let request = chat("qwen", None, "hi");
     let started = launch(&registry, &request).unwrap();
-    let id = request.session_id.agent_id();
+    let id = request.session_id.native_id();
     assert_eq!(
         started.argv,
         ["qwen", "--yolo", &format!("--session-id={id}"), "--dir=/w"]

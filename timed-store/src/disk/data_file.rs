@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::location::{Location, with_suffix};
-use crate::format::stamp;
+use crate::format::timestamp;
 use crate::shared::private_file::{self, FileError};
 use crate::{Durability, Error};
 
@@ -105,7 +105,7 @@ pub(crate) fn keep_aside(
     now_ms: i64,
     durability: Durability,
 ) -> Result<PathBuf, Error> {
-    let time = stamp::format(now_ms).replace([':', '-'], "");
+    let time = timestamp::format(now_ms).replace([':', '-'], "");
     let mut attempt = 0;
     loop {
         let suffix = match attempt {
@@ -148,8 +148,9 @@ fn write_next(next: &Path, bytes: &[u8], durability: Durability) -> Result<(), E
     write(file?, bytes, durability).map_err(Error::io("write", next))
 }
 
+/// Creates a file that did not exist: it is ours and needs no check.
 fn create(path: &Path) -> Result<File, FileError> {
-    private_file::open(path, OpenOptions::new().write(true).create_new(true))
+    private_file::open_unchecked(path, OpenOptions::new().write(true).create_new(true))
 }
 
 fn write(mut file: File, bytes: &[u8], durability: Durability) -> io::Result<()> {

@@ -26,10 +26,10 @@ impl Location {
             reason,
         };
         if data.file_name().is_none() {
-            return Err(invalid("names no file"));
+            return Err(invalid("it names no file"));
         }
         // A later change of the working directory must not move the store.
-        let data = std::path::absolute(data).map_err(|_| invalid("cannot be made absolute"))?;
+        let data = std::path::absolute(data).map_err(|_| invalid("it cannot be made absolute"))?;
         Ok(Self {
             lock: with_suffix(&data, ".flock"),
             next: with_suffix(&data, ".flock-next"),
@@ -43,7 +43,7 @@ impl Location {
             return Err(Error::Invalid {
                 what: "store name",
                 value: name.to_owned(),
-                reason: "must be part of a file name: not empty, no slash, no leading dot",
+                reason: "it must be part of a file name: not empty, no slash, no leading dot",
             });
         }
         let host = rustix::system::uname();

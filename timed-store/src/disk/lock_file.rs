@@ -1,4 +1,4 @@
-//! The lock of a store, and the token counter inside of the lock file.
+//! The lock of a store, and the token counter inside the lock file.
 
 use std::fs::File;
 use std::io;
@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::location::Location;
-use crate::runtime::Runtime;
 use crate::shared::fifo_lock::FifoLock;
 use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file::{self, FileError};
+use crate::store::Runtime;
 use crate::{Durability, Error};
 
-/// How often a waiter looks whether the lock is free although it is not its turn; see
-/// [`LockFile::wait`].
+/// How often a waiter tries the lock ahead of the others; see [`LockFile::wait`].
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The last token in decimal, with leading zeros, and a line feed.
@@ -46,43 +45,33 @@ impl LockFile {
     /// Takes the lock if it is free and has no waiter. A writer creates the lock file and its
     /// folder.
     pub(crate) fn try_lock(&self, access: Access) -> Result<Option<HeldLock>, Error> {
-        self.held(FifoLock::try_lock, access)
+        self.take(FifoLock::try_lock, access)
     }
 
     /// Takes the lock if it is free, ahead of all waiters. A writer creates the lock file and its
     /// folder.
     pub(crate) fn try_lock_barging(&self, access: Access) -> Result<Option<HeldLock>, Error> {
-        self.held(FifoLock::try_lock_barging, access)
+        self.take(FifoLock::try_lock_barging, access)
     }
 
     /// Waits for the lock, first come, first served; `None` if it was not free within `limit`.
     ///
-    /// Liveness: the kernel lock of a dead process is released, but a waiter that was stopped by
-    /// SIGSTOP keeps its place in the queue and does not take the lock. All waiters behind it
-    /// would time out although the lock is free. So once a second, and before it gives up, a
-    /// waiter tries the lock out of turn. In a queue that moves, the lock is free only for the
-    /// microseconds between two waiters, and the order is hardly ever broken.
+    /// Liveness: the kernel lock of a dead process is released, but a process that was stopped by
+    /// SIGSTOP keeps its place in the queue, or the files of the queue, and does not take the lock.
+    /// All waiters behind it would time out although the lock is free. So once a second, and before
+    /// it gives up, a waiter tries the lock ahead of the others. In a queue that moves, the lock is
+    /// free only for the microseconds between two waiters, and the order is hardly ever broken.
     pub(crate) async fn wait<R: Runtime>(
         &self,
         access: Access,
         limit: Duration,
     ) -> Result<Option<HeldLock>, Error> {
-        // `None` if a stopped process blocks the way into the queue.
-        let mut turn = match self.fifo.wait(access) {
-            Err(error) if error.is_timed_out() => None,
-            turn => Some(turn?),
-        };
+        let mut waiting = self.fifo.wait(access)?;
         let mut left = limit;
         loop {
             let step = left.min(RETRY);
-            let served = async {
-                match &mut turn {
-                    Some(turn) => turn.await,
-                    None => std::future::pending().await,
-                }
-            };
-            if let Some(served) = R::at_most(step, served).await {
-                return Ok(Some(self.hold(Some(served?))));
+            if let Some(served) = R::at_most(step, &mut waiting).await {
+                return Ok(Some(self.held(Some(served?))));
             }
             let locked = self.try_lock_barging(access)?;
             left -= step;
@@ -92,7 +81,7 @@ impl LockFile {
         }
     }
 
-    /// The process that holds the lock, where the system tells.
+    /// The process that holds the lock, if the operating system reports it.
     #[cfg(target_os = "linux")]
     pub(crate) fn holder(&self) -> Option<u32> {
         let metadata = self.location.lock.symlink_metadata().ok()?;
@@ -109,24 +98,24 @@ impl LockFile {
         None
     }
 
-    fn held(
+    fn take(
         &self,
-        take: impl Fn(&FifoLock, Access) -> Result<Option<LockedFile>, FileError>,
+        attempt: impl Fn(&FifoLock, Access) -> Result<Option<LockedFile>, FileError>,
         access: Access,
     ) -> Result<Option<HeldLock>, Error> {
-        let taken = match take(&self.fifo, access) {
+        let taken = match attempt(&self.fifo, access) {
             Err(error) if error.is_not_found() => {
                 match access {
                     Access::Exclusive => private_file::create_folder(self.location.folder())?,
                     // The file of a tool that knows no lock file.
                     Access::Shared if self.location.has_data()? => self.create()?,
-                    Access::Shared => return Ok(Some(self.hold(None))),
+                    Access::Shared => return Ok(Some(self.held(None))),
                 }
-                take(&self.fifo, access)
+                attempt(&self.fifo, access)
             }
             taken => taken,
         };
-        Ok(taken?.map(|file| self.hold(Some(file))))
+        Ok(taken?.map(|file| self.held(Some(file))))
     }
 
     fn create(&self) -> Result<(), FileError> {
@@ -135,7 +124,7 @@ impl LockFile {
         private_file::open(&self.location.lock, &mut options).map(drop)
     }
 
-    fn hold(&self, file: Option<LockedFile>) -> HeldLock {
+    fn held(&self, file: Option<LockedFile>) -> HeldLock {
         HeldLock {
             location: Arc::clone(&self.location),
             file,
@@ -144,8 +133,8 @@ impl LockFile {
 }
 
 impl HeldLock {
-    /// The last fencing token; `None` if the file does not tell (it is new, or a power cut tore
-    /// the number, so that digits are missing).
+    /// The last fencing token; `None` if the file does not contain it (it is new, or a power cut
+    /// tore the number, so that digits are missing).
     pub(crate) fn counter(&self) -> Option<u64> {
         let mut text = [0; DIGITS];
         self.file.as_ref()?.read_exact_at(&mut text, 0).ok()?;

@@ -14,7 +14,7 @@ pub(crate) struct Document<'a> {
 impl<'a> Document<'a> {
     /// Parses a file; the error says why it is corrupt, without quoting values.
     pub(crate) fn parse(text: &'a str) -> Result<Self, String> {
-        match Self::parse_own_form(text) {
+        match Self::parse_compact_form(text) {
             Some(document) => Ok(document),
             None => Self::parse_any_form(text),
         }
@@ -23,16 +23,16 @@ impl<'a> Document<'a> {
     /// Parses the form that [`NextVersion`](super::NextVersion) writes: one entry a line. `None`
     /// says nothing about other forms.
     ///
-    /// A sound JSON string contains no line break. If each line alone is a sound member, the
-    /// lines joined by commas are a sound object, and the file needs no pass of a general parser.
-    /// Entries that were kept from another tool can span lines; such a file takes the other way
-    /// until these entries are rewritten.
-    fn parse_own_form(text: &'a str) -> Option<Self> {
+    /// A valid JSON string contains no line break. So if each line is a valid member, the lines
+    /// joined by commas are a valid object, and the general parser is not needed. Entries of
+    /// another tool can span lines; a file with such an entry goes through the general parser until
+    /// the entry is rewritten.
+    fn parse_compact_form(text: &'a str) -> Option<Self> {
         let mut rest = text.strip_prefix("{\"storage\":{\n")?;
         let mut entries = Vec::with_capacity(text.len() / SHORT_LINE);
         loop {
             let (entry, after) =
-                StoredEntry::in_own_form(rest).or_else(|| Self::parse_line(rest))?;
+                StoredEntry::in_compact_form(rest).or_else(|| Self::parse_line(rest))?;
             entries.push(entry);
             if after == "\n}}\n" {
                 break;
@@ -106,16 +106,16 @@ mod tests {
     ];
 
     #[test]
-    fn own_form_takes_the_short_way() {
+    fn the_compact_form_takes_the_fast_path() {
         let text = format!("{{\"storage\":{{\n{}\n}}}}\n", LINES.join(",\n"));
-        let document = Document::parse_own_form(&text).unwrap();
+        let document = Document::parse_compact_form(&text).unwrap();
         let lines: Vec<&str> = document.entries.iter().map(|entry| entry.line).collect();
         assert_eq!(lines, LINES);
     }
 
-    /// For every text with one changed byte, both ways find the same entries.
+    /// For every text with one changed byte, both parsers find the same entries.
     #[test]
-    fn both_ways_parse_every_single_byte_change_alike() {
+    fn both_parsers_read_every_single_byte_change_alike() {
         let text = format!("{{\"storage\":{{\n{}\n}}}}\n", LINES.join(",\n"));
         let mut alike = 0;
         for at in 0..text.len() {
@@ -125,9 +125,9 @@ mod tests {
                 let Ok(changed) = String::from_utf8(bytes) else {
                     continue;
                 };
-                let own_form = Document::parse_own_form(&changed);
+                let compact_form = Document::parse_compact_form(&changed);
                 let any_form = Document::parse_any_form(&changed);
-                if let Some(document) = own_form {
+                if let Some(document) = compact_form {
                     assert_eq!(any_form.as_ref(), Ok(&document), "{changed}");
                     alike += 1;
                 }

@@ -1,9 +1,9 @@
-//! The text of the data file: `{"storage": {"<session>": {"data": …, "updated_at": "<stamp>"}}}`.
+//! The text of the data file: `{"storage": {"<session>": {"data": …, "updated_at": "<timestamp>"}}}`.
 //!
 //! Reading borrows from the text, and writing puts unchanged entries back as they stood, so that
 //! fields of other tools and their formatting survive. Nothing here touches the disk.
 
-pub(crate) mod stamp;
+pub(crate) mod timestamp;
 
 mod document;
 mod next_version;

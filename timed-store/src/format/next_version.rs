@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// The entries that the next version will have, in their order.
 pub(crate) struct NextVersion<'a> {
     lines: Vec<Cow<'a, str>>,
-    /// Where among the lines the own session's entry is.
+    /// The index of this session's line.
     own: Option<usize>,
 }
 
@@ -22,7 +22,7 @@ impl<'a> NextVersion<'a> {
         self.lines.push(line);
     }
 
-    /// Adds the own session's entry. If it is there already, the last one counts.
+    /// Adds this session's entry. If it is there already, the last one counts.
     pub(crate) fn push_own(&mut self, line: Cow<'a, str>) {
         if let Some(at) = self.own.replace(self.lines.len()) {
             self.lines.remove(at);
@@ -31,8 +31,8 @@ impl<'a> NextVersion<'a> {
         self.lines.push(line);
     }
 
-    /// Changes the own entry where it stands, or adds it at the end, and tells whether that makes
-    /// a difference.
+    /// Changes this session's entry in its place, or adds it at the end, and returns whether the
+    /// text has changed.
     pub(crate) fn set_own(&mut self, line: String) -> bool {
         match self.own {
             Some(at) if self.lines[at] == line => false,
@@ -48,7 +48,7 @@ impl<'a> NextVersion<'a> {
         }
     }
 
-    /// Removes the own entry, and tells whether there was one.
+    /// Removes this session's entry, and returns whether there was one.
     pub(crate) fn remove_own(&mut self) -> bool {
         let at = self.own.take();
         at.map(|at| self.lines.remove(at)).is_some()
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_entry_keeps_its_place() {
+    fn a_changed_entry_keeps_its_place() {
         let mut next = NextVersion::with_capacity(0);
         check(&next, "");
         next.push("a".into());

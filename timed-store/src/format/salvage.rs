@@ -3,8 +3,8 @@
 use serde_json::value::RawValue;
 
 use super::raw_object::{RawObject, decode_string};
-use super::stamp;
 use super::stored_entry::new_line;
+use super::timestamp;
 
 /// An entry that was recovered.
 pub(crate) struct SalvagedEntry {
@@ -14,7 +14,7 @@ pub(crate) struct SalvagedEntry {
 }
 
 /// Finds every whole entry, wherever it stands in `bytes`: text of the form `"session": {…}` whose
-/// object has a readable stamp and a value that `is_value` accepts.
+/// object has a readable timestamp and a value that `is_value` accepts.
 ///
 /// A quotation mark may have been lost or added anywhere, so each one is tried as the start of a
 /// session's name.
@@ -61,8 +61,8 @@ impl<V: Fn(&str) -> bool> Search<V> {
             let field = fields.iter().rfind(|(name, _)| name == wanted);
             field.map(|(_, json)| *json)
         };
-        let stamp = field("updated_at").and_then(decode_string);
-        let has_time = stamp.is_some_and(|stamp| stamp::parse(&stamp).is_some());
+        let updated_at = field("updated_at").and_then(decode_string);
+        let has_time = updated_at.is_some_and(|text| timestamp::parse(&text).is_some());
         if !has_time || !field("data").is_some_and(&self.is_value) {
             return false;
         }
@@ -112,30 +112,30 @@ mod tests {
         let found = salvage(text.as_bytes(), |_| true);
         let sessions: Vec<&str> = found.iter().map(|entry| entry.session.as_str()).collect();
         assert_eq!(sessions, expected, "{text}");
-        let is_sound = |entry: &SalvagedEntry| StoredEntry::parse(&entry.line).is_some();
-        assert!(found.iter().all(is_sound), "{text}");
+        let is_entry = |entry: &SalvagedEntry| StoredEntry::parse(&entry.line).is_some();
+        assert!(found.iter().all(is_entry), "{text}");
     }
 
-    const STAMP: &str = r#""updated_at":"2025-08-18T10:20:30.456Z""#;
+    const TIME: &str = r#""updated_at":"2025-08-18T10:20:30.456Z""#;
 
     #[test]
     fn whole_entries_are_found_wherever_they_stand() {
         check("", &[]);
         check("nonsense \" : {", &[]);
         check(
-            &format!(r#"{{"storage":{{"a":{{"data":1,{STAMP}}},"b":{{"data":2,{STAMP}}}"#),
+            &format!(r#"{{"storage":{{"a":{{"data":1,{TIME}}},"b":{{"data":2,{TIME}}}"#),
             &["a", "b"],
         );
         check(
-            &format!(r#"{{"storage":{{"a":{{"data":1,{STAMP}}},"b":{{"data":2,"upd"#),
+            &format!(r#"{{"storage":{{"a":{{"data":1,{TIME}}},"b":{{"data":2,"upd"#),
             &["a"],
         );
         check(
-            &format!(r#"{{"storage":{{"a":{{"data":1,{STAMP}}},"a":{{"data":2,{STAMP}}}"#),
+            &format!(r#"{{"storage":{{"a":{{"data":1,{TIME}}},"a":{{"data":2,{TIME}}}"#),
             &["a"],
         );
         check(
-            &format!(r#"{{"storage":{{"a":5,"b":{{"data":2,{STAMP}}},"c":{{{STAMP}}}"#),
+            &format!(r#"{{"storage":{{"a":5,"b":{{"data":2,{TIME}}},"c":{{{TIME}}}"#),
             &["b"],
         );
     }
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn an_entry_without_its_last_brace_gives_back_the_entries_inside_it() {
         let text = format!(
-            r#"{{"storage":{{"a":{{"data":1,{STAMP},"b":{{"data":2,{STAMP}}},"c":{{"data":3,{STAMP}}}}}}}"#
+            r#"{{"storage":{{"a":{{"data":1,{TIME},"b":{{"data":2,{TIME}}},"c":{{"data":3,{TIME}}}}}}}"#
         );
         check(&text, &["b", "c", "a"]);
     }
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn an_entry_whose_name_is_damaged_is_kept_under_the_rest_of_its_name() {
         check(
-            &format!(r#"{{"storage":{{xa":{{"data":1,{STAMP}}},"b":{{"data":2,{STAMP}}}}}}}"#),
+            &format!(r#"{{"storage":{{xa":{{"data":1,{TIME}}},"b":{{"data":2,{TIME}}}}}}}"#),
             &[":{xa", "b"],
         );
     }
@@ -161,19 +161,19 @@ mod tests {
     #[test]
     fn invalid_optional_fields_are_removed_and_unknown_ones_kept() {
         let text =
-            format!(r#""a":{{"data":1,{STAMP},"ttl_ms":-4,"token":"x","owner":7,"mark":[1]}}"#);
+            format!(r#""a":{{"data":1,{TIME},"ttl_ms":-4,"token":"x","owner":7,"mark":[1]}}"#);
         let found = salvage(text.as_bytes(), |_| true);
         assert_eq!(
             found[0].line,
-            format!(r#""a":{{"data":1,{STAMP},"owner":7,"mark":[1]}}"#)
+            format!(r#""a":{{"data":1,{TIME},"owner":7,"mark":[1]}}"#)
         );
     }
 
     #[test]
     fn an_object_inside_a_value_is_not_an_entry() {
-        let inner = format!(r#"{{"x":{{"data":1,{STAMP}}}}}"#);
+        let inner = format!(r#"{{"x":{{"data":1,{TIME}}}}}"#);
         check(
-            &format!(r#"{{"storage":{{"a":{{"data":{inner},{STAMP}}},"#),
+            &format!(r#"{{"storage":{{"a":{{"data":{inner},{TIME}}},"#),
             &["a"],
         );
         let is_object = |data: &str| data.starts_with('{');

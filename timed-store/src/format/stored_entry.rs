@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::raw_object::{RawObject, decode_string};
-use super::stamp;
+use super::timestamp;
 
 /// An entry as it stands in the file. All parts borrow from the file's text.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,8 +15,9 @@ pub(crate) struct StoredEntry<'a> {
     object: &'a str,
     /// The value, as JSON.
     pub(crate) data: &'a str,
-    /// Time of the last change in Unix milliseconds; `None` if the stamp is not a time.
-    pub(crate) stamp_ms: Option<i64>,
+    /// Time of the last change in Unix milliseconds; `None` if the timestamp cannot be
+    /// parsed.
+    pub(crate) timestamp_ms: Option<i64>,
     /// The timeout that it was stored with. Without one, the reader's timeout applies.
     pub(crate) ttl_ms: Option<u64>,
     /// The fencing token of a claimed entry.
@@ -38,15 +39,15 @@ impl<'a> StoredEntry<'a> {
         Self::from_parts(line, key, trim_start(object))
     }
 
-    /// Parses an object with the fields that an entry needs, in any order. Of a field that is
-    /// there twice, the last one counts, as in JavaScript.
+    /// Parses an object with the fields that an entry needs, in any order. If a field is there
+    /// twice, the last one counts, as in JavaScript.
     pub(crate) fn from_parts(line: &'a str, key: &'a str, object: &'a str) -> Option<Self> {
-        let (mut data, mut stamp) = (None, None);
+        let (mut data, mut updated_at) = (None, None);
         let (mut ttl_ms, mut token, mut owner) = (None, None, None);
         for (name, json) in RawObject::fields(object)? {
             match &*name {
                 "data" => data = Some(json),
-                "updated_at" => stamp = Some(decode_string(json)?),
+                "updated_at" => updated_at = Some(decode_string(json)?),
                 "ttl_ms" => ttl_ms = serde_json::from_str(json).ok()?,
                 "token" => token = serde_json::from_str(json).ok()?,
                 "owner" => owner = Some(json),
@@ -58,7 +59,7 @@ impl<'a> StoredEntry<'a> {
             line,
             object,
             data: data?,
-            stamp_ms: stamp::parse(&stamp?),
+            timestamp_ms: timestamp::parse(&updated_at?),
             ttl_ms,
             token,
             owner,
@@ -69,13 +70,13 @@ impl<'a> StoredEntry<'a> {
     /// Takes the entry at the start of `text`, and returns the text after it. It takes a fraction
     /// of the time, and every operation parses every entry. `None` says nothing about other forms.
     #[inline]
-    pub(crate) fn in_own_form(text: &'a str) -> Option<(Self, &'a str)> {
+    pub(crate) fn in_compact_form(text: &'a str) -> Option<(Self, &'a str)> {
         let (session, rest) = plain_string(text)?;
         let object = rest.strip_prefix(':')?;
         let value = object.strip_prefix("{\"data\":")?;
         let (_, after_value) = plain_string(value)?;
         let rest = after_value.strip_prefix(",\"updated_at\":\"")?;
-        let (stamp, rest) = rest.split_at_checked(stamp::LENGTH)?;
+        let (updated_at, rest) = rest.split_at_checked(timestamp::LENGTH)?;
         let rest = rest.strip_prefix('"')?;
         let (ttl_ms, rest) = optional_number(rest.strip_prefix(",\"ttl_ms\":"), rest)?;
         let (token, rest) = optional_number(rest.strip_prefix(",\"token\":"), rest)?;
@@ -85,7 +86,7 @@ impl<'a> StoredEntry<'a> {
             line: &text[..text.len() - rest.len()],
             object: &object[..object.len() - rest.len()],
             data: &value[..value.len() - after_value.len()],
-            stamp_ms: Some(stamp::parse_own_form(stamp.as_bytes())?),
+            timestamp_ms: Some(timestamp::parse_compact_form(updated_at.as_bytes())?),
             ttl_ms,
             token,
             owner: None,
@@ -102,11 +103,11 @@ impl<'a> StoredEntry<'a> {
         line
     }
 
-    /// The time stamp as it stands, for one that is not a time.
-    pub(crate) fn stamp_text(&self) -> String {
+    /// The text of a timestamp that cannot be parsed.
+    pub(crate) fn timestamp_text(&self) -> String {
         let fields = RawObject::fields(self.object).unwrap_or_default();
-        let stamp = fields.iter().rfind(|(name, _)| name == "updated_at");
-        let text = stamp.and_then(|(_, json)| decode_string(json));
+        let updated_at = fields.iter().rfind(|(name, _)| name == "updated_at");
+        let text = updated_at.and_then(|(_, json)| decode_string(json));
         text.unwrap_or_default().into_owned()
     }
 }
@@ -191,12 +192,12 @@ fn optional_number<'a>(
     let (mut number, mut length) = (0u64, 0);
     while let Some(digit @ b'0'..=b'9') = text.as_bytes().get(length) {
         number = number
-            .checked_mul(10)?
-            .checked_add(u64::from(digit - b'0'))?;
+            .wrapping_mul(10)
+            .wrapping_add(u64::from(digit - b'0'));
         length += 1;
     }
-    // JSON has neither empty numbers nor leading zeros.
-    let is_json = length == 1 || (length > 1 && !text.starts_with('0'));
+    // JSON has neither empty numbers nor leading zeros; 19 digits always fit.
+    let is_json = length == 1 || ((2..=19).contains(&length) && !text.starts_with('0'));
     is_json.then_some((Some(number), &text[length..]))
 }
 
@@ -217,12 +218,12 @@ mod tests {
         r#""ttl_ms":14400000,"token":1755512430457}"#
     );
 
-    /// A line that the short way accepts is parsed alike by the general way.
+    /// A line that the fast path accepts has the same meaning for the general parser.
     #[test]
-    fn both_ways_parse_every_single_byte_change_alike() {
-        assert!(StoredEntry::in_own_form(LINE).is_some());
+    fn both_parsers_read_every_single_byte_change_alike() {
+        assert!(StoredEntry::in_compact_form(LINE).is_some());
         let two_lines = format!("{LINE},\n{LINE}");
-        let (first, rest) = StoredEntry::in_own_form(&two_lines).unwrap();
+        let (first, rest) = StoredEntry::in_compact_form(&two_lines).unwrap();
         assert_eq!((first.line, rest), (LINE, &two_lines[LINE.len()..]));
         let mut alike = 0;
         for at in 0..LINE.len() {
@@ -230,7 +231,7 @@ mod tests {
                 let mut bytes = LINE.as_bytes().to_vec();
                 bytes[at] = byte;
                 let changed = String::from_utf8(bytes).unwrap();
-                if let Some((entry, "")) = StoredEntry::in_own_form(&changed) {
+                if let Some((entry, "")) = StoredEntry::in_compact_form(&changed) {
                     assert_eq!(StoredEntry::parse(&changed), Some(entry), "{changed}");
                     alike += 1;
                 }
@@ -240,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_not_whole_are_left_to_the_general_way() {
+    fn numbers_that_are_not_whole_are_left_to_the_general_parser() {
         for number in ["1.5", "1e3", "01", "-1", "18446744073709551616", "", "1 "] {
             let line = LINE.replace("14400000", number);
-            assert!(StoredEntry::in_own_form(&line).is_none(), "{line}");
+            assert!(StoredEntry::in_compact_form(&line).is_none(), "{line}");
         }
-        for number in ["0", "9", "10", "18446744073709551615"] {
+        for number in ["0", "9", "10", "9999999999999999999"] {
             let line = LINE.replace("14400000", number);
-            let (entry, _) = StoredEntry::in_own_form(&line).unwrap();
+            let (entry, _) = StoredEntry::in_compact_form(&line).unwrap();
             assert_eq!(entry.ttl_ms, number.parse().ok());
         }
     }

@@ -9,40 +9,56 @@
 //! process that has just released the lock wins nearly always, and waiters starve.
 //!
 //! So every waiter takes a ticket: a numbered file in `<lock>-queue/` that it holds locked. It
-//! waits for the locks of all lower tickets, then for the lock itself, then gives its ticket back.
-//! A ticket also holds `<lock>-queue/waiting` (shared). A newcomer that gets the lock at once probes
-//! that file; if there is a ticket, the newcomer gives the lock back and takes a ticket itself.
+//! waits for the locks of all lower tickets, then for the lock itself, then drops its ticket. A
+//! ticket also holds `<lock>-queue/waiting` (shared). A newcomer that gets the lock at once probes
+//! that file; if there is a ticket, the newcomer releases the lock and queues.
 //!
-//! - Invariant: numbers are given out under the lock of `<lock>-queue/door`, so every lower ticket
-//!   was locked before a higher one exists. The order is the order of the numbers, however the
-//!   kernel orders its requests.
-//! - Race: a waiter takes its ticket right after a newcomer's probe. It blocks on the lock until
-//!   the newcomer releases it, which is the order of their arrival.
+//! `flock` has no deadline, and a stopped process can hold any file of the queue. So callers never
+//! block on these files. A caller joins a queue in memory; one thread for each `FifoLock` with
+//! waiters takes the tickets and blocks in place of the callers. The first waiter starts the
+//! thread, and the thread ends with the last waiter. Before the thread blocks for the first waiter,
+//! it takes a ticket for each waiter that has none.
+//!
+//! **Invariants.**
+//! - Numbers are given out under the lock of `<lock>-queue/numbering`, so every lower ticket was
+//!   locked before a higher one exists. The order across processes is the order of the numbers.
+//! - The waiters of one `FifoLock` get their tickets, and the lock, in the order of their calls.
+//! - Mutual exclusion depends on the lock file alone. If a file of the queue is deleted by hand,
+//!   only the order suffers.
+//!
+//! **Deviation from FIFO across processes.** The place of a waiter is decided when the thread takes
+//! its ticket, not when the caller arrives. The delay is the start of the thread for the first
+//! waiter. A waiter that arrives while the thread is blocked gets its ticket when the thread is
+//! free again, that is, when a waiter of the same `FifoLock` has been served. A caller of another
+//! process that arrives during the delay comes first. Such a waiter does not starve: with each
+//! service, the thread takes tickets for all waiters.
+//!
+//! **Races.**
+//! - A ticket is taken right after a newcomer's probe. The waiter blocks on the lock until the
+//!   newcomer releases it.
 //! - Readers queue like writers; the next reader follows as soon as the reader before it has the
-//!   lock. A waiting writer cannot starve, because newcomers of either kind take tickets.
+//!   lock. A waiting writer cannot starve, because newcomers of either kind queue.
 //! - Two probes at the same time can mistake each other for a ticket. A probe takes about a
-//!   microsecond, so a failed probe is repeated a few times; after that the newcomer queues,
-//!   which costs time and nothing else.
-//! - Death: the kernel releases the locks of a process that dies. The next waiter finds the
-//!   ticket unlocked and removes its file.
-//! - SIGSTOP: a stopped process keeps its ticket, and everyone behind it waits. Callers that must not
-//!   depend on other processes try [`FifoLock::try_lock_barging`] from time to time while they
-//!   wait. A process that is stopped inside of the door keeps newcomers from queueing; `wait`
-//!   then fails with `is_timed_out` instead of blocking.
-//! - Safety depends on the lock file alone. If a file of the queue is deleted by hand, only the
-//!   order suffers.
+//!   microsecond, so a failed probe is repeated a few times; after that the newcomer queues, which
+//!   costs time and nothing else.
+//! - A caller gives up while the thread takes its ticket: the thread drops the ticket.
+//! - Death: the kernel releases the locks of a process that dies. The next waiter finds the ticket
+//!   unlocked and removes its file.
+//! - SIGSTOP: a stopped process keeps its ticket, and all waiters behind it wait. A process that is
+//!   stopped while it holds `numbering` or `waiting` blocks the threads that need a ticket, with
+//!   all their waiters. Callers keep their deadline, because they only wait for the thread. Callers
+//!   that must not depend on other processes call [`FifoLock::try_lock_barging`] from time to time
+//!   while they wait.
 //!
-//! Worked example: A holds the lock; B and C wait with tickets 0 and 1. A releases and calls again
-//! at once. A gets the lock while B wakes up, probes, finds tickets, gives the lock back and takes
-//! ticket 2. B gets the lock and gives ticket 0 back; C is next and blocks on the lock; A blocks on
+//! **Example.** A holds the lock; B and C wait with tickets 0 and 1. A releases and calls again at
+//! once. A gets the lock while B wakes up, probes, finds tickets, releases the lock and takes
+//! ticket 2. B gets the lock and drops ticket 0; C is next and blocks on the lock; A blocks on
 //! ticket 1. Order: B, C, A.
 //!
-//! `flock` cannot be told to give up at a deadline. A thread blocks in place of the callers: one
-//! for each `FifoLock` with waiters, started by the first waiter and ended with the last. A caller
-//! that gives up gives its ticket back at once; the thread serves the next caller.
-//!
 //! Rejected: a turnstile, a second lock that the first waiter holds. It needs no numbered files,
-//! but newcomers overtake a waiter that is just being woken at the turnstile.
+//! but newcomers overtake a waiter that is just being woken at the turnstile. Rejected: tickets
+//! taken on the caller's thread. They remove the deviation, but need a poll with a limit for the
+//! case of a stopped process, on a thread that may serve other tasks.
 
 #![allow(dead_code, reason = "each crate uses its own part of a shared file")]
 
@@ -55,7 +71,6 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
 
 use fd_lock::RwLock;
 
@@ -64,10 +79,6 @@ use super::private_file::{self, FileError};
 
 /// How often a probe is repeated: see the theory above.
 const PROBES: usize = 4;
-
-/// How long a caller tries to enter the queue. All locks on the way in are held for microseconds,
-/// unless their process was stopped.
-const ENTRY_LIMIT: Duration = Duration::from_millis(200);
 
 /// A lock file with its queue. Clones are the same lock.
 #[derive(Clone, Debug)]
@@ -84,7 +95,7 @@ struct Inner {
     waiters: Mutex<Waiters>,
 }
 
-/// The callers of this process that wait, in the order of their tickets.
+/// The callers that wait, in the order of their calls.
 #[derive(Debug, Default)]
 struct Waiters {
     queue: VecDeque<Arc<Waiter>>,
@@ -133,18 +144,17 @@ impl FifoLock {
         Ok(taken.map_err(FileError::io("lock", path))?.is_none())
     }
 
-    /// Joins the queue at once; the future waits for the lock. Dropping the future leaves the
-    /// queue. The error is `is_timed_out` if a stopped process blocks the way into the queue.
+    /// Joins the queue and returns at once; the future waits for the lock. Dropping the future
+    /// leaves the queue. The error is that of starting a thread.
     pub(crate) fn wait(&self, access: Access) -> Result<Waiting, FileError> {
-        let mut waiters = locked(&self.inner.waiters);
-        // Under the mutex: callers of one process queue in the order of their tickets.
         let waiter = Arc::new(Waiter {
             access,
             step: Mutex::new(Step::Waiting {
-                ticket: self.inner.queue.take_ticket()?,
+                ticket: None,
                 waker: None,
             }),
         });
+        let mut waiters = locked(&self.inner.waiters);
         // The thread may be blocked for long: callers that have given up must not pile up.
         waiters.queue.retain(|waiter| waiter.is_waiting());
         waiters.queue.push_back(Arc::clone(&waiter));
@@ -164,8 +174,14 @@ impl FifoLock {
 }
 
 impl Inner {
-    /// Whether a ticket is out, in any process. In doubt there is one.
+    /// Whether a caller of this `FifoLock` waits, or a ticket exists in any process. In doubt there
+    /// is one.
     fn has_waiter(&self) -> Result<bool, FileError> {
+        let waiters = locked(&self.waiters);
+        if waiters.queue.iter().any(|waiter| waiter.is_waiting()) {
+            return Ok(true);
+        }
+        drop(waiters);
         // Waiters create the folder: there has never been one. Checked first, because most locks
         // never have a waiter, and an open that fails takes twice the time.
         if self.probe.get().is_none() && !self.queue.0.exists() {
@@ -189,8 +205,8 @@ impl Inner {
         Ok(true)
     }
 
-    /// Opens and locks the lock file. The check follows the lock, so that it also tells whether
-    /// the file is still there.
+    /// Opens and locks the lock file. The check follows the lock, so that it also shows whether
+    /// the file was deleted.
     fn take<L>(
         &self,
         access: Access,
@@ -210,31 +226,47 @@ impl Inner {
                 return Ok(taken);
             };
             let metadata = private_file::check(file, path)?;
-            // The lock of a file that was deleted in the meantime excludes no other process.
+            // The lock of a deleted file excludes no other process.
             if metadata.nlink() > 0 {
                 return Ok(taken);
             }
         }
     }
 
-    /// The body of the thread: blocks in place of the first caller until none waits.
+    /// The body of the thread: takes the tickets, and blocks in place of the first caller, until
+    /// none waits.
     fn serve(&self) {
-        while let Some(waiter) = self.first_waiter() {
-            let served = waiter
-                .wait_for_lower_tickets()
-                .and_then(|()| self.take(waiter.access, LockedFile::lock, |l| Some(l)));
-            // A caller that has given up leaves `served` to be dropped, which unlocks.
-            waiter.serve(served);
+        while let Some(waiters) = self.waiting() {
+            for waiter in waiters.iter().filter(|waiter| waiter.needs_ticket()) {
+                match self.queue.take_ticket() {
+                    Ok(ticket) => waiter.set_ticket(ticket),
+                    Err(error) => waiter.serve(Err(error)),
+                }
+            }
+            let Some((first, lower)) = waiters
+                .first()
+                .and_then(|first| Some((first, first.lower_tickets()?)))
+            else {
+                continue;
+            };
+            let served = lower
+                .iter()
+                .try_for_each(|path| wait_for_ticket(path))
+                .and_then(|()| self.take(first.access, LockedFile::lock, |l| Some(l)));
+            // If the caller has given up, `served` is dropped, which unlocks.
+            first.serve(served);
         }
     }
 
-    /// `None` ends the thread, in the same step in which the queue is seen to be empty, so that
-    /// the next waiter starts another one.
-    fn first_waiter(&self) -> Option<Arc<Waiter>> {
+    /// The waiters in their order. `None` ends the thread, in the same step in which the queue is
+    /// seen to be empty, so that the next waiter starts another one.
+    fn waiting(&self) -> Option<Vec<Arc<Waiter>>> {
         let mut waiters = locked(&self.waiters);
         waiters.queue.retain(|waiter| waiter.is_waiting());
         waiters.has_thread = !waiters.queue.is_empty();
-        waiters.queue.front().cloned()
+        waiters
+            .has_thread
+            .then(|| waiters.queue.iter().cloned().collect())
     }
 }
 
@@ -248,7 +280,8 @@ struct Waiter {
 #[derive(Debug)]
 enum Step {
     Waiting {
-        ticket: Ticket,
+        /// `None` until the thread has taken it.
+        ticket: Option<Ticket>,
         waker: Option<Waker>,
     },
     Served(Result<LockedFile, FileError>),
@@ -261,21 +294,33 @@ impl Waiter {
         matches!(*locked(&self.step), Step::Waiting { .. })
     }
 
-    fn wait_for_lower_tickets(&self) -> Result<(), FileError> {
-        let lower = match &*locked(&self.step) {
-            Step::Waiting { ticket, .. } => ticket.lower.clone(),
-            Step::Served(_) | Step::Done => return Ok(()),
-        };
-        lower.iter().try_for_each(|path| wait_for_ticket(path))
+    fn needs_ticket(&self) -> bool {
+        matches!(*locked(&self.step), Step::Waiting { ticket: None, .. })
     }
 
-    /// Gives the ticket back and hands the lock over, in this order: the caller must not find its
-    /// own ticket, and the lock keeps newcomers out.
+    /// Drops the ticket if the caller has given up.
+    fn set_ticket(&self, taken: Ticket) {
+        if let Step::Waiting { ticket, .. } = &mut *locked(&self.step) {
+            *ticket = Some(taken);
+        }
+    }
+
+    /// `None` if the caller does not wait any more.
+    fn lower_tickets(&self) -> Option<Vec<PathBuf>> {
+        match &*locked(&self.step) {
+            Step::Waiting { ticket, .. } => ticket.as_ref().map(|ticket| ticket.lower.clone()),
+            Step::Served(_) | Step::Done => None,
+        }
+    }
+
+    /// Drops the ticket, then hands the lock over. The order matters: a served caller must not find
+    /// its own ticket when it probes, and between the two steps the lock itself keeps newcomers
+    /// out.
     fn serve(&self, served: Result<LockedFile, FileError>) {
         let mut step = locked(&self.step);
         if let Step::Waiting { waker, .. } = &mut *step {
             let waker = waker.take();
-            *step = Step::Done;
+            *step = Step::Done; // drops the ticket
             *step = Step::Served(served);
             drop(step);
             if let Some(waker) = waker {
@@ -334,24 +379,25 @@ impl QueueFolder {
         self.0.join("waiting")
     }
 
+    /// Blocks for a few system calls of other processes, or until a stopped one continues.
     fn take_ticket(&self) -> Result<Ticket, FileError> {
         self.create()?;
-        // Every caller holds it for a few system calls only.
-        let _door = lock_soon(&self.0.join("door"), Access::Exclusive)?;
-        let presence = lock_soon(&self.waiting(), Access::Shared)?;
+        let _numbering = lock(&self.0.join("numbering"), Access::Exclusive)?;
+        let presence = lock(&self.waiting(), Access::Shared)?;
         let lower = self.tickets().map_err(FileError::io("read", &self.0))?;
         let number = lower.last().and_then(|path| number_of(path));
         // All digits are written, so that names sort like numbers.
         let path = self.0.join(format!("{:020}", number.map_or(0, |n| n + 1)));
         Ok(Ticket {
-            _locked: lock_soon(&path, Access::Exclusive)?,
+            _locked: lock(&path, Access::Exclusive)?,
             _presence: presence,
             lower,
             path,
         })
     }
 
-    /// Not with its parents: a folder that was removed with its owner must not come back.
+    /// Creates the queue folder only, not its parents: the folder of a stopped session must not be
+    /// created again.
     fn create(&self) -> Result<(), FileError> {
         match DirBuilder::new().mode(0o700).create(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -374,30 +420,21 @@ impl QueueFolder {
     }
 }
 
-/// Locks a file of the queue within [`ENTRY_LIMIT`].
-fn lock_soon(path: &Path, access: Access) -> Result<LockedFile, FileError> {
-    let start = Instant::now();
-    loop {
-        let locked = LockedFile::try_lock(open(path)?, access);
-        if let Some(locked) = locked.map_err(FileError::io("lock", path))? {
-            return Ok(locked);
-        }
-        if start.elapsed() > ENTRY_LIMIT {
-            return Err(FileError::io("lock", path)(io::ErrorKind::TimedOut.into()));
-        }
-        std::thread::sleep(Duration::from_micros(50));
-    }
+/// Locks a file of the queue; blocks until the lock is free.
+fn lock(path: &Path, access: Access) -> Result<LockedFile, FileError> {
+    LockedFile::lock(open(path)?, access).map_err(FileError::io("lock", path))
 }
 
-/// Blocks until a ticket is given back or its process is dead, and removes what is left of it.
+/// Blocks until a ticket is dropped or its process is dead, and removes the file of a dead one.
 fn wait_for_ticket(path: &Path) -> Result<(), FileError> {
     let Some(file) = private_file::open_existing(path, File::options().read(true))? else {
         return Ok(());
     };
     let ended = LockedFile::lock(file, Access::Shared).map_err(FileError::io("lock", path))?;
     let metadata = ended.metadata().map_err(FileError::io("inspect", path))?;
-    // Only a dead process leaves its file. One that was given back is gone, and if our caller has
-    // given up in the meantime, the path may already be another waiter's ticket.
+    // Only a dead process leaves its file. A dropped ticket has no name any more; if our caller has
+    // given up since then, the path may already be another waiter's ticket, which must not be
+    // removed.
     if metadata.nlink() > 0 {
         remove(path).map_err(FileError::io("remove", path))?;
     }
@@ -406,7 +443,8 @@ fn wait_for_ticket(path: &Path) -> Result<(), FileError> {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // Before the lock goes with the file: waiters for it have the same file open.
+        // Remove the file before the lock is released: a waiter that gets the lock checks whether
+        // the file still has a name.
         if let Err(error) = remove(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove a ticket");
         }
@@ -440,6 +478,7 @@ mod tests {
     use std::sync::mpsc;
     use std::task::Wake;
     use std::thread::Thread;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -467,7 +506,9 @@ mod tests {
     }
 
     fn tickets(lock: &FifoLock) -> usize {
-        lock.inner.queue.tickets().unwrap().len()
+        let tickets = lock.inner.queue.tickets();
+        // The first waiter's thread creates the folder.
+        tickets.map_or(0, |tickets| tickets.len())
     }
 
     #[track_caller]
@@ -487,10 +528,9 @@ mod tests {
         let (sender, served) = mpsc::channel();
         let mut threads = Vec::new();
         for number in 0..8 {
-            let (waiting, sender) = (
-                fifo_lock(&folder).wait(Access::Exclusive).unwrap(),
-                sender.clone(),
-            );
+            let waiting = fifo_lock(&folder).wait(Access::Exclusive).unwrap();
+            wait_until(|| tickets(&first) == number + 1);
+            let sender = sender.clone();
             threads.push(std::thread::spawn(move || {
                 let _held = block_on(waiting);
                 sender.send(number).unwrap();
@@ -511,16 +551,16 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_gives_up_leaves_the_queue_at_once() {
+    fn a_caller_that_gives_up_leaves_the_queue() {
         let folder = tempfile::tempdir().unwrap();
         let (first, second) = (fifo_lock(&folder), fifo_lock(&folder));
         let held = first.try_lock(Access::Exclusive).unwrap().unwrap();
         for _ in 0..100 {
             drop(second.wait(Access::Exclusive).unwrap());
         }
-        assert_eq!(tickets(&second), 0);
+        // The thread may be about to take the last ticket.
+        wait_until(|| tickets(&second) == 0);
         let next = second.wait(Access::Shared).unwrap();
-        assert_eq!(tickets(&second), 1);
         drop(held);
         drop(block_on(next));
         wait_until(|| !locked(&second.inner.waiters).has_thread);
@@ -537,6 +577,7 @@ mod tests {
         let reader = first.try_lock(Access::Shared).unwrap().unwrap();
         let writer = second.wait(Access::Exclusive).unwrap();
         let late_reader = second.wait(Access::Shared).unwrap();
+        wait_until(|| tickets(&first) > 0);
         assert!(first.try_lock(Access::Shared).unwrap().is_none());
         assert!(first.try_lock_barging(Access::Shared).unwrap().is_some());
         drop(reader);
@@ -557,27 +598,66 @@ mod tests {
         second.inner.queue.create().unwrap();
         open(&folder.path().join("lock-queue/00000000000000000007")).unwrap();
         let waiting = second.wait(Access::Exclusive).unwrap();
-        assert!(
-            folder
-                .path()
-                .join("lock-queue/00000000000000000008")
-                .exists()
-        );
+        let ticket = folder.path().join("lock-queue/00000000000000000008");
+        wait_until(|| ticket.exists());
         drop(held);
         drop(block_on(waiting));
         assert_eq!(tickets(&first), 0);
     }
 
     #[test]
-    fn a_process_that_was_stopped_on_its_way_in_blocks_no_newcomer() {
+    fn waiters_that_arrive_while_the_thread_is_blocked_get_tickets_together() {
         let folder = tempfile::tempdir().unwrap();
-        let lock = fifo_lock(&folder);
-        drop(lock.wait(Access::Exclusive).unwrap());
-        for name in ["door", "waiting"] {
-            let file = open(&folder.path().join("lock-queue").join(name)).unwrap();
-            let _stopped = LockedFile::try_lock(file, Access::Exclusive).unwrap();
-            let refused = lock.wait(Access::Exclusive);
-            assert!(refused.is_err_and(|error| error.is_timed_out()), "{name}");
+        let (first, second, third) = (fifo_lock(&folder), fifo_lock(&folder), fifo_lock(&folder));
+        let held = first.try_lock(Access::Exclusive).unwrap().unwrap();
+        let blocked = second.wait(Access::Exclusive).unwrap();
+        wait_until(|| tickets(&first) == 1);
+        let [early, given_up, late] = [(); 3].map(|()| second.wait(Access::Exclusive).unwrap());
+        drop(given_up);
+        let other = third.wait(Access::Exclusive).unwrap();
+        wait_until(|| tickets(&first) == 2);
+        drop(held);
+        drop(block_on(blocked));
+        let other = block_on(other);
+        wait_until(|| tickets(&first) == 2);
+        drop(other);
+        drop(block_on(early));
+        drop(block_on(late));
+        wait_until(|| tickets(&first) == 0);
+    }
+
+    /// A newcomer of the same process queues, although the waiter has no ticket yet.
+    #[test]
+    fn a_waiter_without_a_ticket_is_not_overtaken_in_its_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (fifo_lock(&folder), fifo_lock(&folder));
+        second.inner.queue.create().unwrap();
+        let numbering = lock(&second.inner.queue.0.join("numbering"), Access::Exclusive).unwrap();
+        let waiting = second.wait(Access::Exclusive).unwrap();
+        assert!(second.try_lock(Access::Exclusive).unwrap().is_none());
+        assert!(first.try_lock(Access::Exclusive).unwrap().is_some());
+        drop(numbering);
+        drop(block_on(waiting));
+        assert!(second.try_lock(Access::Exclusive).unwrap().is_some());
+    }
+
+    /// A caller does not block, even if a stopped process holds a file of the queue.
+    #[test]
+    fn a_process_stopped_on_its_way_into_the_queue_blocks_no_caller() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["numbering", "waiting"] {
+            let fifo = fifo_lock(&folder);
+            fifo.inner.queue.create().unwrap();
+            let stopped = lock(&fifo.inner.queue.0.join(name), Access::Exclusive).unwrap();
+            let given_up = fifo.wait(Access::Exclusive).unwrap();
+            let waiting = fifo.wait(Access::Exclusive).unwrap();
+            drop(given_up);
+            assert!(fifo.try_lock_barging(Access::Exclusive).unwrap().is_some());
+            assert_eq!(tickets(&fifo), 0, "{name}");
+            drop(stopped);
+            drop(block_on(waiting));
+            wait_until(|| !locked(&fifo.inner.waiters).has_thread);
+            assert_eq!(tickets(&fifo), 0, "{name}");
         }
     }
 
@@ -587,6 +667,7 @@ mod tests {
         let (first, second) = (fifo_lock(&folder), fifo_lock(&folder));
         let stale = first.try_lock(Access::Exclusive).unwrap().unwrap();
         let waiting = second.wait(Access::Exclusive).unwrap();
+        wait_until(|| tickets(&second) == 1);
         std::fs::remove_file(folder.path().join("lock")).unwrap();
         drop(stale);
         let held = block_on(waiting);

@@ -1,4 +1,4 @@
-//! What `/proc/<pid>/stat` says about a process, and the identity of a process.
+//! The fields of `/proc/<pid>/stat`, and the identity of a process.
 //!
 //! This file is the same in every crate that has it; `scripts/check-shared` compares the copies.
 //!
@@ -65,7 +65,7 @@ impl ProcStat {
 
     /// Whether any thread of the process still runs.
     ///
-    /// A main thread that has ended is shown as a zombie while its sibling threads go on: the
+    /// A main thread that has ended is shown as a zombie while its sibling threads run: the
     /// process is then alive, with open files and children.
     pub(crate) fn is_alive(&self) -> bool {
         match self.state {
@@ -86,7 +86,7 @@ impl ProcStat {
         let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
         let mut words = rest.split_ascii_whitespace();
         let state = *words.next()?.as_bytes().first()?;
-        // Numbers are those of the manual, which counts from 1. Ask for them in ascending order.
+        // Field numbers as in the manual, which counts from 1. Ask for them in ascending order.
         let mut next = 4;
         let mut number = |field: usize| {
             let skipped = field - next;

@@ -8,7 +8,7 @@ use crate::support::{LONG, Place, s};
 async fn the_async_store_is_the_same_store() {
     let place = Place::new();
     for durability in [Durability::Process, Durability::Power] {
-        let store = TimedStorage::<String>::builder_at(place.path())
+        let store = TimedStorage::<String>::builder(place.path())
             .session(SessionId::new("a").unwrap())
             .manual_clock(place.clock.clone())
             .lock(LockPolicy::Wait(LONG))
@@ -34,7 +34,7 @@ async fn the_async_store_is_the_same_store() {
 }
 
 fn waiting(place: &Place, session: &str) -> TimedStorage<String> {
-    TimedStorage::builder_at(place.path())
+    TimedStorage::builder(place.path())
         .session(SessionId::new(session).unwrap())
         .manual_clock(place.clock.clone())
         .lock(LockPolicy::Wait(LONG))
@@ -127,7 +127,7 @@ async fn a_wait_ends_with_its_time() {
     store.store(&s("x")).await.unwrap();
 }
 
-/// The lock, held outside of the store.
+/// The lock, held outside the store.
 struct ForeignLock(fd_lock::RwLock<std::fs::File>);
 
 impl ForeignLock {

@@ -159,7 +159,7 @@ fn start_owner(place: &Place) -> (Worker, OwnerProcess) {
 fn a_dead_process_frees_the_entry_of_its_session() {
     let place = Place::new();
     let (mut worker, owner) = start_owner(&place);
-    let store = Store::builder_at(place.path())
+    let store = Store::builder(place.path())
         .session(SessionId::of_process(owner))
         .manual_clock(place.clock.clone())
         .open()

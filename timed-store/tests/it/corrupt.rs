@@ -1,4 +1,4 @@
-//! Damaged files: whole entries are kept, a copy of the damage is kept, and work goes on.
+//! Damaged files: whole entries are kept, a copy of the damage is kept, and work continues.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,7 @@ fn copy_of(incidents: &[Incident]) -> Option<PathBuf> {
     })
 }
 
-/// Stores into the damaged file, and checks that the file is then sound, that all lines in
+/// Stores into the damaged file, and checks that the file is then valid, that all lines in
 /// `untouched` are in it, and that a copy of a corrupt file was kept.
 fn check(place: &Place, damaged: &[u8], untouched: &[&str]) {
     write_private(&place.path(), damaged);
@@ -56,13 +56,13 @@ fn check(place: &Place, damaged: &[u8], untouched: &[&str]) {
         assert!(text.contains(line), "lost {line}\nof {shown}\nkept {text}");
     }
     let incidents = std::mem::take(&mut *incidents.lock().unwrap());
-    let sound = serde_json::from_slice::<serde_json::Value>(damaged).is_ok();
+    let is_valid = serde_json::from_slice::<serde_json::Value>(damaged).is_ok();
     match copy_of(&incidents) {
         Some(copy) => {
             assert_eq!(std::fs::read(&copy).unwrap(), damaged);
             std::fs::remove_file(copy).unwrap();
         }
-        None => assert!(sound, "no copy of {shown}"),
+        None => assert!(is_valid, "no copy of {shown}"),
     }
 }
 
@@ -154,7 +154,7 @@ fn a_reader_answers_from_the_whole_entries_and_recovers_the_file() {
     }
     assert_eq!(place.json()["storage"].as_object().unwrap().len(), 3);
     assert_eq!(store.get_other_entries().unwrap().len(), 2);
-    assert_eq!(incidents.len(), 1, "the file is sound now");
+    assert_eq!(incidents.len(), 1, "the file is not corrupt any more");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn two_corrupt_files_at_one_moment_have_two_copies() {
 }
 
 #[test]
-fn an_unreadable_stamp_is_dropped_and_reported() {
+fn an_unreadable_timestamp_is_dropped_and_reported() {
     let place = Place::new();
     place.write(&format!(
         r#"{{"storage":{{"a":{{"data":"x","updated_at":"yesterday"}},"b":{{"data":"y","updated_at":"{START}"}}}}}}"#
@@ -181,8 +181,12 @@ fn an_unreadable_stamp_is_dropped_and_reported() {
     let (store, incidents) = watched(&place, "me");
     assert_eq!(store.get_other_entries().unwrap().len(), 1);
     match incidents.lock().unwrap().as_slice() {
-        [Incident::UnreadableStamp { session, stamp, .. }] => {
-            assert_eq!((session.as_str(), stamp.as_str()), ("a", "yesterday"));
+        [
+            Incident::UnreadableTimestamp {
+                session, timestamp, ..
+            },
+        ] => {
+            assert_eq!((session.as_str(), timestamp.as_str()), ("a", "yesterday"));
         }
         other => panic!("{other:?}"),
     }

@@ -53,7 +53,7 @@ fn check(folder: &Path, name: &str) {
 }
 
 fn open(folder: &Path) -> Store {
-    Store::builder_at(folder.join("state.json"))
+    Store::builder(folder.join("state.json"))
         .session(SessionId::new("a").unwrap())
         .open()
         .unwrap()
@@ -398,14 +398,16 @@ fn a_relative_path_is_made_absolute_when_the_store_is_opened() {
 
 #[test]
 fn the_specified_place_is_in_the_folder_for_temporary_files() {
-    let store = Store::builder("coeiroink-operators").open().unwrap();
+    let store = Store::builder_in_temp("coeiroink-operators")
+        .open()
+        .unwrap();
     let name = store.path().file_name().unwrap().to_str().unwrap();
     assert_eq!(store.path().parent(), Some(std::env::temp_dir().as_path()));
     assert!(
         name.starts_with("coeiroink-operators-") && name.ends_with(".json"),
         "{name}"
     );
-    assert!(Store::builder("../evil").open().is_err());
+    assert!(Store::builder_in_temp("../evil").open().is_err());
 }
 
 /// The original tool knows no lock file.

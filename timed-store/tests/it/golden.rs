@@ -90,7 +90,7 @@ fn any_serde_value_is_kept() {
     type Value = BTreeMap<String, Option<Vec<f64>>>;
     let place = Place::new();
     let session = SessionId::new("a\n\"\\/\u{7f}\u{2028}").unwrap();
-    let store = TimedStorage::<Value>::builder_at(place.path())
+    let store = TimedStorage::<Value>::builder(place.path())
         .session(session)
         .open()
         .unwrap();

@@ -14,7 +14,7 @@ const SIZE: usize = 100_000;
 
 /// The part of the killed process. Values count up; each is filled with one digit.
 pub(crate) fn store_for_ever(folder: &Path) {
-    let store = Store::builder_at(folder.join("state.json"))
+    let store = Store::builder(folder.join("state.json"))
         .session(SessionId::new("w").unwrap())
         .open()
         .unwrap();
@@ -58,7 +58,7 @@ fn no_kill_leaves_the_file_missing_or_torn() {
     const KILLS: usize = 20;
     const HITS: usize = 3;
     let place = Place::new();
-    Store::builder_at(place.path())
+    Store::builder(place.path())
         .session(SessionId::new("bystander").unwrap())
         .open()
         .unwrap()

@@ -1,5 +1,7 @@
 //! The lock: mutual exclusion, waiting, and its end with the holder.
 
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -35,7 +37,7 @@ fn while_locked<R>(place: &Place, body: impl FnOnce() -> R) -> R {
 
 /// The part of a process that holds the lock until it is killed.
 pub(crate) fn hold(folder: &Path) {
-    let store = Store::builder_at(folder.join("state.json"))
+    let store = Store::builder(folder.join("state.json"))
         .session(SessionId::new("holder").unwrap())
         .open()
         .unwrap();
@@ -50,7 +52,7 @@ pub(crate) fn hold(folder: &Path) {
 
 /// The part of a process that waits for the lock.
 pub(crate) fn wait(folder: &Path) {
-    let store = Store::builder_at(folder.join("state.json"))
+    let store = Store::builder(folder.join("state.json"))
         .session(SessionId::new("waiter").unwrap())
         .lock(LockPolicy::Wait(LONG))
         .open()
@@ -230,7 +232,7 @@ fn a_stopped_waiter_does_not_block_the_waiters_behind_it() {
     assert_eq!(others.values().collect::<Vec<_>>(), ["served"]);
 }
 
-/// The file that a process locks on its way into the queue, for microseconds.
+/// `door` is the file that a process locks on its way into the queue, for microseconds.
 #[test]
 fn a_process_stopped_on_its_way_into_the_queue_does_not_block_others() {
     let place = Place::new();
@@ -238,13 +240,13 @@ fn a_process_stopped_on_its_way_into_the_queue_does_not_block_others() {
         let builder = place.builder("a").lock(LockPolicy::Wait(limit));
         builder.open().unwrap()
     };
-    while_locked(&place, || {
-        let hasty = wait(Duration::from_millis(1)).store(&s("x"));
-        assert!(hasty.unwrap_err().is_locked());
-    });
-    let door = place.folder.path().join("state.json.flock-queue/door");
-    let mut door = fd_lock::RwLock::new(std::fs::File::open(door).unwrap());
-    let _stopped = door.try_write().unwrap();
+    let queue = place.folder.path().join("state.json.flock-queue");
+    DirBuilder::new().mode(0o700).create(&queue).unwrap();
+    let mut options = File::options();
+    let numbering = options.write(true).create(true).mode(0o600);
+    let numbering = numbering.open(queue.join("numbering")).unwrap();
+    let mut numbering = fd_lock::RwLock::new(numbering);
+    let _stopped = numbering.write().unwrap();
     let store = wait(LONG);
     let mut worker = start_holder(&place);
     let hasty = wait(Duration::from_millis(300)).store(&s("x"));
@@ -261,7 +263,7 @@ fn readers_share_and_answer_even_if_they_cannot_clean_up() {
     let place = Place::new();
     let store = place.store("a");
     store.store(&s("x")).unwrap();
-    let reader = fd_lock::RwLock::new(std::fs::File::open(place.lock_file()).unwrap());
+    let reader = fd_lock::RwLock::new(File::open(place.lock_file()).unwrap());
     let reading = reader.try_read().unwrap();
     assert_eq!(store.restore().unwrap(), Some(s("x")));
     assert!(store.refresh().unwrap_err().is_locked());
@@ -278,7 +280,7 @@ fn readers_share_and_answer_even_if_they_cannot_clean_up() {
     assert_eq!(place.text(), "{\"storage\":{\n}}\n");
 }
 
-/// The child starts inside of the transaction and outlives it. It does not inherit the descriptor.
+/// The child starts inside the transaction and outlives it. It does not inherit the descriptor.
 #[test]
 fn a_child_started_while_the_lock_is_held_does_not_keep_it() {
     let place = Place::new();

@@ -50,7 +50,7 @@ fn action() -> impl Strategy<Value = Action> {
 #[derive(Clone, Debug)]
 struct ModelEntry {
     value: usize,
-    stamp: u64,
+    timestamp: u64,
     ttl: u64,
     token: Option<u64>,
 }
@@ -63,20 +63,20 @@ struct Model {
 }
 
 impl Model {
-    /// The cleanup of every operation; a writer also sets stamps in the future to now.
+    /// The cleanup of every operation; a writer also sets timestamps in the future to now.
     fn clean(&mut self, writes: bool) {
         let now = self.now;
         self.entries
-            .retain(|_, entry| now.saturating_sub(entry.stamp) <= entry.ttl);
+            .retain(|_, entry| now.saturating_sub(entry.timestamp) <= entry.ttl);
         if writes {
             self.entries
                 .values_mut()
-                .for_each(|entry| entry.stamp = entry.stamp.min(now));
+                .for_each(|entry| entry.timestamp = entry.timestamp.min(now));
         }
     }
 
     fn left(&self, entry: &ModelEntry) -> u64 {
-        entry.ttl - self.now.saturating_sub(entry.stamp)
+        entry.ttl - self.now.saturating_sub(entry.timestamp)
     }
 
     /// Of several sessions that stored one value, the one that holds it longest.
@@ -95,7 +95,7 @@ impl Model {
             me,
             ModelEntry {
                 value,
-                stamp: self.now,
+                timestamp: self.now,
                 ttl: TTL_MS[me],
                 token,
             },
@@ -172,7 +172,7 @@ impl Model {
             Action::Refresh => {
                 self.clean(true);
                 let now = self.now;
-                let mine = self.entries.get_mut(&me).map(|entry| entry.stamp = now);
+                let mine = self.entries.get_mut(&me).map(|entry| entry.timestamp = now);
                 assert_eq!(store.refresh().unwrap(), mine.is_some());
             }
             Action::Entries => {

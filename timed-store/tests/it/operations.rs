@@ -25,7 +25,7 @@ fn a_value_is_stored_restored_refreshed_and_removed() {
 fn the_first_write_creates_file_and_folder() {
     let place = Place::new();
     let path = place.folder.path().join("deep/er/state.json");
-    let store = Store::builder_at(&path)
+    let store = Store::builder(&path)
         .session(SessionId::new("a").unwrap())
         .open()
         .unwrap();
@@ -162,7 +162,7 @@ fn the_timeout_of_the_reader_applies_to_entries_without_one() {
 }
 
 #[test]
-fn a_stamp_ahead_of_the_clock_is_set_to_now_by_the_next_writer() {
+fn a_timestamp_ahead_of_the_clock_is_set_to_now_by_the_next_writer() {
     let place = Place::new();
     place.write(
         r#"{"storage":{"a":{"data":"x","updated_at":"2999-01-01T00:00:00.000Z","note":[1, 2]}}}"#,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use timed_store::{Builder, Claim, LockPolicy, SessionId};
+use timed_store::{Claim, LockPolicy, SessionId, TimedStorageBuilder};
 
 use crate::support::{LONG, Place, Random, Store, endurance, s};
 use crate::worker::Worker;
@@ -21,8 +21,8 @@ use crate::worker::Worker;
 const SESSIONS: usize = 6;
 const VALUES: [&str; 4] = ["w", "x", "y", "z"];
 
-fn builder(folder: &Path, session: &str) -> Builder<Store> {
-    Store::builder_at(folder.join("state.json"))
+fn builder(folder: &Path, session: &str) -> TimedStorageBuilder<Store> {
+    Store::builder(folder.join("state.json"))
         .session(SessionId::new(session).unwrap())
         .lock(LockPolicy::Wait(LONG))
 }

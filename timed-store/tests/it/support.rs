@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 use timed_store::blocking::TimedStorage;
-use timed_store::{Builder, ManualClock, SessionId};
+use timed_store::{ManualClock, SessionId, TimedStorageBuilder};
 
 /// 2025-08-18T10:20:30.456Z
 pub(crate) const START_MS: u64 = 1_755_512_430_456;
@@ -37,8 +37,8 @@ impl Place {
         self.folder.path().join("state.json.flock")
     }
 
-    pub(crate) fn builder(&self, session: &str) -> Builder<Store> {
-        Store::builder_at(self.path())
+    pub(crate) fn builder(&self, session: &str) -> TimedStorageBuilder<Store> {
+        Store::builder(self.path())
             .session(SessionId::new(session).unwrap())
             .manual_clock(self.clock.clone())
     }

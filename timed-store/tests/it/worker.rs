@@ -61,7 +61,8 @@ impl Worker {
         kill_process(Pid::from_raw(self.0.id() as i32).unwrap(), signal).unwrap();
     }
 
-    /// Stops the process. A signal takes effect later: a thread could still take a lock.
+    /// Stops the process. A signal takes effect later, and a thread could still take a lock until
+    /// then: the kernel reports the stop when all threads have stopped.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
         let pid = Pid::from_raw(self.0.id() as i32);

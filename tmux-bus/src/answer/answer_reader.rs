@@ -1,17 +1,47 @@
-//! The wait for one answer.
+//! The wait for one answer. See `docs/answer-life.md`, steps 7 to 10.
+//!
+//! # Theory
+//!
+//! An answer is read in two steps that repeat: wait for a marker, then take in the rest. Before: the
+//! tap is open at the submit offset. After: the answer, or an error with the output so far.
+//!
+//! There are two states: *lines* until the program draws, *screen* from then on, and never back.
+//!
+//! | state | a marker counts | the next check is made |
+//! |---|---|---|
+//! | lines | at the first hit in the stream that is newer than the message | at each output; `WORD_QUIET` after the last output if a candidate is undecided |
+//! | screen | if a captured screen has a new marker, or a hit scrolled off the screen | after a new hit in the stream; `FRAME_QUIET` after the last output |
+//!
+//! - **Invariant.** Every byte of the tap is fed to the line reader, also in the state *screen*.
+//!   Its transcript is the partial answer of an error.
+//! - **Bound.** Output past the limit ends the wait with [`Error::AnswerTooLong`].
+//! - **Race.** A candidate at the end of the output may become a longer word. It is decided after
+//!   `WORD_QUIET`.
+//! - **Race.** Output arrives during a capture. `mark_captured` is called before the capture, so
+//!   this output makes the capture stale and causes another one.
+//! - **Race.** The program ends during a check. The rest of the tap is taken in, and
+//!   `check_after_exit` checks once more before the wait fails.
+//! - **Race.** The marker becomes a part of a longer word after it was found. `finish` then returns
+//!   `None`, and the wait continues.
+//!
+//! **Example.** A full-screen program, marker `X OK`: it draws (state *screen*) and prints `X OK`.
+//! The hit in the stream causes a capture, which has a new marker. 300 ms of quiet follow. The
+//! screen is captured again, with the lines that scrolled off since the submit, and the answer is
+//! extracted. If the program has completed the word to `X OKAY` by then, the marker is rejected and
+//! the wait continues.
 
 use tokio::time::Instant;
 
-use super::detector::Question;
+use super::answer_target::AnswerTarget;
 use super::extract;
 use super::line_reader::LineReader;
 use super::marker::Marker;
 use super::screen_reader::ScreenReader;
 use crate::control::control_client::ControlClient;
 use crate::control::tap::{OutputEnd, TapOutput, deadline};
-use crate::error::{Error, PartialAnswer};
-use crate::pane::pane_io::{AnswerEnd, ResponseOptions, Sent};
+use crate::pane::{AnswerEnd, ResponseOptions, Sent};
 use crate::timing::{FRAME_QUIET, WORD_QUIET};
+use crate::{Error, PartialAnswer};
 
 /// Waits for the answer to a message, with the line reader until the program draws and with the
 /// screen reader from then on.
@@ -19,7 +49,7 @@ pub(crate) struct AnswerReader<'a> {
     control: &'a ControlClient,
     sent: &'a Sent,
     options: &'a ResponseOptions,
-    question: Question,
+    target: AnswerTarget,
     deadline: Instant,
     limit: usize,
     lines: LineReader,
@@ -43,16 +73,16 @@ impl<'a> AnswerReader<'a> {
         limit: usize,
     ) -> Self {
         let submitted = &sent.submitted;
-        let question = Question::new(marker, &submitted.folded);
+        let target = AnswerTarget::new(marker, &submitted.folded);
         Self {
             control,
             sent,
             options,
             deadline: deadline(submitted.at, options.timeout),
             limit,
-            lines: LineReader::new(&question, submitted),
+            lines: LineReader::new(&target, submitted),
             screen: None,
-            question,
+            target,
         }
     }
 
@@ -70,17 +100,17 @@ impl<'a> AnswerReader<'a> {
         loop {
             let output = tap.take();
             self.feed(&output);
-            if let Some(found) = self.look().await? {
+            if let Some(found) = self.check_output().await? {
                 return Ok(found);
             }
             if output.overflow || self.lines.len() > self.limit {
                 return Err(self.too_long());
             }
             if let Some(end) = output.end {
-                // Output that arrived during the look.
+                // Output that arrived during the check.
                 self.feed(&tap.take());
                 self.lines.quiet();
-                return self.last_look().await.ok_or_else(|| self.ended(end));
+                return self.check_after_exit().await.ok_or_else(|| self.ended(end));
             }
             let now = Instant::now();
             if now >= self.deadline {
@@ -98,7 +128,7 @@ impl<'a> AnswerReader<'a> {
             if now >= output.last + WORD_QUIET {
                 self.lines.quiet();
             }
-            if let Some(found) = self.quiet_look().await? {
+            if let Some(found) = self.check_when_quiet().await? {
                 return Ok(found);
             }
         }
@@ -113,27 +143,27 @@ impl<'a> AnswerReader<'a> {
             Some(screen) => screen.output_arrived(),
             None if self.lines.draws() => {
                 let before = &self.sent.submitted.screen;
-                self.screen = Some(ScreenReader::new(before, &self.question));
+                self.screen = Some(ScreenReader::new(before, &self.target));
             }
             None => {}
         }
     }
 
     /// Decides by the output so far.
-    async fn look(&mut self) -> Result<Option<Found>, Error> {
+    async fn check_output(&mut self) -> Result<Option<Found>, Error> {
         match &self.screen {
             None => Ok(self.lines.first_hit().map(Found::Line)),
-            Some(screen) if screen.is_due(self.lines.hit_count()) => self.look_at_screen().await,
+            Some(screen) if screen.is_due(self.lines.hit_count()) => self.check_screen().await,
             Some(_) => Ok(None),
         }
     }
 
     /// Decides when the pane is quiet.
-    async fn quiet_look(&mut self) -> Result<Option<Found>, Error> {
+    async fn check_when_quiet(&mut self) -> Result<Option<Found>, Error> {
         if self.screen.is_none() {
-            return self.look().await;
+            return self.check_output().await;
         }
-        if let Some(found) = self.look_at_screen().await? {
+        if let Some(found) = self.check_screen().await? {
             return Ok(Some(found));
         }
         Ok(self.lines.hit_scrolled_off().then_some(Found::Screen))
@@ -141,31 +171,32 @@ impl<'a> AnswerReader<'a> {
 
     /// Decides when the program has ended. It may have restored the screen on exit: then its last
     /// lines are only in the stream.
-    async fn last_look(&mut self) -> Option<Found> {
+    async fn check_after_exit(&mut self) -> Option<Found> {
         if self.screen.is_some()
-            && let Ok(Some(found)) = self.quiet_look().await
+            && let Ok(Some(found)) = self.check_when_quiet().await
         {
             return Some(found);
         }
         self.lines.first_hit().map(Found::Line)
     }
 
-    async fn look_at_screen(&mut self) -> Result<Option<Found>, Error> {
+    async fn check_screen(&mut self) -> Result<Option<Found>, Error> {
         let Some(screen) = &mut self.screen else {
             return Ok(None);
         };
-        screen.begin_look(self.lines.hit_count());
+        screen.mark_captured(self.lines.hit_count());
         let captured = match self.control.capture(self.sent.pane, 0).await {
             Ok(captured) => captured,
             // The tap reports the end of the pane or the server.
             Err(Error::ServerGone { .. } | Error::TmuxFailed { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let is_new = screen.look(&captured, &self.question);
+        let is_new = screen.has_new_marker(&captured, &self.target);
         Ok(is_new.then_some(Found::Screen))
     }
 
-    /// Takes in the rest of the answer and extracts it; `None` if the marker was not one.
+    /// Takes in the rest of the answer and extracts it; `None` if the marker has become a
+    /// part of a longer word.
     async fn finish(&mut self, found: Found) -> Result<Option<String>, Error> {
         let tap = &self.sent.submitted.tap;
         match self.options.end {
@@ -184,9 +215,9 @@ impl<'a> AnswerReader<'a> {
         let drawn = match (found, output.end) {
             (Found::Line(_), _) if !draws => None,
             (_, Some(_)) => None,
-            (_, None) => self.screen_answer().await,
+            (_, None) => self.screen_answer().await?,
         };
-        let marker = self.question.marker();
+        let marker = self.target.marker();
         if let Some(answer) = &drawn
             && let Some(screen) = &mut self.screen
             && extract::marker_became_a_word(answer, marker)
@@ -219,22 +250,29 @@ impl<'a> AnswerReader<'a> {
         }
     }
 
-    /// The answer on the screen, with the lines that scrolled off since the submit.
-    async fn screen_answer(&self) -> Option<String> {
+    /// The answer on the screen, with the lines that scrolled off since the submit; `None` if the
+    /// screen cannot be captured.
+    async fn screen_answer(&self) -> Result<Option<String>, Error> {
         let (pane, submitted) = (self.sent.pane, &self.sent.submitted);
-        let history = self.control.history_size(pane).await.ok()?;
-        let scrolled = history.saturating_sub(submitted.history);
-        let captured = self.control.capture(pane, scrolled).await.ok()?;
+        let Ok(scrolled_lines) = self.control.scrolled_lines(pane).await else {
+            return Ok(None);
+        };
+        let scrolled = scrolled_lines.saturating_sub(submitted.scrolled_lines);
+        let captured = match self.control.capture(pane, scrolled).await {
+            Ok(captured) => captured,
+            Err(Error::TmuxOutputTooLong { .. }) => return Err(self.too_long()),
+            Err(_) => return Ok(None),
+        };
         let screen: String = captured
             .lines()
             .map(|line| format!("{}\n", line.trim_end()))
             .collect();
-        Some(extract::from_screen(
+        Ok(Some(extract::from_screen(
             &screen,
             &submitted.screen,
             &submitted.folded,
-            self.question.marker(),
-        ))
+            self.target.marker(),
+        )))
     }
 
     fn partial(&self) -> PartialAnswer {
@@ -254,7 +292,7 @@ impl<'a> AnswerReader<'a> {
 
     fn timed_out(&self) -> Error {
         Error::ResponseTimeout {
-            marker: self.question.marker().as_str().to_owned(),
+            marker: self.target.marker().as_str().to_owned(),
             pane: self.sent.pane,
             after: self.options.timeout,
             partial: self.partial(),

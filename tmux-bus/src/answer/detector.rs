@@ -7,7 +7,7 @@
 //! that follow the occurrence and may not have arrived yet, so an occurrence starts as a
 //! *candidate*:
 //!
-//! - `bounded`: a gap or a character outside of words has followed.
+//! - `bounded`: a gap or a character that belongs to no word has followed.
 //! - `echo_of`: the quotes of the message that this occurrence can still be the echo of. It starts
 //!   with the quotes that have the same characters before the marker. Each following character
 //!   removes the quotes that continue differently. A quote that is matched to its end makes the
@@ -15,25 +15,27 @@
 //!
 //! A candidate that is bounded and has no quote left is a hit.
 //!
-//! - Invariant: the result does not depend on how the output is cut into pieces. Every occurrence
-//!   is a candidate, a hit, or dropped, and never changes back.
-//! - Race: the output can stop behind any character. After `WORD_QUIET` the caller decides by
+//! - **Invariant.** The result does not depend on how the output is cut into pieces. Every
+//!   occurrence is a candidate, a hit, or dropped, and never changes back.
+//! - **Race.** The output can stop behind any character. After `WORD_QUIET` the caller decides by
 //!   [`Detector::quiet`]: the end of the output bounds a candidate, and a candidate with words of
 //!   the message on one side is an echo that was cut.
 //! - A message that is nothing but the marker has no characters to identify its echo by. Then the
 //!   first occurrence is the echo, if the terminal echoes at all.
 //!
-//! Worked example: message `say CODING OK now`, output `say CODING OK now\nyes\nCODING OK\n`. The
+//! **Example.** Message `say CODING OK now`, output `say CODING OK now\nyes\nCODING OK\n`. The
 //! first occurrence follows `say`, so it can be the echo; `now` follows: dropped. The second one
 //! follows `nowyes`, which is not `say`; the line end bounds it: hit.
 
 use std::collections::VecDeque;
 
-use super::marker::{CONTEXT, FoldedChar, Gap, Marker, Quote, gap_of, quotes};
+use super::answer_target::AnswerTarget;
+use super::echo_finder::EchoFinder;
+use super::marker::{CONTEXT, FoldedChar, Gap, Marker, Quote, gap_of};
 use super::tokenizer::TerminalOp;
 
 /// An occurrence of the marker that is neither an echo of the message nor part of a longer word.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MarkerHit {
     /// The line on which the marker ends, as counted by the caller.
     pub(crate) line: usize,
@@ -41,38 +43,6 @@ pub(crate) struct MarkerHit {
     pub(crate) at: u64,
     /// The characters before it, which identify it among other hits.
     pub(crate) before: Vec<char>,
-}
-
-/// A message and the marker of its answer.
-#[derive(Debug)]
-pub(crate) struct Question {
-    marker: Marker,
-    /// The occurrences of the marker in the message that have other characters beside them.
-    quotes: Vec<Quote>,
-    /// The message is nothing but the marker.
-    is_bare_marker: bool,
-    /// The last characters of the message.
-    end: String,
-}
-
-impl Question {
-    pub(crate) fn new(marker: Marker, message: &[FoldedChar]) -> Self {
-        let is_bare = |quote: &Quote| quote.before.is_empty() && quote.after.is_empty();
-        let (bare, quotes): (Vec<_>, _) = quotes(message, &marker).into_iter().partition(is_bare);
-        Self {
-            quotes,
-            is_bare_marker: !bare.is_empty(),
-            end: message[message.len().saturating_sub(CONTEXT)..]
-                .iter()
-                .map(|folded| folded.c)
-                .collect(),
-            marker,
-        }
-    }
-
-    pub(crate) fn marker(&self) -> &Marker {
-        &self.marker
-    }
 }
 
 #[derive(Debug)]
@@ -83,7 +53,7 @@ pub(crate) struct Detector {
     /// Number of occurrences to come that are the terminal's echo of a bare marker.
     bare_echoes: u32,
     /// The last characters: the marker, its context, and one more for the word boundary.
-    tail: VecDeque<FoldedChar>,
+    window: VecDeque<FoldedChar>,
     gap: Gap,
     count: u64,
     candidates: Vec<Candidate>,
@@ -105,13 +75,13 @@ struct Candidate {
 
 impl Detector {
     /// `echoed`: the terminal echoes the message once before the program reads it.
-    pub(crate) fn new(question: &Question, echoed: bool) -> Self {
+    pub(crate) fn new(target: &AnswerTarget, echoed: bool) -> Self {
         Self {
-            echo: EchoFinder::new(&question.end),
-            bare_echoes: u32::from(question.is_bare_marker && echoed),
-            quotes: question.quotes.clone(),
-            marker: question.marker.clone(),
-            tail: VecDeque::new(),
+            echo: EchoFinder::new(&target.end),
+            bare_echoes: u32::from(target.is_bare_marker && echoed),
+            quotes: target.quotes.clone(),
+            marker: target.marker.clone(),
+            window: VecDeque::new(),
             gap: Gap::Break,
             count: 0,
             candidates: Vec::new(),
@@ -165,7 +135,7 @@ impl Detector {
             | TerminalOp::EraseChars(_) => self.gap(Gap::Space),
             TerminalOp::Backspace => {
                 if self.gap == Gap::None {
-                    self.tail.pop_back();
+                    self.window.pop_back();
                 }
             }
             TerminalOp::DeleteChars(_)
@@ -185,7 +155,7 @@ impl Detector {
                 .any(|&quote| candidate.followed > 0 || !self.quotes[quote].before.is_empty());
             if !is_cut_echo {
                 candidate.echo_of.clear();
-                self.settle(candidate);
+                self.classify(candidate);
             }
         }
     }
@@ -195,7 +165,7 @@ impl Detector {
         if self.candidates.iter().any(|candidate| !candidate.bounded) {
             for mut candidate in std::mem::take(&mut self.candidates) {
                 candidate.bounded = true;
-                self.settle(candidate);
+                self.classify(candidate);
             }
         }
     }
@@ -209,22 +179,22 @@ impl Detector {
         if !self.candidates.is_empty() {
             self.follow(folded);
         }
-        if self.tail.len() > CONTEXT + self.marker.len() + 1 {
-            self.tail.pop_front();
+        if self.window.len() > CONTEXT + self.marker.len() + 1 {
+            self.window.pop_front();
         }
-        self.tail.push_back(folded);
+        self.window.push_back(folded);
         if self.echo.print(c) {
             self.first_echo.get_or_insert(self.count);
             self.last_echo = Some(self.count);
         }
-        if c == self.marker.last() && self.marker.ends(self.tail.make_contiguous()) {
+        if c == self.marker.last() && self.marker.ends(self.window.make_contiguous()) {
             self.add_candidate(line);
         }
     }
 
     fn add_candidate(&mut self, line: usize) {
-        let start = self.tail.len() - self.marker.len();
-        let before: Vec<char> = self.tail.iter().take(start).map(|f| f.c).collect();
+        let start = self.window.len() - self.marker.len();
+        let before: Vec<char> = self.window.iter().take(start).map(|f| f.c).collect();
         let before = before[before.len().saturating_sub(CONTEXT)..].to_vec();
         let echo_of = (0..self.quotes.len())
             .filter(|&quote| before.ends_with(&self.quotes[quote].before))
@@ -234,7 +204,7 @@ impl Detector {
             at: self.count,
             before,
         };
-        self.settle(Candidate {
+        self.classify(Candidate {
             hit,
             bounded: false,
             echo_of,
@@ -255,12 +225,12 @@ impl Detector {
                 .echo_of
                 .retain(|&quote| self.quotes[quote].after.get(at) == Some(&next.c));
             candidate.followed += 1;
-            self.settle(candidate);
+            self.classify(candidate);
         }
     }
 
     /// Drops, keeps or accepts a candidate.
-    fn settle(&mut self, candidate: Candidate) {
+    fn classify(&mut self, candidate: Candidate) {
         if candidate
             .echo_of
             .iter()
@@ -275,34 +245,6 @@ impl Detector {
         } else {
             self.hits.push(candidate.hit);
         }
-    }
-}
-
-/// Finds the end of a message where it is echoed.
-#[derive(Debug)]
-pub(crate) struct EchoFinder {
-    end: Vec<char>,
-    tail: VecDeque<char>,
-}
-
-impl EchoFinder {
-    pub(crate) fn new(message: &str) -> Self {
-        let visible = message.chars().rev().filter(|&c| gap_of(c).is_none());
-        let mut end: Vec<char> = visible.take(CONTEXT).collect();
-        end.reverse();
-        Self {
-            end,
-            tail: VecDeque::new(),
-        }
-    }
-
-    /// Takes a visible character; returns whether the message ends with it.
-    pub(crate) fn print(&mut self, c: char) -> bool {
-        if self.tail.len() == self.end.len() {
-            self.tail.pop_front();
-        }
-        self.tail.push_back(c);
-        self.end.last() == Some(&c) && self.tail == self.end
     }
 }
 

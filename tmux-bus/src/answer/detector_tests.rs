@@ -6,7 +6,7 @@ use crate::answer::tokenizer::Tokenizer;
 
 fn detector(marker: &str, message: &str, echoed: bool) -> Detector {
     Detector::new(
-        &Question::new(Marker::new(marker).unwrap(), &fold(message)),
+        &AnswerTarget::new(Marker::new(marker).unwrap(), &fold(message)),
         echoed,
     )
 }

@@ -1,5 +1,33 @@
 //! Extracts the answer from the text of a pane: without the echo of the message, prompts and
 //! input boxes.
+//!
+//! # Theory
+//!
+//! The text of a pane has, from top to bottom: older text, the message as the program or the terminal
+//! shows it (an *echo*), the answer, and a prompt or an input box. The answer begins on the line after
+//! the echo. An answer may quote the message, so not every occurrence of the message is the echo.
+//!
+//! - In a transcript there is no older text. An echo of the terminal driver is the first occurrence. A
+//!   program that shows the message does so before any other word, and on lines without other words.
+//! - On a screen older text is possible, also an older message with the same text. The *last*
+//!   occurrence that stands alone on its lines **and** is followed by the marker wins. The last one,
+//!   because the older ones belong to older answers. Followed by the marker, because a program may
+//!   show the message again below the answer, for example in an input box or a list of messages.
+//! - On a screen without an echo (a program that hides its input), the answer begins after
+//!   [`common_lines`]: the lines at the top that are the same as on the screen at the submit.
+//!
+//! **Example.** Message `hi`, marker `X OK`, on a screen:
+//!
+//! ```text
+//! > hi          an older message with the same text: not the last one
+//! X OK
+//! > hi          the last one that is followed by the marker: the echo
+//! you said hi   not alone on its line: a quote
+//! X OK
+//! > hi          no marker follows: typed for the next message
+//! ```
+//!
+//! The answer is `you said hi / X OK / > hi`; a prompt at its end is removed if it is empty.
 
 use super::marker::{self, FoldedChar, Marker};
 
@@ -7,10 +35,10 @@ use super::marker::{self, FoldedChar, Marker};
 /// printed the message among them.
 pub(crate) fn from_transcript(text: &str, message: &[FoldedChar], echoed: bool) -> String {
     // The echo comes first, except for output that the program was still printing.
-    let places: Vec<_> = offsets(text).take(ECHO_WITHIN + message.len()).collect();
-    let echo = echoes(&places, message).find(|echo| {
+    let visible: Vec<_> = offsets(text).take(ECHO_WITHIN + message.len()).collect();
+    let echo = echoes(&visible, message).find(|echo| {
         // A program that shows the message does so first; later the answer quotes it.
-        let first = !text[..echo.start].contains(char::is_alphanumeric);
+        let first = !text[..echo.first].contains(char::is_alphanumeric);
         echoed || (first && echo.stands_alone(text))
     });
     remove_prompts(&text[echo.map_or(0, |echo| echo.next_line(text))..])
@@ -24,8 +52,8 @@ pub(crate) fn from_screen(
     message: &[FoldedChar],
     marker: &Marker,
 ) -> String {
-    let places: Vec<_> = offsets(screen).collect();
-    let shown = echoes(&places, message).filter(|echo| echo.stands_alone(screen));
+    let visible: Vec<_> = offsets(screen).collect();
+    let shown = echoes(&visible, message).filter(|echo| echo.stands_alone(screen));
     let start = shown
         .map(|echo| echo.next_line(screen))
         .filter(|&start| has_marker(&screen[start..], marker))
@@ -37,7 +65,7 @@ pub(crate) fn from_screen(
 /// Cuts the answer after the line of the marker, the literal form of the specification.
 pub(crate) fn until_marker(answer: &str, marker: &Marker) -> String {
     let folded = marker::fold(answer);
-    let Some((end, _)) = marker.places(&folded).find(|(_, whole)| *whole) else {
+    let Some((end, _)) = marker.occurrences(&folded).find(|(_, whole)| *whole) else {
         return answer.to_owned();
     };
     let offset = offsets(answer)
@@ -50,50 +78,55 @@ pub(crate) fn until_marker(answer: &str, marker: &Marker) -> String {
 }
 
 fn has_marker(text: &str, marker: &Marker) -> bool {
-    marker.places(&marker::fold(text)).any(|(_, whole)| whole)
+    marker
+        .occurrences(&marker::fold(text))
+        .any(|(_, whole)| whole)
 }
 
 /// Whether every occurrence of the marker has become the beginning of a longer word.
 pub(crate) fn marker_became_a_word(text: &str, marker: &Marker) -> bool {
     let folded = marker::fold(text);
-    let (whole, longer): (Vec<_>, Vec<_>) = marker.places(&folded).partition(|(_, whole)| *whole);
+    let (whole, longer): (Vec<_>, Vec<_>) =
+        marker.occurrences(&folded).partition(|(_, whole)| *whole);
     whole.is_empty() && !longer.is_empty()
 }
 
 /// The echo starts within this many visible characters of the output.
 const ECHO_WITHIN: usize = 1024;
 
-/// The bytes of a text that show the message, which may be wrapped, indented and framed.
+/// An occurrence of the message in a text, where it may be wrapped, indented and framed.
 struct ShownMessage {
-    start: usize,
-    end: usize,
+    /// Offset of its first character.
+    first: usize,
+    /// Offset of its last character: of the first byte of it.
+    last: usize,
 }
 
 impl ShownMessage {
     /// Whether no word is beside it: otherwise an answer quotes the message.
     fn stands_alone(&self, text: &str) -> bool {
-        let line = text[..self.start].rfind('\n').map_or(0, |at| at + 1);
-        let rest = &text[self.end..self.next_line(text)];
-        let first = rest.chars().next().map_or(0, char::len_utf8);
+        let line = text[..self.first].rfind('\n').map_or(0, |at| at + 1);
+        let mut rest = text[self.last..self.next_line(text)].chars();
+        rest.next();
         let words = |part: &str| part.contains(char::is_alphanumeric);
-        !words(&text[line..self.start]) && !words(&rest[first..])
+        !words(&text[line..self.first]) && !words(rest.as_str())
     }
 
     fn next_line(&self, text: &str) -> usize {
-        text[self.end..]
+        text[self.last..]
             .find('\n')
-            .map_or(text.len(), |line| self.end + line + 1)
+            .map_or(text.len(), |line| self.last + line + 1)
     }
 }
 
-fn echoes(places: &[(usize, char)], message: &[FoldedChar]) -> impl Iterator<Item = ShownMessage> {
+fn echoes(visible: &[(usize, char)], message: &[FoldedChar]) -> impl Iterator<Item = ShownMessage> {
     let length = message.len();
-    places
+    visible
         .windows(length.max(1))
         .filter(move |window| length > 0 && window.iter().zip(message).all(|((_, a), b)| *a == b.c))
         .map(move |window| ShownMessage {
-            start: window[0].0,
-            end: window[length - 1].0,
+            first: window[0].0,
+            last: window[length - 1].0,
         })
 }
 
@@ -103,6 +136,7 @@ fn offsets(text: &str) -> impl Iterator<Item = (usize, char)> {
         .filter(|&(_, c)| marker::gap_of(c).is_none())
 }
 
+/// Length of the lines at the top that the screen has in common with the screen before.
 fn common_lines(screen: &str, before: &str) -> usize {
     let mut start = 0;
     for (new, old) in screen.split_inclusive('\n').zip(before.lines()) {
@@ -273,6 +307,12 @@ mod tests {
             "you said hi there\nX OK",
         );
         check("old\nX OK\nnew\nX OK\n", "old\nX OK\n", "new\nX OK");
+        // The example of the theory.
+        check(
+            "> hi there\nX OK\n> hi there\nyou said hi there\nX OK\n> hi there\n",
+            "> hi there\nX OK\n",
+            "you said hi there\nX OK\n> hi there",
+        );
     }
 
     #[test]

@@ -6,20 +6,22 @@
 //! marker in the same pass, and the first hit that is newer than the message completes it. Length
 //! and scrolling do not matter, because no screen is involved.
 //!
-//! - Invariant: `transcript` and `detector` have taken the same operations, so the line of a hit is
-//!   a line of the transcript.
-//! - Race: output that was printed before the message arrived can follow the submit in the stream
-//!   (see `Tap`). Those bytes are `early`. A hit among them counts only behind the echo of the
-//!   message. If the terminal does not echo, it counts always: a lost answer is worse.
+//! - **Invariant.** `transcript` and `detector` have taken the same operations, so the line of a
+//!   hit is a line of the transcript.
+//! - **Race.** Output that the program printed before the message arrived can follow the submit in
+//!   the stream (see `Tap`). These bytes are `early`. A hit in them counts only if it follows the
+//!   echo of the message. Without a terminal echo every hit counts, because a missed answer would
+//!   only end at the timeout.
 //! - A program that *draws* (moves to another line, clears) ends the validity of this reader, and
-//!   the screen reader decides from then on. The stream is still taken in: its hits tell when to
-//!   look at the screen, and it is the only record of lines that ran off the screen.
+//!   the screen reader decides from then on. The stream is still taken in: its hits decide when
+//!   to capture the screen, and it is the only record of lines that ran off the screen.
 //!
-//! Worked example, `cat`-like program with terminal echo, message `hi`, marker `X OK`:
-//! stream `hi\nyes\nX OK\n` gives the transcript lines 0 `hi`, 1 `yes`, 2 `X OK`; the hit is on
-//! line 2, and the answer is `yes\nX OK`.
+//! **Example.** `cat`-like program with terminal echo, message `hi`, marker `X OK`: stream
+//! `hi\nyes\nX OK\n` gives the transcript lines 0 `hi`, 1 `yes`, 2 `X OK`; the hit is on line 2,
+//! and the answer is `yes\nX OK`.
 
-use super::detector::{Detector, MarkerHit, Question};
+use super::answer_target::AnswerTarget;
+use super::detector::{Detector, MarkerHit};
 use super::extract;
 use super::tokenizer::{TerminalOp, Tokenizer};
 use super::transcript::Transcript;
@@ -48,11 +50,11 @@ pub(crate) struct LineReader {
 }
 
 impl LineReader {
-    pub(crate) fn new(question: &Question, submitted: &Submitted) -> Self {
+    pub(crate) fn new(target: &AnswerTarget, submitted: &Submitted) -> Self {
         Self {
             tokenizer: Tokenizer::default(),
             transcript: Transcript::new(submitted.width),
-            detector: Detector::new(question, submitted.echoed),
+            detector: Detector::new(target, submitted.echoed),
             width: submitted.width,
             height: submitted.height,
             echoed: submitted.echoed,

@@ -4,10 +4,10 @@
 //! keeps, for each visible character, the kind of gap before it. A marker `CODING OK` then matches
 //! `CODING\nOK` and `COD\nING OK` (wrapped inside a word), but not `CODINGOK` or `CODI NG OK`.
 
-use crate::error::Error;
+use crate::Error;
 
 /// The gap before a visible character.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Gap {
     None,
     Space,
@@ -16,7 +16,7 @@ pub(crate) enum Gap {
 }
 
 /// A visible character and the gap before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FoldedChar {
     pub(crate) c: char,
     pub(crate) gap: Gap,
@@ -33,7 +33,7 @@ impl FoldedChar {
 pub(crate) const CONTEXT: usize = 32;
 
 /// A response marker.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Marker {
     text: String,
     folded: Vec<FoldedChar>,
@@ -43,10 +43,10 @@ impl Marker {
     pub(crate) fn new(text: &str) -> Result<Self, Error> {
         let folded = fold(text);
         if folded.is_empty() || text.chars().any(char::is_control) {
-            return Err(Error::InvalidName {
+            return Err(Error::Invalid {
                 what: "marker",
-                name: text.to_owned(),
-                reason: "a marker needs a visible character and must not have control characters",
+                value: text.to_owned(),
+                reason: "it must have a visible character and no control characters",
             });
         }
         Ok(Self {
@@ -68,7 +68,7 @@ impl Marker {
     }
 
     /// Where the marker ends in `text`, each with whether it is a whole word there.
-    pub(crate) fn places(&self, text: &[FoldedChar]) -> impl Iterator<Item = (usize, bool)> {
+    pub(crate) fn occurrences(&self, text: &[FoldedChar]) -> impl Iterator<Item = (usize, bool)> {
         (1..=text.len())
             .filter(|&end| text[end - 1].c == self.last() && self.ends(&text[..end]))
             .map(|end| {
@@ -100,7 +100,7 @@ impl Marker {
 }
 
 /// An occurrence of the marker in a message: the characters before and after it.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Quote {
     pub(crate) before: Vec<char>,
     pub(crate) after: Vec<char>,
@@ -109,7 +109,7 @@ pub(crate) struct Quote {
 /// All occurrences of the marker in `message`.
 pub(crate) fn quotes(message: &[FoldedChar], marker: &Marker) -> Vec<Quote> {
     marker
-        .places(message)
+        .occurrences(message)
         .map(|(end, _)| {
             let start = end - marker.len();
             let before = &message[start.saturating_sub(CONTEXT)..start];

@@ -10,17 +10,17 @@
 //! equal. Text that scrolled off the top is missing from the context, so a context that is a
 //! suffix of the other one is equal too. The order on the screen counts: the correspondence is a
 //! longest common subsequence. A marker above the last echo of the message is never new: it is an
-//! older answer that came back into view.
+//! older answer that returned into view.
 //!
-//! - Invariant: `old` holds the markers that were on every screen since the submit. A marker that
-//!   disappears and comes back is therefore new.
-//! - Race: a capture can show a half-drawn frame. A marker that is missing from it counts as new in
-//!   the next frame. Screens are therefore captured after a hit in the stream or after
+//! - **Invariant.** `old` holds the markers that were on every screen since the submit. A marker
+//!   that disappears and returns is therefore new.
+//! - **Race.** A capture can show a half-drawn frame. A marker that is missing from it counts as
+//!   new in the next frame. Screens are therefore captured after a hit in the stream or after
 //!   `FRAME_QUIET`, not at each output.
-//! - Not decidable: a program that clears the screen and draws the same marker with the same 32
+//! - **Not decidable.** A program that clears the screen and draws the same marker with the same 32
 //!   characters before it between two captures. The README states it.
 //!
-//! Worked example, marker `X OK`, message `two`:
+//! **Example.** Marker `X OK`, message `two`:
 //!
 //! | screen | markers, by context | common with old | new |
 //! |---|---|---|---|
@@ -28,19 +28,20 @@
 //! | `yes / X OK / > two / wait` | `yes`, a suffix of `>oneyes` | `yes` | none |
 //! | `X OK / > two / yes / X OK` | empty, `XOK>twoyes` | the first | the second: hit |
 
-use super::detector::{Detector, MarkerHit, Question};
+use super::answer_target::AnswerTarget;
+use super::detector::{Detector, MarkerHit};
 use super::tokenizer::TerminalOp;
 
 /// The markers on a screen, from top to bottom.
-#[derive(Debug, Default, Clone)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ScreenMarkers {
     hits: Vec<MarkerHit>,
     last_echo: Option<u64>,
 }
 
 impl ScreenMarkers {
-    pub(crate) fn find(screen: &str, question: &Question) -> Self {
-        let mut detector = Detector::new(question, false);
+    pub(crate) fn find(screen: &str, target: &AnswerTarget) -> Self {
+        let mut detector = Detector::new(target, false);
         for (line, text) in screen.lines().enumerate() {
             text.chars()
                 .for_each(|c| detector.apply(TerminalOp::Print(c), line));
@@ -102,11 +103,11 @@ mod tests {
 
     #[track_caller]
     fn check(message: &str, before: &str, after: &[&str], expected: bool) {
-        let question = Question::new(Marker::new("CODING OK").unwrap(), &fold(message));
-        let mut old = ScreenMarkers::find(before, &question);
+        let target = AnswerTarget::new(Marker::new("CODING OK").unwrap(), &fold(message));
+        let mut old = ScreenMarkers::find(before, &target);
         let mut found = false;
         for screen in after {
-            found = ScreenMarkers::find(screen, &question).has_new(&mut old);
+            found = ScreenMarkers::find(screen, &target).has_new(&mut old);
         }
         assert_eq!(found, expected);
     }
@@ -124,7 +125,7 @@ mod tests {
         check("two", old, &["CODING OK\n> two\nthinking\n"], false);
         check("two", old, &["CODING OK\n> two\nyes\nCODING OK\n"], true);
         check("two", old, &["> two\nCODING OK\n"], true);
-        // An older answer comes back into view above the new message.
+        // An older answer returns into view above the new message.
         check(
             "two",
             "> one\n",
@@ -145,8 +146,8 @@ mod tests {
     }
 
     fn check_any(before: &str, after: &str, message: &str) {
-        let question = Question::new(Marker::new("X").unwrap(), &fold(message));
-        let mut old = ScreenMarkers::find(before, &question);
-        ScreenMarkers::find(after, &question).has_new(&mut old);
+        let target = AnswerTarget::new(Marker::new("X").unwrap(), &fold(message));
+        let mut old = ScreenMarkers::find(before, &target);
+        ScreenMarkers::find(after, &target).has_new(&mut old);
     }
 }

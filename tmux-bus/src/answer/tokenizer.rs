@@ -4,7 +4,7 @@
 //! The tokenizer serves line-wise output, which is the larger part by far.
 
 /// One operation of a terminal program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TerminalOp<'a> {
     Print(char),
     Return,
@@ -45,7 +45,7 @@ pub(crate) struct Tokenizer {
     shifted: bool,
 }
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum TokenizerState {
     #[default]
     Ground,

@@ -5,47 +5,47 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use super::cluster_manager::ClusterManager;
-use crate::error::Error;
-use crate::log::message::{Message, MessageType};
-use crate::pane::pane_io::{AnswerEnd, ResponseOptions, Sent};
-use crate::pane::sender::SendOptions;
+use crate::Error;
+use crate::log::{Message, MessageType};
+use crate::pane::SendOptions;
+use crate::pane::{AnswerEnd, ResponseOptions, Sent};
 
-/// How an agent asks another.
+/// How [`Agent::send_to_with`] sends a message and reads its answer.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tmux_bus::{AskOptions, SendOptions};
+/// use tmux_bus::{SendToOptions, SendOptions};
 ///
-/// let options = AskOptions::default()
+/// let options = SendToOptions::default()
 ///     .timeout(Duration::from_secs(600))
 ///     .send(SendOptions::default().allow_unbracketed());
 /// # let _ = options;
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct AskOptions {
+pub struct SendToOptions {
     timeout: Option<Duration>,
     end: Option<AnswerEnd>,
     send: SendOptions,
     nonce: bool,
 }
 
-impl AskOptions {
-    /// Time limit for the answer. The default is `timeout_s` of the receiver, or 30 s.
+impl SendToOptions {
+    /// Sets the time limit for the answer; the default is `timeout_s` of the receiver, or 30 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Where the answer ends, see [`ResponseOptions::end`].
+    /// Sets where the answer ends; the default is that of [`ResponseOptions::end`].
     #[must_use]
     pub fn end(mut self, end: AnswerEnd) -> Self {
         self.end = Some(end);
         self
     }
 
-    /// How the message is sent.
+    /// Sets how the message is sent; the default is [`SendOptions::default`].
     #[must_use]
     pub fn send(mut self, send: SendOptions) -> Self {
         self.send = send;
@@ -71,7 +71,7 @@ impl AskOptions {
 ///     boss.send_to("coding_writing_specialist", "Summarise your changes.").await
 /// }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Agent {
     name: String,
     cluster: ClusterManager,
@@ -90,6 +90,9 @@ impl Agent {
 
     /// Sends a message to another agent and returns its answer.
     ///
+    /// Writes the log on the calling thread: a stopped process that holds the lock of the log delays
+    /// the call.
+    ///
     /// # Errors
     ///
     /// [`Error::UnknownAgent`], and as [`PaneIo::send_message`](crate::PaneIo::send_message) and
@@ -98,10 +101,10 @@ impl Agent {
     ///
     /// # Cancel safety
     ///
-    /// As [`PaneIo::send_message`](crate::PaneIo::send_message). An answer that arrives later is not
-    /// logged.
+    /// Not cancel safe: as [`PaneIo::send_message`](crate::PaneIo::send_message). An answer that
+    /// arrives later is not logged.
     pub async fn send_to(&self, to_agent: &str, content: &str) -> Result<String, Error> {
-        self.send_to_with(to_agent, content, &AskOptions::default())
+        self.send_to_with(to_agent, content, &SendToOptions::default())
             .await
     }
 
@@ -118,7 +121,7 @@ impl Agent {
         &self,
         to_agent: &str,
         content: &str,
-        options: &AskOptions,
+        options: &SendToOptions,
     ) -> Result<String, Error> {
         let receiver = self.cluster.agent_config(to_agent)?;
         let mut marker = receiver.marker.clone();
@@ -150,7 +153,7 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// As [`send_to`](Self::send_to), without those of the answer.
+    /// As [`send_to`](Self::send_to), without the errors of the answer.
     ///
     /// # Cancel safety
     ///
@@ -198,7 +201,7 @@ impl Agent {
 
     fn log_answer<E: Borrow<Error>>(
         &self,
-        asked: &Message,
+        message: &Message,
         id: Option<&str>,
         answer: &Result<String, E>,
     ) {
@@ -206,10 +209,10 @@ impl Agent {
             Ok(answer) => (MessageType::Result, answer.clone()),
             Err(error) => (MessageType::Error, error.borrow().to_string()),
         };
-        let message = Message::new(&asked.to_agent, &asked.from_agent, content);
+        let reply = Message::new(&message.to_agent, &message.from_agent, content);
         let logged = match id {
-            Some(id) => self.cluster.logger().log_reply(&message, kind, id),
-            None => self.cluster.logger().log(&message, kind),
+            Some(id) => self.cluster.logger().log_reply(&reply, kind, id),
+            None => self.cluster.logger().log(&reply, kind),
         };
         let _ = logged.inspect_err(report);
     }

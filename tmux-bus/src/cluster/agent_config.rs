@@ -15,7 +15,7 @@ use crate::tmux::launch::{Launch, shell_quote};
 /// assert_eq!(AgentRole::from("grand_boss"), AgentRole::GrandBoss);
 /// assert_eq!(AgentRole::from("librarian").as_str(), "librarian");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AgentRole {
     /// Speaks with the user and is responsible for the result.

@@ -1,5 +1,3 @@
-//! How a cluster is started or found.
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -9,13 +7,13 @@ use tokio::task::JoinSet;
 
 use super::cluster_config::ClusterConfig;
 use super::cluster_manager::{Cluster, ClusterManager};
+use crate::Error;
 use crate::control::quoting::{quote, quote_literal};
-use crate::error::Error;
-use crate::log::message_logger::MessageLogger;
-use crate::pane::pane_id::PaneId;
+use crate::log::MessageLogger;
+use crate::pane::PaneId;
 use crate::timing::STOP_GRACE;
-use crate::tmux::server::Server;
-use crate::tmux::server_builder::ServerBuilder;
+use crate::tmux::Server;
+use crate::tmux::ServerBuilder;
 
 /// The smallest pane, in columns and rows. Wide, because agents wrap lines at the edge of the pane.
 const MIN_PANE: (usize, usize) = (120, 40);
@@ -37,6 +35,7 @@ const MIN_PANE: (usize, usize) = (120, 40);
 /// # }
 /// ```
 #[derive(Clone)]
+#[must_use = "nothing is started until `start`"]
 pub struct ClusterBuilder {
     config: ClusterConfig,
     server: ServerBuilder,
@@ -65,31 +64,27 @@ impl ClusterBuilder {
         }
     }
 
-    /// The folder for sockets, see [`ServerBuilder::runtime_dir`].
-    #[must_use]
+    /// Sets the folder for sockets; the default is that of [`ServerBuilder::runtime_dir`].
     pub fn runtime_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.server = self.server.runtime_dir(dir);
         self
     }
 
-    /// The tmux program, see [`ServerBuilder::program`].
-    #[must_use]
+    /// Sets the tmux program; the default is that of [`ServerBuilder::program`].
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.server = self.server.program(program);
         self
     }
 
-    /// A question for each agent at its start: it is ready when it has answered. Without a question
-    /// it is ready when it shows its prompt.
-    #[must_use]
+    /// Sets a question for each agent at its start: it is ready when it has answered. The default is no
+    /// question: it is ready when it shows its prompt.
     pub fn startup_question(mut self, question: impl Into<String>) -> Self {
         self.question = Some(question.into());
         self
     }
 
-    /// The file of the log. The default is `logs/messages.jsonl` in the base folder of the
+    /// Sets the file of the log; the default is `logs/messages.jsonl` in the base folder of the
     /// configuration.
-    #[must_use]
     pub fn log_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.log = Some(path.into());
         self
@@ -104,8 +99,8 @@ impl ClusterBuilder {
     ///
     /// # Cancel safety
     ///
-    /// Dropped half way, the session stays; [`attach`](Self::attach) and [`ClusterManager::stop`]
-    /// end it.
+    /// Not cancel safe: the session stays; [`attach`](Self::attach) and [`ClusterManager::stop`] end
+    /// it.
     pub async fn start(self) -> Result<ClusterManager, Error> {
         let (columns, rows) = window_size(self.config.agents.len());
         let logger = self.logger()?;
@@ -128,11 +123,11 @@ impl ClusterBuilder {
     ///
     /// # Cancel safety
     ///
-    /// Changes nothing.
+    /// Cancel safe: it changes nothing.
     pub async fn attach(self) -> Result<ClusterManager, Error> {
         let logger = self.logger()?;
         let server = self.server.attach().await?;
-        let infos = server.control().list_panes().await?;
+        let infos = server.control().list_panes_and_exits().await?;
         let panes: BTreeMap<String, PaneId> = infos
             .into_iter()
             .filter(|info| !info.agent.is_empty())
@@ -181,7 +176,7 @@ async fn start_agents(
         starting.spawn(async move { cluster.start_agent(&agent, pane).await });
     }
     while let Some(started) = starting.join_next().await {
-        started.unwrap_or_else(|error| Err(Error::failed("start", error.to_string())))?;
+        started.unwrap_or_else(|error| Err(Error::unfinished("start", &error)))?;
     }
     Ok(ClusterManager::new(cluster))
 }

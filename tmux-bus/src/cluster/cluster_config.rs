@@ -1,5 +1,3 @@
-//! The configuration file of a cluster.
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +7,8 @@ use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 
 use super::agent_config::{AgentConfig, AgentRole};
+use crate::Error;
 use crate::answer::marker::Marker;
-use crate::error::Error;
 use crate::timing::ANSWER_TIMEOUT;
 use crate::tmux::server_builder::check_session_name;
 
@@ -34,7 +32,7 @@ use crate::tmux::server_builder::check_session_name;
 /// assert_eq!(config.agents[0].role, AgentRole::GrandBoss);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClusterConfig {
     /// The file.
@@ -90,7 +88,7 @@ impl ClusterConfig {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if it cannot be read; [`Error::Config`] with the place if a key is missing or
+    /// [`Error::Io`] if it cannot be read; [`Error::Config`] with the position if a key is missing or
     /// unknown, a name, marker or `pane_index` is not unique, or a prompt file is missing.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let given = path.as_ref();
@@ -110,7 +108,7 @@ impl ConfigReader {
             let error = error.without_snippet();
             Error::Config {
                 path: self.path.clone(),
-                place: error.location().map_or_else(|| "file".to_owned(), place),
+                position: error.location().map_or_else(|| "file".to_owned(), position),
                 reason: error.to_string(),
             }
         })?;
@@ -265,12 +263,12 @@ impl ConfigReader {
     fn wrong(&self, at: Location, reason: String) -> Error {
         Error::Config {
             path: self.path.clone(),
-            place: place(at),
+            position: position(at),
             reason,
         }
     }
 }
 
-fn place(at: Location) -> String {
+fn position(at: Location) -> String {
     format!("line {}, column {}", at.line(), at.column())
 }

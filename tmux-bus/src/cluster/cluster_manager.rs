@@ -1,5 +1,3 @@
-//! A cluster of agents, one per pane.
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
@@ -12,14 +10,14 @@ use super::cluster_builder::ClusterBuilder;
 use super::cluster_config::ClusterConfig;
 use super::cluster_status::{AgentStatus, ClusterStatus};
 use super::readiness;
-use crate::error::{Error, Exit};
-use crate::log::message_logger::MessageLogger;
-use crate::pane::pane_id::PaneId;
+use crate::log::MessageLogger;
+use crate::pane::PaneId;
+use crate::pane::PaneIo;
 use crate::pane::pane_info::PaneInfo;
-use crate::pane::pane_io::PaneIo;
 use crate::pane::pane_processes;
 use crate::timing::STOP_GRACE;
-use crate::tmux::server::Server;
+use crate::tmux::Server;
+use crate::{Error, Exit};
 
 /// The agents of a configuration in the panes of one private tmux session.
 ///
@@ -74,7 +72,6 @@ impl ClusterManager {
     }
 
     /// Options for starting or finding a cluster.
-    #[must_use]
     pub fn builder(config: ClusterConfig) -> ClusterBuilder {
         ClusterBuilder::new(config)
     }
@@ -177,10 +174,10 @@ impl ClusterManager {
     ///
     /// # Cancel safety
     ///
-    /// Changes nothing.
+    /// Cancel safe: it changes nothing.
     pub async fn status(&self) -> Result<ClusterStatus, Error> {
         let server = &self.cluster.server;
-        let infos = server.control().list_panes().await?;
+        let infos = server.control().list_panes_and_exits().await?;
         let mut agents = Vec::new();
         for agent in &self.cluster.config.agents {
             let pane = self.get_pane(&agent.name)?;
@@ -211,7 +208,6 @@ impl ClusterManager {
             name: agent.name.clone(),
             role: agent.role.clone(),
             pane,
-            alive: exit.is_none(),
             exit,
             busy: panes.lock(pane).is_some_and(|lock| lock.is_held()),
             last_activity: panes.last_output(pane).max(terminal),
@@ -224,19 +220,19 @@ impl ClusterManager {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAgent`], [`Error::NotReady`], [`Error::Survivors`].
+    /// [`Error::UnknownAgent`], [`Error::NotReady`], [`Error::StillAlive`].
     ///
     /// # Cancel safety
     ///
-    /// Dropped half way, the agent may be stopped or not ready; call it again to start it.
+    /// Not cancel safe: the agent may be stopped or not ready; call it again to start it.
     pub async fn restart(&self, agent: &str) -> Result<(), Error> {
         let pane = self.get_pane(agent)?;
         let server = &self.cluster.server;
-        let mut infos = server.control().list_panes().await?;
+        let mut infos = server.control().list_panes_and_exits().await?;
         infos.retain(|info| info.id == pane);
         let pids = pane_processes::end(&infos, STOP_GRACE).await;
         if !pids.is_empty() {
-            return Err(Error::Survivors {
+            return Err(Error::StillAlive {
                 session: server.session().to_owned(),
                 pids,
             });
@@ -254,7 +250,7 @@ impl ClusterManager {
     ///
     /// # Cancel safety
     ///
-    /// Dropped half way, some agents may still run; call it again to continue.
+    /// Not cancel safe: some agents may still run; call it again to continue.
     pub async fn stop(&self) -> Result<(), Error> {
         self.cluster.server.stop(STOP_GRACE).await
     }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use super::agent_config::AgentRole;
-use crate::error::Exit;
-use crate::pane::pane_id::PaneId;
+use crate::Exit;
+use crate::pane::PaneId;
 
 /// The state of a cluster, see [`ClusterManager::status`](crate::ClusterManager::status).
 ///
@@ -17,7 +17,7 @@ use crate::pane::pane_id::PaneId;
 ///     Ok(format!("tmux -S {} attach", status.socket.display()))
 /// }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClusterStatus {
     /// The name of the session.
@@ -41,7 +41,7 @@ pub struct ClusterStatus {
 ///     }
 /// }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AgentStatus {
     /// The name.
@@ -50,9 +50,7 @@ pub struct AgentStatus {
     pub role: AgentRole,
     /// The pane.
     pub pane: PaneId,
-    /// Whether its program runs.
-    pub alive: bool,
-    /// How its program ended, if it did.
+    /// How its program ended; `None` while it runs.
     pub exit: Option<Exit>,
     /// Whether a sender, of any process, sends to it or waits for its answer.
     pub busy: bool,

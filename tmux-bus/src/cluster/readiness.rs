@@ -9,13 +9,13 @@ use super::agent_config::AgentConfig;
 use crate::answer::extract;
 use crate::control::command_queue::Request;
 use crate::control::tap::{OutputEnd, Tap, deadline};
-use crate::error::{Error, PartialAnswer};
-use crate::pane::pane_id::PaneId;
-use crate::pane::pane_io::ResponseOptions;
+use crate::pane::PaneId;
+use crate::pane::ResponseOptions;
 use crate::timing::PROMPT_QUIET;
-use crate::tmux::server::Server;
+use crate::tmux::Server;
+use crate::{Error, PartialAnswer};
 
-/// Output is only a signal to look at the screen; more of it is dropped.
+/// Output is only a signal to capture the screen. Bytes past this limit are dropped.
 const MAX_STARTUP_OUTPUT: usize = 1 << 20;
 
 /// Waits until the agent shows its prompt or, if there is a question, has answered it.
@@ -42,8 +42,8 @@ pub(super) async fn wait(
     Ok(())
 }
 
-/// Waits for the prompt. An agent that got a message counts as ready: a sender that waited for the
-/// pane may be faster than this look, and then the agent works and shows no prompt.
+/// Waits for the prompt. An agent that got a message counts as ready: a waiting sender can send before
+/// the prompt is checked, and a working agent shows no prompt.
 async fn wait_for_prompt(server: &Server, pane: PaneId, timeout: Duration) -> Result<(), Error> {
     let deadline = deadline(Instant::now(), timeout);
     let panes = server.control().panes();
@@ -67,7 +67,7 @@ async fn wait_for_prompt(server: &Server, pane: PaneId, timeout: Duration) -> Re
             None => {}
         }
         let (screen, row) = screen(server, pane).await?;
-        if extract::waits_for_input(&screen, row) || panes.was_asked(pane) {
+        if extract::waits_for_input(&screen, row) || panes.got_message(pane) {
             return Ok(());
         }
         if Instant::now() >= deadline {

@@ -12,8 +12,8 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::stream_parser::{StreamEvent, StreamParser};
-use crate::error::Error;
+use super::stream_parser::{BlockEnd, StreamEvent, StreamParser};
+use crate::Error;
 use crate::timing::TMUX_TIMEOUT;
 
 /// Runs the client until the lifeline ends.
@@ -113,14 +113,14 @@ async fn attached(
         parser.feed(&buffer[..count], |event| match event {
             StreamEvent::End {
                 ours: false,
-                ok,
+                end,
                 body,
-            } if outcome.is_none() => outcome = Some((ok, body)),
+            } if outcome.is_none() => outcome = Some((end, body)),
             event => early.push(event),
         });
     }
     match outcome {
-        Some((false, message)) => Err(Error::failed(
+        Some((BlockEnd::Failed, message)) => Err(Error::failed(
             "attach-session",
             String::from_utf8_lossy(&message).trim(),
         )),

@@ -6,18 +6,21 @@
 //! The queue therefore keeps two lists: `unwritten`, and `unanswered` in the order of writing. A
 //! block always belongs to the first unanswered line.
 //!
-//! Bound and policy: no list grows without limit, and the reader of the control stream never waits.
+//! **Bound and policy.** No list grows without limit, and the reader of the control stream never
+//! waits.
 //!
 //! - Callers take one of [`MAX_COMMANDS`] slots and keep it until the answer is there. Further
 //!   callers wait for a slot (back-pressure) as a part of their time limit.
-//! - The reader has commands of its own (*chores*), caused by output: it cannot wait for a slot,
-//!   because it is the one that frees them. Chores are flags instead of queue entries: a second
+//! - The reader has *maintenance commands*, caused by output. It cannot wait for a slot, because the
+//!   reader itself frees the slots. Maintenance commands are flags instead of queue entries: a second
 //!   request for the list of panes is merged into the first, and of several changes of a pane's
-//!   bracketed-paste mode only the last is kept. At most one chore is unanswered.
+//!   bracketed-paste mode only the last is kept. At most one maintenance command is unanswered.
+//! - The parser bounds the output of a command. Longer output is an error for the caller; the other
+//!   blocks of the line still follow.
 //!
-//! Worked example: a program toggles bracketed paste 1,000 times while tmux is busy. The first
-//! toggle is written; the other 999 leave one flag for the pane, which is written after the answer
-//! to the first.
+//! **Example.** A program toggles bracketed paste 1,000 times while tmux is busy. The first toggle
+//! is written; the other 999 leave one flag for the pane, which is written after the answer to the
+//! first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,9 +28,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::quoting::quote;
+use super::stream_parser::{BlockEnd, MAX_BLOCK};
 use super::tap::Tap;
-use crate::error::Error;
-use crate::pane::pane_id::PaneId;
+use crate::Error;
+use crate::pane::PaneId;
 use crate::pane::pane_info::PaneInfo;
 
 /// More than the panes that one server can serve: a pane has one or two commands under way.
@@ -69,7 +73,7 @@ impl Request {
     }
 }
 
-/// A caller's place in the queue. Dropping it frees the place.
+/// A caller's slot in the queue. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct Slot {
     _permit: OwnedSemaphorePermit,
@@ -87,13 +91,13 @@ pub(crate) struct CommandQueue {
 struct CommandLists {
     unwritten: VecDeque<(Request, ReplyTo)>,
     unanswered: VecDeque<Unanswered>,
-    chores: Chores,
-    has_unanswered_chore: bool,
+    maintenance: Maintenance,
+    has_unanswered_maintenance: bool,
     is_closed: bool,
 }
 
 #[derive(Debug, Default)]
-struct Chores {
+struct Maintenance {
     list_panes: bool,
     reap_children: bool,
     bracketing: BTreeMap<PaneId, bool>,
@@ -105,17 +109,19 @@ enum ReplyTo {
         sender: oneshot::Sender<Result<Blocks, Error>>,
         _slot: Slot,
     },
-    /// The chore `list_panes`.
+    /// The maintenance command `list_panes`.
     PaneTable,
-    /// Another chore.
+    /// Another maintenance command.
     Nothing,
 }
 
 #[derive(Debug)]
 struct Unanswered {
     label: &'static str,
+    /// Number of blocks that are still to come.
     missing: usize,
     bodies: Blocks,
+    is_too_long: bool,
     tap: Option<Arc<Tap>>,
     reply_to: ReplyTo,
 }
@@ -156,30 +162,30 @@ impl CommandQueue {
         receiver
     }
 
-    /// Chore: list the panes.
-    pub(crate) fn list_panes(&self) {
-        self.add_chore(|chores| chores.list_panes = true);
+    /// Maintenance: list the panes.
+    pub(crate) fn request_pane_list(&self) {
+        self.add_maintenance(|maintenance| maintenance.list_panes = true);
     }
 
-    /// Chore: make tmux look at its children.
+    /// Maintenance: make tmux reap its children.
     ///
     /// Before 3.5, tmux misses a child that ends while its terminal is taken off the list of
-    /// logins. The end of another child makes it look at all of them.
+    /// logins. The end of another child makes it check all of them.
     pub(crate) fn reap_children(&self) {
-        self.add_chore(|chores| chores.reap_children = true);
+        self.add_maintenance(|maintenance| maintenance.reap_children = true);
     }
 
-    /// Chore: store the bracketed-paste mode of a pane in tmux, for processes that attach later.
+    /// Maintenance: store the bracketed-paste mode of a pane in tmux, for processes that attach later.
     pub(crate) fn store_bracketing(&self, pane: PaneId, on: bool) {
-        self.add_chore(|chores| {
-            chores.bracketing.insert(pane, on);
+        self.add_maintenance(|maintenance| {
+            maintenance.bracketing.insert(pane, on);
         });
     }
 
-    fn add_chore(&self, add: impl FnOnce(&mut Chores)) {
+    fn add_maintenance(&self, add: impl FnOnce(&mut Maintenance)) {
         let mut lists = self.lock();
         if !lists.is_closed {
-            add(&mut lists.chores);
+            add(&mut lists.maintenance);
             drop(lists);
             self.writer.notify_one();
         }
@@ -205,6 +211,7 @@ impl CommandQueue {
             label: request.label,
             missing: request.blocks,
             bodies: Vec::new(),
+            is_too_long: false,
             tap: request.tap,
             reply_to,
         });
@@ -222,33 +229,36 @@ impl CommandQueue {
         }
     }
 
-    /// A block of the first unanswered line has ended. Returns the list of panes if it was that
-    /// chore's.
-    pub(crate) fn block_ended(&self, ok: bool, body: Vec<u8>) -> Option<Vec<PaneInfo>> {
+    /// A block of the first unanswered line has ended. Returns the list of panes if the
+    /// maintenance command asked for it.
+    pub(crate) fn block_ended(&self, end: BlockEnd, body: Vec<u8>) -> Option<Vec<PaneInfo>> {
         let mut lists = self.lock();
         let first = lists.unanswered.front_mut()?;
         first.missing = first.missing.saturating_sub(1);
         first.bodies.push(body);
-        if ok && first.missing > 0 {
+        first.is_too_long |= end == BlockEnd::TooLong;
+        // tmux stops at the first command that fails.
+        let has_failed = end == BlockEnd::Failed;
+        if !has_failed && first.missing > 0 {
             return None;
         }
         let answered = lists.unanswered.pop_front()?;
         if !matches!(answered.reply_to, ReplyTo::Caller { .. }) {
-            lists.has_unanswered_chore = false;
+            lists.has_unanswered_maintenance = false;
             self.writer.notify_one();
         }
         drop(lists);
-        answered.reply(ok)
+        answered.reply(has_failed)
     }
 
     /// The stream has ended: no command will be answered.
     pub(crate) fn close(&self) {
         self.slots.close();
-        // Dropping the senders wakes the callers; they unlock nothing that is locked here.
+        // Dropped after the unlock: a woken caller may call the queue at once.
         let dropped = {
             let mut lists = self.lock();
             lists.is_closed = true;
-            lists.chores = Chores::default();
+            lists.maintenance = Maintenance::default();
             (
                 std::mem::take(&mut lists.unwritten),
                 std::mem::take(&mut lists.unanswered),
@@ -267,13 +277,13 @@ impl CommandQueue {
 }
 
 impl CommandLists {
-    /// Chores first: there are few, and the senders depend on their results.
+    /// Maintenance first: it is little, and the senders depend on its results.
     fn next_request(&mut self, session: &str) -> Option<(Request, ReplyTo)> {
-        if !self.has_unanswered_chore
-            && let Some(chore) = self.chores.take_next(session)
+        if !self.has_unanswered_maintenance
+            && let Some(next) = self.maintenance.take_next(session)
         {
-            self.has_unanswered_chore = true;
-            return Some(chore);
+            self.has_unanswered_maintenance = true;
+            return Some(next);
         }
         loop {
             let (request, reply_to) = self.unwritten.pop_front()?;
@@ -286,7 +296,7 @@ impl CommandLists {
     }
 }
 
-impl Chores {
+impl Maintenance {
     fn take_next(&mut self, session: &str) -> Option<(Request, ReplyTo)> {
         if std::mem::take(&mut self.reap_children) {
             let request = Request::new("run-shell", "run-shell -b true".to_owned());
@@ -306,21 +316,26 @@ impl Chores {
 }
 
 impl Unanswered {
-    fn reply(mut self, ok: bool) -> Option<Vec<PaneInfo>> {
+    fn reply(mut self, has_failed: bool) -> Option<Vec<PaneInfo>> {
         match self.reply_to {
             ReplyTo::Caller { sender, .. } => {
-                let reply = if ok {
-                    Ok(self.bodies)
-                } else {
+                let reply = if has_failed {
                     let message = self.bodies.pop().unwrap_or_default();
                     let message = String::from_utf8_lossy(&message);
                     Err(Error::failed(self.label, message.trim()))
+                } else if self.is_too_long {
+                    Err(Error::TmuxOutputTooLong {
+                        command: self.label.to_owned(),
+                        limit: MAX_BLOCK,
+                    })
+                } else {
+                    Ok(self.bodies)
                 };
                 // A caller that has given up does not need it.
                 let _ = sender.send(reply);
                 None
             }
-            ReplyTo::PaneTable if ok => {
+            ReplyTo::PaneTable if !has_failed && !self.is_too_long => {
                 let body = self.bodies.pop()?;
                 Some(PaneInfo::parse_list(&String::from_utf8_lossy(&body)))
             }
@@ -360,13 +375,29 @@ mod tests {
         assert_eq!(line(&queue).unwrap(), "four\n");
         assert_eq!(line(&queue), None);
         for body in ["1", "2", "3"] {
-            queue.block_ended(true, body.into());
+            queue.block_ended(BlockEnd::Ok, body.into());
         }
-        queue.block_ended(false, b" no such thing\n".to_vec());
+        queue.block_ended(BlockEnd::Failed, b" no such thing\n".to_vec());
         assert_eq!(first.await.unwrap().unwrap(), [b"1"]);
         assert_eq!(second.await.unwrap().unwrap(), [b"2", b"3"]);
         let error = failing.await.unwrap().unwrap_err();
         assert_eq!(error.to_string(), "tmux failed on `test`: no such thing");
+    }
+
+    #[tokio::test]
+    async fn output_that_is_too_long_fails_its_own_command_only() {
+        let queue = CommandQueue::new("s");
+        let slot = queue.slot().await.unwrap();
+        let long = queue.push(Request::new("test", "one ; two".into()).blocks(2), slot);
+        let next = push(&queue, "three").await;
+        while line(&queue).is_some() {}
+        queue.block_ended(BlockEnd::TooLong, Vec::new());
+        queue.block_ended(BlockEnd::Ok, b"2".to_vec());
+        queue.block_ended(BlockEnd::Ok, b"3".to_vec());
+        let error = long.await.unwrap().unwrap_err();
+        let is_too_long = matches!(error, Error::TmuxOutputTooLong { .. });
+        assert!(is_too_long, "{error:?}");
+        assert_eq!(next.await.unwrap().unwrap(), [b"3"]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -377,14 +408,14 @@ mod tests {
             waiting.push(push(&queue, "x").await);
         }
         while line(&queue).is_some() {}
-        let patience = Duration::from_secs(5);
-        assert!(tokio::time::timeout(patience, queue.slot()).await.is_err());
-        queue.block_ended(true, Vec::new());
+        let limit = Duration::from_secs(5);
+        assert!(tokio::time::timeout(limit, queue.slot()).await.is_err());
+        queue.block_ended(BlockEnd::Ok, Vec::new());
         queue.slot().await.unwrap();
     }
 
     #[tokio::test]
-    async fn chores_of_the_reader_are_merged_and_need_no_slot() {
+    async fn maintenance_commands_are_merged_and_need_no_slot() {
         let queue = CommandQueue::new("s");
         let mut callers = Vec::new();
         for _ in 0..MAX_COMMANDS {
@@ -392,26 +423,26 @@ mod tests {
         }
         let pane: PaneId = "%7".parse().unwrap();
         for number in 0..1_000 {
-            queue.list_panes();
+            queue.request_pane_list();
             queue.store_bracketing(pane, number % 2 == 0);
         }
-        let mut chores = Vec::new();
+        let mut maintenance = Vec::new();
         while let Some(line) = line(&queue) {
             if line == "x\n" {
-                // The chores wait for the answer to the first of them.
+                // The next one is written after the answer to the first.
                 break;
             }
-            chores.push(line);
+            maintenance.push(line);
         }
-        assert!(chores[0].starts_with("list-panes"), "{chores:?}");
-        assert_eq!(chores.len(), 1);
-        let listed = queue.block_ended(true, b"%7\t0\t\t\t5\t/dev/pts/1\t\t\t0\t".to_vec());
+        assert!(maintenance[0].starts_with("list-panes"), "{maintenance:?}");
+        assert_eq!(maintenance.len(), 1);
+        let listed = queue.block_ended(BlockEnd::Ok, b"%7\t0\t\t\t5\t/dev/pts/1\t\t\t0\t".to_vec());
         assert_eq!(listed.unwrap()[0].id, pane);
         assert_eq!(
             line(&queue).unwrap(),
             "set-option -p -t %7 @tmux_bus_bracketing 0\n"
         );
-        assert_eq!(queue.lock().unanswered.len(), 2, "a caller and a chore");
+        assert_eq!(queue.lock().unanswered.len(), 2, "a caller and maintenance");
     }
 
     #[tokio::test]
@@ -431,7 +462,7 @@ mod tests {
         queue.close();
         assert!(written.await.is_err() && unwritten.await.is_err());
         assert!(queue.slot().await.is_none() && queue.is_closed());
-        queue.list_panes();
+        queue.request_pane_list();
         assert_eq!(line(&queue), None);
     }
 }

@@ -16,15 +16,15 @@ use tokio::time::Instant;
 use super::client_process::{ClientProcess, ProcessGuard};
 use super::command_queue::{Blocks, CommandQueue, Request, list_panes_line};
 use super::stream_parser::{StreamEvent, StreamParser};
-use crate::error::{Error, PartialAnswer};
+use crate::pane::PaneId;
 use crate::pane::exit_watch::ExitWatch;
-use crate::pane::pane_id::PaneId;
 use crate::pane::pane_info::PaneInfo;
 use crate::pane::pane_table::PaneTable;
 use crate::timing::{EXIT_STATUS_LIMIT, EXIT_STATUS_PAUSE, TMUX_TIMEOUT};
+use crate::{Error, PartialAnswer};
 
 /// A handle to the client. Clones share it; dropping the last one kills the client process.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct ControlClient {
     connection: Arc<Connection>,
     /// Dropping the set aborts the tasks.
@@ -67,7 +67,7 @@ impl ControlClient {
             connection,
             _tasks: Arc::new(tasks),
         };
-        control.list_panes().await?;
+        control.list_panes_and_exits().await?;
         Ok(control)
     }
 
@@ -107,8 +107,8 @@ impl ControlClient {
         self.run_one("capture-pane", line).await
     }
 
-    /// Number of lines above the screen of a pane.
-    pub(crate) async fn history_size(&self, pane: PaneId) -> Result<usize, Error> {
+    /// Number of lines that have scrolled off the screen of a pane.
+    pub(crate) async fn scrolled_lines(&self, pane: PaneId) -> Result<usize, Error> {
         let line = format!("display-message -p -t {pane} \"#{{history_size}}\"");
         let size = self.run_one("display-message", line).await?;
         let parsed = size.trim().parse();
@@ -117,7 +117,7 @@ impl ControlClient {
 
     /// Lists the panes of the session and updates the table. Waits for the exit status of programs
     /// that are just ending.
-    pub(crate) async fn list_panes(&self) -> Result<Vec<PaneInfo>, Error> {
+    pub(crate) async fn list_panes_and_exits(&self) -> Result<Vec<PaneInfo>, Error> {
         let deadline = Instant::now() + EXIT_STATUS_LIMIT;
         loop {
             let infos = self.connection.list_panes().await?;
@@ -143,7 +143,9 @@ impl Connection {
 
     /// Runs a line of commands and returns the output of each.
     ///
-    /// Cancel safety: the line is written whole or not at all; whether it ran is unknown.
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: the line is written whole or not at all, but whether it ran is unknown.
     async fn run(&self, request: Request) -> Result<Blocks, Error> {
         let label = request.label;
         let answered = async {
@@ -196,14 +198,14 @@ impl Connection {
             StreamEvent::Begin { ours: true, at } => self.commands.block_began(at),
             StreamEvent::End {
                 ours: true,
-                ok,
+                end,
                 body,
             } => {
-                if let Some(infos) = self.commands.block_ended(ok, body) {
+                if let Some(infos) = self.commands.block_ended(end, body) {
                     self.update(&infos);
                 }
             }
-            StreamEvent::PanesChanged => self.commands.list_panes(),
+            StreamEvent::PanesChanged => self.commands.request_pane_list(),
             StreamEvent::Begin { .. } | StreamEvent::End { .. } | StreamEvent::Exit => {}
         }
     }

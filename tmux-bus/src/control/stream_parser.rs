@@ -1,7 +1,23 @@
 //! The parser of the control-mode stream.
+//!
+//! # Theory
+//!
+//! The stream consists of lines: notifications, and blocks `%begin` ... `%end` or `%error` with the
+//! output of one command.
+//!
+//! - **Bound and policy.** An incomplete line and the body of a block hold at most [`MAX_BLOCK`]
+//!   bytes each. The body of a longer block is dropped, and the block ends as
+//!   [`BlockEnd::TooLong`]: its command fails. tmux writes notifications of some kilobytes. A
+//!   longer one means that output is lost, so the stream is given up ([`StreamEvent::Exit`]) and
+//!   all waits fail.
+//! - **Invariant.** `parsed` counts every byte, also a dropped one, because it is compared with the
+//!   offsets of blocks.
+//!
+//! **Example.** With a limit of 16: `%begin 1 2 1`, `12345678`, `12345678`, `%end 1 2 1` is a block
+//! that is too long, because its body would have 18 bytes. The next block is read as usual.
 
 use super::quoting;
-use crate::pane::pane_id::PaneId;
+use crate::pane::PaneId;
 
 /// An event of the stream. Bytes, because the output of a pane need not be UTF-8.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,7 +31,7 @@ pub(crate) enum StreamEvent {
     /// The block of a command ends.
     End {
         ours: bool,
-        ok: bool,
+        end: BlockEnd,
         body: Vec<u8>,
     },
     Output {
@@ -24,16 +40,45 @@ pub(crate) enum StreamEvent {
     },
     /// Panes or windows have changed; a pane may be gone.
     PanesChanged,
-    /// The client was detached, or its session or server has ended.
+    /// The client was detached, its session or server has ended, or output was lost.
     Exit,
 }
 
-#[derive(Debug, Default)]
+/// How a block ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockEnd {
+    Ok,
+    /// tmux refused the command; the body is its message.
+    Failed,
+    /// The command was run; its output was longer than [`MAX_BLOCK`] and is dropped.
+    TooLong,
+}
+
+/// The most bytes of one line or one block. Twice the default limit of an answer: the longest block is
+/// a capture of a screen with the lines that scrolled off it.
+pub(crate) const MAX_BLOCK: usize = 128 << 20;
+
+#[derive(Debug)]
 pub(crate) struct StreamParser {
     /// The beginning of an incomplete line.
     rest: Vec<u8>,
+    /// Number of dropped bytes of an incomplete line that is too long.
+    dropped: u64,
     block: Option<Block>,
     parsed: u64,
+    limit: usize,
+}
+
+impl Default for StreamParser {
+    fn default() -> Self {
+        Self {
+            rest: Vec::new(),
+            dropped: 0,
+            block: None,
+            parsed: 0,
+            limit: MAX_BLOCK,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -42,6 +87,7 @@ struct Block {
     /// captured line can look like an end.
     guard: Vec<u8>,
     body: Vec<u8>,
+    is_too_long: bool,
 }
 
 impl StreamParser {
@@ -53,7 +99,11 @@ impl StreamParser {
     /// Takes bytes, cut anywhere.
     pub(crate) fn feed(&mut self, mut bytes: &[u8], mut event: impl FnMut(StreamEvent)) {
         while let Some(end) = memchr::memchr(b'\n', bytes) {
-            if self.rest.is_empty() {
+            if self.dropped > 0 || self.rest.len() + end > self.limit {
+                self.dropped += (self.rest.len() + end) as u64;
+                self.rest = Vec::new();
+                self.long_line(&mut event);
+            } else if self.rest.is_empty() {
                 self.line(&bytes[..end], &mut event);
             } else {
                 let mut line = std::mem::take(&mut self.rest);
@@ -64,26 +114,45 @@ impl StreamParser {
             }
             bytes = &bytes[end + 1..];
         }
-        self.rest.extend_from_slice(bytes);
+        if self.dropped > 0 || self.rest.len() + bytes.len() > self.limit {
+            self.dropped += (self.rest.len() + bytes.len()) as u64;
+            self.rest = Vec::new();
+        } else {
+            self.rest.extend_from_slice(bytes);
+        }
+    }
+
+    /// A line that was dropped because of its length has ended.
+    fn long_line(&mut self, event: &mut impl FnMut(StreamEvent)) {
+        self.parsed += std::mem::take(&mut self.dropped) + 1;
+        match &mut self.block {
+            Some(block) => block.drop_body(),
+            None => {
+                tracing::error!(limit = self.limit, "tmux wrote a line that is too long");
+                event(StreamEvent::Exit);
+            }
+        }
     }
 
     fn line(&mut self, line: &[u8], event: &mut impl FnMut(StreamEvent)) {
         self.parsed += line.len() as u64 + 1;
         if let Some(block) = &mut self.block {
-            let ok = if line.strip_prefix(b"%end ") == Some(&block.guard) {
-                true
+            let end = if line.strip_prefix(b"%end ") == Some(&block.guard) {
+                if block.is_too_long {
+                    BlockEnd::TooLong
+                } else {
+                    BlockEnd::Ok
+                }
             } else if line.strip_prefix(b"%error ") == Some(&block.guard) {
-                false
+                BlockEnd::Failed
             } else {
-                block.body.extend_from_slice(line);
-                block.body.push(b'\n');
-                return;
+                return block.add(line, self.limit);
             };
             let ours = ours(&block.guard);
             let mut body = std::mem::take(&mut block.body);
             body.pop();
             self.block = None;
-            return event(StreamEvent::End { ours, ok, body });
+            return event(StreamEvent::End { ours, end, body });
         }
         let (name, value) = match memchr::memchr(b' ', line) {
             Some(at) => (&line[..at], &line[at + 1..]),
@@ -109,6 +178,7 @@ impl StreamParser {
                 self.block = Some(Block {
                     guard: value.to_vec(),
                     body: Vec::new(),
+                    is_too_long: false,
                 });
             }
             b"%layout-change" | b"%window-close" | b"%unlinked-window-close" => {
@@ -118,6 +188,23 @@ impl StreamParser {
             // Other notifications, and bare lines: tmux prints errors of hooks between blocks.
             _ => {}
         }
+    }
+}
+
+impl Block {
+    fn add(&mut self, line: &[u8], limit: usize) {
+        if self.body.len() + line.len() + 1 > limit {
+            self.drop_body();
+        }
+        if !self.is_too_long {
+            self.body.extend_from_slice(line);
+            self.body.push(b'\n');
+        }
+    }
+
+    fn drop_body(&mut self) {
+        self.is_too_long = true;
+        self.body = Vec::new();
     }
 }
 
@@ -156,7 +243,7 @@ mod tests {
                 StreamEvent::Begin { ours: true, at: 16 },
                 StreamEvent::End {
                     ours: true,
-                    ok: true,
+                    end: BlockEnd::Ok,
                     body: b"%end 17 264 1\n%output %1 x\n%error 17 265 0".to_vec()
                 },
             ]
@@ -193,13 +280,65 @@ mod tests {
                 },
                 StreamEvent::End {
                     ours: false,
-                    ok: true,
+                    end: BlockEnd::Ok,
                     body: Vec::new()
                 },
                 StreamEvent::PanesChanged,
                 StreamEvent::Exit,
             ]
         );
+    }
+
+    fn parse_with_limit(limit: usize, pieces: &[&[u8]]) -> (Vec<StreamEvent>, u64) {
+        let mut parser = StreamParser {
+            limit,
+            ..StreamParser::default()
+        };
+        let mut events = Vec::new();
+        for piece in pieces {
+            parser.feed(piece, |event| events.push(event));
+        }
+        (events, parser.parsed())
+    }
+
+    #[test]
+    fn a_block_that_is_too_long_fails_and_the_next_one_is_read() {
+        let too_long = |at| {
+            [
+                StreamEvent::Begin { ours: true, at },
+                StreamEvent::End {
+                    ours: true,
+                    end: BlockEnd::TooLong,
+                    body: Vec::new(),
+                },
+            ]
+        };
+        let lines = b"%begin 1 2 1\n12345678\n12345678\n%end 1 2 1\n";
+        let line = b"%begin 1 3 1\n12345678901234567890\n%end 1 3 1\n";
+        let next = b"%begin 1 4 1\nshort\n%end 1 4 1\n";
+        let whole = [&lines[..], line, next].concat();
+        let bytes: Vec<&[u8]> = whole.chunks(1).collect();
+        for pieces in [&[whole.as_slice()][..], &bytes] {
+            let (events, parsed) = parse_with_limit(16, pieces);
+            assert_eq!(parsed, whole.len() as u64, "dropped bytes are counted");
+            assert_eq!(events[..2], too_long(13));
+            assert_eq!(events[2..4], too_long(lines.len() as u64 + 13));
+            let body = b"short".to_vec();
+            let end = BlockEnd::Ok;
+            let ours = true;
+            assert_eq!(events[5], StreamEvent::End { ours, end, body });
+        }
+    }
+
+    #[test]
+    fn a_notification_that_is_too_long_ends_the_stream() {
+        let line = b"%output %1 123456789\n";
+        let bytes: Vec<&[u8]> = line.chunks(1).collect();
+        for pieces in [&[line.as_slice()][..], &bytes] {
+            let (events, parsed) = parse_with_limit(16, pieces);
+            assert_eq!(events, [StreamEvent::Exit]);
+            assert_eq!(parsed, line.len() as u64);
+        }
     }
 
     proptest! {

@@ -7,19 +7,19 @@
 //! one stream, and a block is placed behind the output that the pane had printed before. So the
 //! `%begin` of the command is the *submit offset*: output behind it is newer.
 //!
-//! - Phases: `Closed` drops output. `Armed(at)`: the command is about to be written, and the stream
-//!   has been read up to offset `at`; output is kept. `Open`: `%begin` was read.
-//! - Race: tmux gives each pane its share of a write of 8 KB. It may emit a pane's output before
-//!   the `%begin` of the command that caused it when more than 4 KB of other output lies between.
-//!   So the bytes that arrived while armed are dropped only if less than [`OVERTAKEN`] bytes of
-//!   stream lie between the offsets. Otherwise they are kept and marked as `early`: older or newer
-//!   than the command, the reader decides by the echo of the message.
-//! - Bound and policy: the reader of the control stream fills the tap and never waits, because a
-//!   control client that stops reading blocks the programs in the panes. Past `limit` bytes that
+//! - **Phases.** `Closed` drops output. `Armed(at)`: the command is about to be written, and the
+//!   stream has been read up to offset `at`; output is kept. `Open`: `%begin` was read.
+//! - **Race.** tmux gives each pane its share of a write of 8 KB. It may emit a pane's output
+//!   before the `%begin` of the command that caused it when more than 4 KB of other output lies
+//!   between. So the bytes that arrived while armed are dropped only if less than [`OVERTAKEN`]
+//!   bytes of stream lie between the offsets. Otherwise they are kept and marked as `early`: older
+//!   or newer than the command, the reader decides by the echo of the message.
+//! - **Bound and policy.** The reader of the control stream fills the tap and never waits, because
+//!   a control client that stops reading blocks the programs in the panes. Past `limit` bytes that
 //!   were not taken yet, output is dropped and `overflow` is set; the wait for the answer then
 //!   fails. No output is lost silently.
 //!
-//! Worked example, `OVERTAKEN` = 4096:
+//! **Example.** `OVERTAKEN` = 4096:
 //!
 //! | offset | event | tap |
 //! |---|---|---|
@@ -36,11 +36,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::error::Exit;
+use crate::Exit;
 use crate::timing::LONGEST_WAIT;
 
 /// Why no more output will come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputEnd {
     Exited(Exit),
     ServerGone,

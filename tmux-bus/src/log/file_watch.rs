@@ -6,7 +6,7 @@
 //! replacement. If the folder does not exist, its nearest existing ancestor is watched until
 //! something is created in it.
 //!
-//! - Race: a change between a read of the file and the wait must wake the waiter. So the caller
+//! - **Race.** A change between a read of the file and the wait must wake the waiter. So the caller
 //!   arms the watch first, then reads, then waits; the kernel queues events from the moment of
 //!   arming.
 //! - Arming again is cheap and has no effect on a folder that is already watched, because a watch

@@ -57,7 +57,7 @@ impl fmt::Debug for Message {
 /// assert_eq!(MessageType::Task.as_str(), "task");
 /// assert_eq!(MessageType::from("praise"), MessageType::Other("praise".to_owned()));
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MessageType {
     /// A request.

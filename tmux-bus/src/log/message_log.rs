@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::log_follower::LogFollower;
 use super::message::{MessageLogEntry, MessageType};
-use crate::error::Error;
+use crate::Error;
 use crate::shared::{json_lines, private_file};
 
 /// The entries to read. The default is all.
@@ -17,7 +17,7 @@ use crate::shared::{json_lines, private_file};
 /// let results = LogFilter::default().from("coder").message_type(MessageType::Result);
 /// # let _ = results;
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct LogFilter {
     from: Option<String>,
@@ -101,7 +101,7 @@ pub struct MessageLog {
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SkippedLine {
     /// Number of the line, from 1.
@@ -111,7 +111,8 @@ pub struct SkippedLine {
 }
 
 impl MessageLog {
-    /// Reads a log.
+    /// Reads a log: the whole file at once, into memory. For a log of any length use
+    /// [`follow`](Self::follow), which reads it in pieces.
     ///
     /// # Errors
     ///
@@ -120,7 +121,7 @@ impl MessageLog {
     pub fn load(path: impl AsRef<Path>, filter: &LogFilter) -> Result<Self, Error> {
         let path = path.as_ref();
         let mut file = private_file::open(path, File::options().read(true))?;
-        let bytes = read_from(&mut file, 0).map_err(Error::io("read", path))?;
+        let bytes = read_from(&mut file, 0, u64::MAX).map_err(Error::io("read", path))?;
         let mut log = Self::default();
         for (line, text) in json_lines::whole_lines(&bytes) {
             match serde_json::from_slice(text) {
@@ -136,7 +137,8 @@ impl MessageLog {
         Ok(log)
     }
 
-    /// Follows a log from its beginning: the entries in it, and those that are added later.
+    /// Follows a log from its beginning: the entries in it, and the entries that are added
+    /// later.
     #[must_use]
     pub fn follow(path: impl Into<PathBuf>, filter: LogFilter) -> LogFollower {
         LogFollower::new(path.into(), filter)
@@ -147,10 +149,10 @@ impl MessageLog {
     }
 }
 
-/// The bytes of a file from an offset to its end.
-pub(super) fn read_from(file: &mut File, offset: u64) -> io::Result<Vec<u8>> {
+/// At most `length` bytes of a file from an offset on.
+pub(super) fn read_from(file: &mut File, offset: u64, length: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(offset))?;
-    file.read_to_end(&mut bytes)?;
+    file.take(length).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -1,5 +1,3 @@
-//! The writer of the message log.
-
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -7,7 +5,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::message::{Message, MessageLogEntry, MessageType};
-use crate::error::Error;
+use crate::Error;
 use crate::shared::{json_lines, private_file};
 
 /// Appends messages to a log that several processes may share.
@@ -29,7 +27,7 @@ use crate::shared::{json_lines, private_file};
 /// assert_eq!(answers.entries[0].content, "done");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct MessageLogger {
     path: PathBuf,
 }
@@ -63,7 +61,8 @@ impl MessageLogger {
         &self.path
     }
 
-    /// Logs a message and returns the id of its entry. Blocks while another process writes.
+    /// Logs a message and returns the id of its entry. Blocks the calling thread while another process
+    /// writes.
     ///
     /// # Errors
     ///

@@ -1,16 +1,14 @@
-//! The id of a pane.
-
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::error::Error;
+use crate::Error;
 
-/// The id of a pane, such as `%3`. tmux never gives an id again, while indexes change when a pane
-/// is closed.
+/// The id of a pane, such as `%3`. tmux never reuses an id, while indexes change when a
+/// pane is closed.
 ///
-/// A number inside, so that it is `Copy`; in text and JSON it has the form of tmux.
+/// It holds a number and is `Copy`, so it has no `as_str`. As text and in JSON it has the form of tmux.
 ///
 /// ```
 /// use tmux_bus::PaneId;
@@ -21,7 +19,7 @@ use crate::error::Error;
 /// assert!(PaneId::new("0.3").is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PaneId(u32);
 
 impl PaneId {
@@ -29,12 +27,13 @@ impl PaneId {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidName`] for any other text.
-    pub fn new(text: &str) -> Result<Self, Error> {
-        Self::parse(text.as_bytes()).ok_or_else(|| Error::InvalidName {
-            what: "pane",
-            name: text.to_owned(),
-            reason: "a pane id has the form %3",
+    /// [`Error::Invalid`] for any other text.
+    pub fn new(text: impl Into<String>) -> Result<Self, Error> {
+        let value = text.into();
+        Self::parse(value.as_bytes()).ok_or(Error::Invalid {
+            what: "pane id",
+            value,
+            reason: "it must have the form %3",
         })
     }
 
@@ -74,6 +73,6 @@ impl Serialize for PaneId {
 impl<'de> Deserialize<'de> for PaneId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::new(&text).map_err(serde::de::Error::custom)
+        Self::new(text).map_err(serde::de::Error::custom)
     }
 }

@@ -1,10 +1,10 @@
 //! A pane as tmux lists it.
 
 use super::pane_id::PaneId;
-use crate::error::Exit;
+use crate::Exit;
 use crate::tmux::launch;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PaneInfo {
     pub(crate) id: PaneId,
     pub(crate) dead: bool,
@@ -13,7 +13,7 @@ pub(crate) struct PaneInfo {
     pub(crate) tty: String,
     /// Id of the launch, empty for a pane without a program.
     pub(crate) launch: String,
-    /// Name of the agent, empty outside of clusters.
+    /// Name of the agent, empty outside a cluster.
     pub(crate) agent: String,
     pub(crate) bracketing: Option<bool>,
 }

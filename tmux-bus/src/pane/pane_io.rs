@@ -9,8 +9,8 @@ use super::sender::{SendOptions, Sender, Submitted};
 use crate::answer::answer_reader::AnswerReader;
 use crate::answer::marker::Marker;
 use crate::control::control_client::ControlClient;
-use crate::error::{Error, PartialAnswer, Refusal};
 use crate::timing::{ANSWER_QUIET, ANSWER_TIMEOUT};
+use crate::{Error, PartialAnswer, Refusal};
 
 /// How an answer is read.
 ///
@@ -23,7 +23,7 @@ use crate::timing::{ANSWER_QUIET, ANSWER_TIMEOUT};
 ///     .end(AnswerEnd::AtMarker);
 /// # let _ = options;
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ResponseOptions {
     pub(crate) timeout: Duration,
@@ -37,14 +37,14 @@ pub struct ResponseOptions {
 /// use tmux_bus::{AnswerEnd, ResponseOptions};
 ///
 /// // An agent that pauses for up to a second after its marker.
-/// let patient = ResponseOptions::default().end(AnswerEnd::Quiet(Duration::from_secs(1)));
-/// # let _ = patient;
+/// let long_quiet = ResponseOptions::default().end(AnswerEnd::Quiet(Duration::from_secs(1)));
+/// # let _ = long_quiet;
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AnswerEnd {
     /// After the marker, when the pane has been quiet for this long: agents also write the marker
-    /// first and go on.
+    /// first and continue.
     Quiet(Duration),
     /// With the line of the marker, the literal form of the specification.
     AtMarker,
@@ -60,14 +60,14 @@ impl Default for ResponseOptions {
 }
 
 impl ResponseOptions {
-    /// Time limit for the marker, from the submit on. The default is 30 s.
+    /// Sets the time limit for the marker, from the submit on; the default is 30 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Where the answer ends. The default is [`AnswerEnd::Quiet`] with 300 ms.
+    /// Sets where the answer ends; the default is [`AnswerEnd::Quiet`] with 300 ms.
     #[must_use]
     pub fn end(mut self, end: AnswerEnd) -> Self {
         self.end = end;
@@ -165,18 +165,21 @@ impl PaneIo {
         }
     }
 
-    /// Sends a message to a pane and submits it. Waits for its turn among all senders.
+    /// Sends a message to a pane and submits it. Waits for the lock of the pane, first come, first
+    /// served among all senders.
     ///
     /// # Errors
     ///
     /// [`Error::Refused`] and [`Error::QueueFull`] if nothing was sent, [`Error::NotSubmitted`] if
-    /// the text is in the pane but not submitted, [`Error::SubmitUnknown`] if the outcome is
-    /// unknown, [`Error::ServerGone`] if the session has ended.
+    /// the text may be in the input line of the program but is not submitted, [`Error::SubmitUnknown`] if the
+    /// outcome is unknown, [`Error::ServerGone`] if the session has ended, [`Error::Io`] and
+    /// [`Error::NotPrivate`] if the lock of the pane or the file of a long message cannot be used.
     ///
     /// # Cancel safety
     ///
-    /// Dropped while it waits for its turn: nothing is sent. Dropped later: the message is sent
-    /// anyway, because half a message in an input line would become the beginning of the next one.
+    /// Not cancel safe: while the call waits for the lock of the pane, dropping it sends nothing. Later
+    /// the message is sent anyway, because half a message in an input line would become the beginning
+    /// of the next one.
     pub async fn send_message(&self, pane: PaneId, content: &str) -> Result<Sent, Error> {
         self.send_message_with(pane, content, &SendOptions::default())
             .await
@@ -207,7 +210,7 @@ impl PaneIo {
         sender.check(content)?;
         let panes = self.control.panes();
         if !panes.contains(pane) {
-            self.control.list_panes().await?;
+            self.control.list_panes_and_exits().await?;
         }
         let lock = panes.lock(pane).ok_or(Error::Refused {
             pane,
@@ -229,10 +232,10 @@ impl PaneIo {
                 submitted: submitted?,
                 bytes: content.len(),
             }),
-            // The runtime is shutting down.
+            // The runtime is shutting down, or the task panicked.
             Err(error) => Err(Error::SubmitUnknown {
                 pane,
-                source: Box::new(Error::failed("paste-buffer", error.to_string())),
+                source: Box::new(Error::unfinished("paste-buffer", &error)),
             }),
         }
     }
@@ -245,12 +248,12 @@ impl PaneIo {
     /// # Errors
     ///
     /// [`Error::ResponseTimeout`], [`Error::PaneDied`], [`Error::ServerGone`] and
-    /// [`Error::AnswerTooLong`], each with the output received so far. [`Error::InvalidName`] for
+    /// [`Error::AnswerTooLong`], each with the output received so far. [`Error::Invalid`] for
     /// an invalid marker.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives the answer up and admits the next sender.
+    /// Not cancel safe: dropping the future gives the answer up and admits the next sender.
     pub async fn get_response(
         &self,
         sent: Sent,

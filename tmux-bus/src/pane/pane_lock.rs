@@ -1,8 +1,8 @@
 //! The lock of a pane: one sender at a time, first come, first served.
 //!
-//! In one process a fair semaphore keeps the order, and its places bound the number of waiters.
-//! Across processes a [`FifoLock`] in the folder of the session does. A process that dies loses its
-//! place, because the kernel releases its locks.
+//! In one process a fair semaphore keeps the order, and a second one bounds the number of senders.
+//! Across processes a [`FifoLock`] in the folder of the session keeps the order. A process that dies
+//! leaves the queue, because the kernel releases its locks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::pane_id::PaneId;
-use crate::error::Error;
+use crate::Error;
 use crate::shared::fifo_lock::FifoLock;
 use crate::shared::kernel_lock::{Access, LockedFile};
 
@@ -20,9 +20,10 @@ const MAX_SENDERS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct PaneLock {
     pane: PaneId,
-    places: Arc<Semaphore>,
+    /// One for each admitted sender.
+    slots: Arc<Semaphore>,
     /// The order within this process.
-    turn: Arc<Semaphore>,
+    in_process: Arc<Semaphore>,
     /// The order among processes.
     file: FifoLock,
 }
@@ -32,44 +33,44 @@ pub(crate) struct PaneLock {
 pub(crate) struct PaneLockGuard {
     // Fields are dropped in this order.
     _file: LockedFile,
-    _turn: OwnedSemaphorePermit,
-    _place: OwnedSemaphorePermit,
+    _in_process: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
 impl PaneLock {
     pub(crate) fn new(folder: &Path, pane: PaneId) -> Self {
         Self {
             pane,
-            places: Arc::new(Semaphore::new(MAX_SENDERS)),
-            turn: Arc::new(Semaphore::new(1)),
+            slots: Arc::new(Semaphore::new(MAX_SENDERS)),
+            in_process: Arc::new(Semaphore::new(1)),
             file: FifoLock::new(&folder.join(format!("pane-{}", pane.number()))),
         }
     }
 
-    /// Waits for the lock. Dropping the future gives the place up.
+    /// Waits for the lock. Dropping the future leaves the queue.
     pub(crate) async fn lock(&self) -> Result<PaneLockGuard, Error> {
         let full = |_| Error::QueueFull {
             pane: self.pane,
-            waiting: MAX_SENDERS,
+            senders: MAX_SENDERS,
         };
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(full)?;
+        let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(full)?;
         // The semaphore is never closed.
-        let turn = Arc::clone(&self.turn).acquire_owned().await;
-        let turn = turn.map_err(|_| Error::failed("lock", "the pane is closed"))?;
+        let in_process = Arc::clone(&self.in_process).acquire_owned().await;
+        let in_process = in_process.map_err(|_| Error::failed("lock", "the pane is closed"))?;
         let file = match self.file.try_lock(Access::Exclusive)? {
             Some(file) => file,
             None => self.file.wait(Access::Exclusive)?.await?,
         };
         Ok(PaneLockGuard {
             _file: file,
-            _turn: turn,
-            _place: place,
+            _in_process: in_process,
+            _slot: slot,
         })
     }
 
     /// Whether a sender of any process has the lock.
     pub(crate) fn is_held(&self) -> bool {
-        self.turn.available_permits() == 0 || self.file.is_held().unwrap_or(false)
+        self.in_process.available_permits() == 0 || self.file.is_held().unwrap_or(false)
     }
 }
 
@@ -80,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// Several of them are several processes as far as the files can tell.
+    /// Several of them behave like several processes, because they share only the files.
     fn pane_lock(folder: &tempfile::TempDir) -> Arc<PaneLock> {
         let pane = PaneId::new("%1").unwrap();
         Arc::new(PaneLock::new(folder.path(), pane))
@@ -155,7 +156,7 @@ mod tests {
             let lock = Arc::clone(&lock);
             waiting.push(tokio::spawn(async move { lock.lock().await.map(drop) }));
         }
-        while lock.places.available_permits() > 0 {
+        while lock.slots.available_permits() > 0 {
             tokio::task::yield_now().await;
         }
         assert!(matches!(lock.lock().await, Err(Error::QueueFull { .. })));

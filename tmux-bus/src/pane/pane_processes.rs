@@ -25,7 +25,7 @@ pub(crate) async fn end(panes: &[PaneInfo], grace: Duration) -> Vec<u32> {
         Some(_) => None,
         None => Some(Signal::TERM),
     };
-    if !tree.look().await && !tree.step(grace, terminate).await {
+    if !tree.scan_targets().await && !tree.step(grace, terminate).await {
         tree.kill(KILL_LIMIT).await;
     }
     tree.into_result().survivors

@@ -1,4 +1,32 @@
 //! The known state of each pane, from its output and from the lists of tmux.
+//!
+//! # Theory
+//!
+//! Four events change a pane: output, a list of tmux, a start by this process, and the end of its
+//! process. They arrive in any order, so a pane has these states:
+//!
+//! | state | fields | left by |
+//! |---|---|---|
+//! | unknown | `pid` 0, no `exit` | a list: running or ended |
+//! | starting | `is_starting`, `launch` is the new id | `started`, or a list with the new id |
+//! | running | `pid`, no `exit` | the first report of an end; a restart |
+//! | ended | `exit` | a restart |
+//!
+//! - **Invariant.** An `exit` belongs to the program `launch`, is set once, and ends all taps. The
+//!   first report is kept, because the launch wrapper reports the exact status before tmux does.
+//! - **Invariant.** Everything that describes a program (`pid`, `exit`, the bracketing flags,
+//!   `got_message`, the tokenizer) is reset when the program changes: by `starting`, or by a list
+//!   with another launch id or process id (another process has restarted it).
+//! - **Race.** A list that tmux made before a start can arrive after the first output of the new
+//!   program, and would reset its bracketed-paste mode. Between `starting` and `started`, lists
+//!   with another launch id are ignored.
+//! - **Race.** tmux reports a dead pane before it knows the exit status. Such a pane is *ending*
+//!   and stays in the state running, until a later list has the status or `process_gone` ends the
+//!   wait.
+//!
+//! **Example.** A restart: `starting("new")` ends the taps and clears `pid`; an old list (`launch`
+//! = `old`) is ignored; output `ESC[?2004h` sets `seen_bracketing`; `started`; a list with `new` and pid
+//! 11 sets `pid` and starts the exit watch.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,9 +39,9 @@ use super::exit_watch::ExitWatch;
 use super::pane_id::PaneId;
 use super::pane_info::PaneInfo;
 use super::pane_lock::PaneLock;
+use crate::Exit;
 use crate::answer::tokenizer::{TerminalOp, Tokenizer};
 use crate::control::tap::{OutputEnd, Tap};
-use crate::error::Exit;
 use crate::tmux::launch;
 
 #[derive(Debug)]
@@ -36,7 +64,7 @@ struct KnownPane {
     /// A launch is under way: lists with another launch id are outdated.
     is_starting: bool,
     /// This process has sent a message to the launched program.
-    was_asked: bool,
+    got_message: bool,
     taps: Vec<Weak<Tap>>,
     last_output: Option<SystemTime>,
     lock: Arc<PaneLock>,
@@ -44,7 +72,7 @@ struct KnownPane {
 }
 
 /// The state of a pane that a sender needs.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct PaneTarget {
     pub(crate) bracketing: bool,
     pub(crate) exit: Option<Exit>,
@@ -114,7 +142,7 @@ impl PaneTable {
         }
     }
 
-    /// The process of a pane has ended, whatever tmux reports.
+    /// The process of a pane has ended, also if tmux does not report it.
     pub(crate) fn process_gone(&self, id: PaneId, pid: u32) {
         let mut panes = self.lock_table();
         if let Some(pane) = panes.get_mut(&id).filter(|pane| pane.pid == pid) {
@@ -167,10 +195,7 @@ impl PaneTable {
         self.lock_table().get(&id).and_then(|pane| pane.last_output)
     }
 
-    /// A program is about to be started in a pane.
-    ///
-    /// Race: a list that tmux made before the start can arrive after the first output of the
-    /// program. Until [`started`](Self::started), lists with another launch id are ignored.
+    /// A program is about to be started in a pane. See the theory above.
     pub(crate) fn starting(&self, id: PaneId, launch: &str) {
         let mut panes = self.lock_table();
         let pane = self.entry(&mut panes, id);
@@ -186,16 +211,16 @@ impl PaneTable {
     }
 
     /// A message was submitted to a pane.
-    pub(crate) fn asked(&self, id: PaneId) {
+    pub(crate) fn message_submitted(&self, id: PaneId) {
         if let Some(pane) = self.lock_table().get_mut(&id) {
-            pane.was_asked = true;
+            pane.got_message = true;
         }
     }
 
-    pub(crate) fn was_asked(&self, id: PaneId) -> bool {
+    pub(crate) fn got_message(&self, id: PaneId) -> bool {
         self.lock_table()
             .get(&id)
-            .is_some_and(|pane| pane.was_asked)
+            .is_some_and(|pane| pane.got_message)
     }
 
     /// Adds a reader of a pane's output.
@@ -236,7 +261,7 @@ impl KnownPane {
             tty: String::new(),
             launch: String::new(),
             is_starting: false,
-            was_asked: false,
+            got_message: false,
             taps: Vec::new(),
             last_output: None,
             lock: Arc::new(PaneLock::new(folder, id)),
@@ -244,8 +269,8 @@ impl KnownPane {
         }
     }
 
-    /// Looks for bracketed paste and the exit report of the launch wrapper. Returns the
-    /// bracketed-paste mode if it changed.
+    /// Finds changes of the bracketed-paste mode and the exit report of the launch wrapper. Returns
+    /// the mode if it changed.
     fn scan(&mut self, mut bytes: &[u8]) -> Option<bool> {
         if self.tokenizer.is_ground() {
             bytes = &bytes[memchr::memchr(0x1b, bytes)?..];
@@ -278,7 +303,7 @@ impl KnownPane {
         self.pid = 0;
         self.seen_bracketing = None;
         self.listed_bracketing = false;
-        self.was_asked = false;
+        self.got_message = false;
         self.tokenizer = Tokenizer::default();
         launch.clone_into(&mut self.launch);
     }

@@ -1,12 +1,12 @@
-//! The way of a text into a paste buffer of tmux.
+//! Loads a text into a paste buffer of tmux.
 
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::Error;
 use crate::control::quoting::{quote, quote_literal};
-use crate::error::Error;
 use crate::shared::private_file;
 
 /// Longer texts go through a file: tmux parses a command line byte by byte.

@@ -10,45 +10,48 @@
 //! 2. Paste the text. One line of tmux commands loads the buffer, reads the state, captures the
 //!    screen and pastes, if the pane is alive, accepts input and runs the expected process. tmux
 //!    runs nothing between the commands of one line, so no state can change between test and paste.
-//! 3. Wait until the program has taken the paste in, see [`settle`].
+//! 3. Wait until the program has taken the paste in, see [`wait_for_echo`].
 //! 4. Paste a return by the same guarded line. Its `%begin` is the submit offset of the tap, its
 //!    capture the screen before the answer.
 //!
 //! If the terminal is in canonical mode and the program did not enable bracketed paste, steps 2 to
 //! 4 are one paste of text and return: the terminal driver itself separates the line.
 //!
-//! - Invariant: no message is submitted twice. Only a paste that tmux refused is repeated, and tmux
-//!   refuses by the process id: a program that was restarted has another one. Its terminal may have
-//!   the same name again and cannot tell.
-//! - Races: the program ends or is restarted at any moment. Before step 2: refused, or sent to the
-//!   new program. Between 2 and 4: [`Refusal::Dead`], the text is gone with the old program. During
-//!   the last paste the connection can be lost: then the outcome is unknown, and the error says so.
+//! - **Invariant.** No message is submitted twice. Only a paste that tmux refused is repeated. tmux
+//!   compares the process id of the pane, because a restarted program has a new process id but can
+//!   get the same terminal name.
+//! - **Race.** The program ends or is restarted. Before step 2: refused, or sent to the new
+//!   program. Between 2 and 4: [`Refusal::Dead`], because the text has ended with the old program.
+//! - **Race.** A person switches the input of the pane off. Before step 2: refused. Between 2 and
+//!   4: [`Error::NotSubmitted`], because the text is in the input line of a live program.
+//! - **Race.** The connection is lost during the last paste. The outcome is then unknown:
+//!   [`Error::SubmitUnknown`].
 //! - tmux 3.3 crashes on a paste into a dead pane: the reason for the test inside tmux.
-//! - Cancellation: the caller runs [`Sender::send`] in a task of its own. Half a message in an
+//! - **Cancellation.** The caller runs [`Sender::send`] in a task of its own. Half a message in an
 //!   input line would become the beginning of the next one.
 //!
-//! Worked example, a program that enabled bracketed paste gets `hi`:
-//! `set-buffer -b B -- "hi" ; display-message ... ; capture-pane ... ; if-shell -F <unfit>
-//! { delete-buffer ... } { copy-mode -q ... ; paste-buffer -d -r -p -b B -t %1 }`, the echo `> hi`,
-//! 15 ms of quiet, and the same line with `"\015"` and without `-p`.
+//! **Example.** A program that enabled bracketed paste gets `hi`: `set-buffer -b B -- "hi" ;
+//! display-message ... ; capture-pane ... ; if-shell -F <unfit> { delete-buffer ... } { copy-mode
+//! -q ... ; paste-buffer -d -r -p -b B -t %1 }`, the echo `> hi`, 15 ms of quiet, and the same line
+//! with `"\015"` and without `-p`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::echo_wait::wait_for_echo;
 use super::pane_id::PaneId;
 use super::pane_lock::PaneLockGuard;
 use super::pane_table::PaneTarget;
 use super::paste_buffer::PasteBuffer;
-use super::settle::settle;
 use super::tty_modes::{self, TtyModes};
 use crate::answer::marker::{self, FoldedChar};
 use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
 use crate::control::quoting::quote;
 use crate::control::tap::Tap;
-use crate::error::{Error, PartialAnswer, Refusal};
+use crate::{Error, PartialAnswer, Refusal};
 
 /// The longest message, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 1 << 20;
@@ -61,7 +64,7 @@ pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 /// let options = SendOptions::default().allow_unbracketed();
 /// # let _ = options;
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SendOptions {
     unbracketed: bool,
@@ -87,8 +90,8 @@ pub(crate) struct Submitted {
     pub(crate) folded: Vec<FoldedChar>,
     pub(crate) width: usize,
     pub(crate) height: usize,
-    /// Number of lines above the screen.
-    pub(crate) history: usize,
+    /// Number of lines that have scrolled off the screen.
+    pub(crate) scrolled_lines: usize,
     /// The terminal driver echoes the message after the submit.
     pub(crate) echoed: bool,
     /// Held until the answer is read.
@@ -141,10 +144,10 @@ impl Sender {
                 self.paste_and_submit(message, &target, modes, &tap).await?
             };
             let Some(report) = sent else {
-                self.control.list_panes().await?;
+                self.control.list_panes_and_exits().await?;
                 continue;
             };
-            self.control.panes().asked(self.pane);
+            self.control.panes().message_submitted(self.pane);
             return Ok(Submitted {
                 tap,
                 at: Instant::now(),
@@ -152,7 +155,7 @@ impl Sender {
                 folded: marker::fold(message),
                 width: report.width,
                 height: report.height,
-                history: report.history,
+                scrolled_lines: report.scrolled_lines,
                 echoed: in_one_paste && modes.echo,
                 _lock: lock,
             });
@@ -190,7 +193,7 @@ impl Sender {
         if pasted.is_none() {
             return Ok(None);
         }
-        settle(&echo, &target.tty, message).await;
+        wait_for_echo(&echo, &target.tty, message).await;
         self.submit(target.pid, modes, tap).await.map(Some)
     }
 
@@ -204,10 +207,19 @@ impl Sender {
         match self.paste(pid, &text, Bracket::Never, tap).await {
             Ok(Some(report)) => Ok(report),
             Ok(None) => Err(self.refused(Refusal::Dead)),
-            Err(error) => match self.submit_unknown(error) {
-                unknown @ Error::SubmitUnknown { .. } => Err(unknown),
-                error => Err(self.not_submitted(error)),
-            },
+            Err(error) => Err(match self.submit_unknown(error) {
+                // The text has ended with the program that had it.
+                error @ (Error::SubmitUnknown { .. }
+                | Error::Refused {
+                    reason: Refusal::Dead | Refusal::NoSuchPane,
+                    ..
+                }) => error,
+                // The text is in the input line of a live program: another send would add to it.
+                error => Error::NotSubmitted {
+                    pane: self.pane,
+                    source: Box::new(error),
+                },
+            }),
         }
     }
 
@@ -222,7 +234,7 @@ impl Sender {
         if target.bracketing || self.options.unbracketed || !needs_brackets(message, modes) {
             return Ok((target, modes));
         }
-        self.control.list_panes().await?;
+        self.control.list_panes_and_exits().await?;
         self.target().await
     }
 
@@ -234,7 +246,7 @@ impl Sender {
         let target = match known.filter(|known| known.exit.is_none() && known.pid != 0) {
             Some(target) => target,
             None => {
-                self.control.list_panes().await?;
+                self.control.list_panes_and_exits().await?;
                 let target = self.control.panes().target(self.pane);
                 target.ok_or_else(|| self.refused(Refusal::NoSuchPane))?
             }
@@ -347,7 +359,8 @@ impl Sender {
         }
     }
 
-    /// For an error after which the message is certainly not submitted.
+    /// For an error of the paste before the submit. If the paste was refused or never asked for, no
+    /// text is in the pane.
     fn not_submitted(&self, error: Error) -> Error {
         match error {
             error @ (Error::Refused { .. } | Error::Io { .. } | Error::NotPrivate { .. }) => error,
@@ -376,7 +389,7 @@ enum Bracket {
 struct PasteReport {
     width: usize,
     height: usize,
-    history: usize,
+    scrolled_lines: usize,
     dead: bool,
     input_off: bool,
     pid: u32,
@@ -394,7 +407,7 @@ impl PasteReport {
         Some(Self {
             width: next()?.parse().ok()?,
             height: next()?.parse().ok()?,
-            history: next()?.parse().ok()?,
+            scrolled_lines: next()?.parse().ok()?,
             dead: next()? == "1",
             input_off: next()? == "1",
             pid: next()?.parse().ok()?,
@@ -411,8 +424,8 @@ mod tests {
     use super::*;
     use crate::pane::paste_buffer::MAX_INLINE;
     use crate::timing::SUBMIT_QUIET;
-    use crate::tmux::launch::Launch;
-    use crate::tmux::server::Server;
+    use crate::tmux::Launch;
+    use crate::tmux::Server;
 
     /// Ends the server, also when the test fails.
     struct KillServer(PathBuf);
@@ -468,6 +481,41 @@ mod tests {
         assert!(sender.submit(after.pid, modes, &tap).await.is_ok());
     }
 
+    /// The text stays in the input line of a live program: a second send would add to it.
+    #[tokio::test]
+    async fn input_switched_off_between_paste_and_submit_is_not_submitted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, _kill) = start(dir.path()).await;
+        let pane = server.open_pane(&Launch::new("exec cat")).await.unwrap();
+        let sender = sender(&server, dir.path(), pane);
+        let (target, modes) = sender.target().await.unwrap();
+        let tap = || Arc::new(Tap::new(1024));
+        let paste = || async {
+            let (text, tap) = (b"text", tap());
+            sender
+                .paste(target.pid, text, Bracket::IfEnabled, &tap)
+                .await
+        };
+        let input_off = |error: &Error| {
+            let reason = Refusal::InputOff;
+            matches!(error, Error::Refused { reason: found, .. } if *found == reason)
+        };
+
+        assert!(paste().await.unwrap().is_some());
+        let switch_off = format!("select-pane -d -t {pane}");
+        let control = server.control();
+        control.run_one("select-pane", switch_off).await.unwrap();
+        let error = sender.submit(target.pid, modes, &tap()).await.err();
+        match error {
+            Some(Error::NotSubmitted { source, .. }) => assert!(input_off(&source), "{source:?}"),
+            other => panic!("{other:?}"),
+        }
+
+        // Before the paste nothing is in the pane: the message may be sent again.
+        let error = paste().await.err().unwrap();
+        assert!(input_off(&error) && error.is_not_sent(), "{error:?}");
+    }
+
     /// The public path refuses a pane that is known to be dead before it asks tmux. A pane that dies
     /// at that moment is left to the test inside tmux; tmux 3.3 would crash.
     #[tokio::test]
@@ -477,7 +525,7 @@ mod tests {
         let pane = server.open_pane(&Launch::new("exit 0")).await.unwrap();
         let deadline = Instant::now() + Duration::from_secs(40);
         let pid = loop {
-            let infos = server.control().list_panes().await.unwrap();
+            let infos = server.control().list_panes_and_exits().await.unwrap();
             if infos[0].dead {
                 break infos[0].pid;
             }

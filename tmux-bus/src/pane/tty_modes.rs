@@ -13,7 +13,7 @@ pub(crate) const MAX_LINE: usize = if cfg!(target_os = "linux") {
 };
 
 /// The modes of a terminal at one moment.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct TtyModes {
     /// The terminal driver collects whole lines (ICANON).
     pub(crate) canonical: bool,
@@ -79,7 +79,7 @@ pub(crate) fn has_unread_input(tty: &str) -> bool {
     open_tty(tty).is_some_and(|fd| ioctl_fionread(fd).is_ok_and(|count| count > 0))
 }
 
-/// Opened for each look: a terminal that is held open does not hang up when its program ends.
+/// Opened for each read: a terminal that is held open does not hang up when its program ends.
 fn open_tty(tty: &str) -> Option<OwnedFd> {
     open(
         tty,

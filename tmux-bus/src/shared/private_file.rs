@@ -3,8 +3,8 @@
 //! This file is the same in every crate that has it; `scripts/check-shared` compares the copies.
 //!
 //! A file or folder is private if it belongs to us, is not a symbolic link and is not writable by
-//! group or others. What we create has mode 0600 (folders 0700). What exists and is not private
-//! is refused; its mode is never changed, because it may be the user's own choice.
+//! group or others. New files have mode 0600, new folders 0700. An existing file or folder that is
+//! not private is refused; its mode is never changed, because it may be the user's own choice.
 //!
 //! Files are checked through their open descriptor: a check of the path could see one file and
 //! the open that follows another (time-of-check to time-of-use race).
@@ -33,7 +33,7 @@ pub(crate) enum FileError {
 }
 
 impl FileError {
-    /// For `map_err`: adds what was attempted and on which path.
+    /// For `map_err`: adds the operation and the path.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io {
             action,
@@ -44,10 +44,6 @@ impl FileError {
 
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
-    }
-
-    pub(crate) fn is_timed_out(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::TimedOut)
     }
 
     fn not_private(path: &Path, reason: &'static str) -> Self {
@@ -111,7 +107,7 @@ pub(crate) fn check(file: &File, path: &Path) -> Result<Metadata, FileError> {
 /// where no other user can exchange the file after the check.
 ///
 /// For databases: closing any descriptor of a file drops all POSIX locks that the process has on
-/// it, also those of an open database.
+/// it, including the locks of an open database.
 pub(crate) fn check_unopened(path: &Path) -> Result<(), FileError> {
     let metadata = path
         .symlink_metadata()

@@ -1,13 +1,11 @@
-//! The start of a program in a pane.
-
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use crate::control::quoting::{quote, quote_literal};
-use crate::error::{Error, Exit};
-use crate::pane::pane_id::PaneId;
+use crate::pane::PaneId;
 use crate::timing::WRAPPER_LINGER;
+use crate::{Error, Exit};
 
 /// Number of the operating system command that reports an exit. tmux ignores it, but passes it on
 /// in the output of the pane, behind everything that the program printed.
@@ -54,7 +52,7 @@ impl Launch {
         }
     }
 
-    /// The working folder. The default is the one of the server.
+    /// Sets the working folder; the default is that of the server.
     #[must_use]
     pub fn work_dir(mut self, work_dir: impl Into<PathBuf>) -> Self {
         self.work_dir = Some(work_dir.into());
@@ -86,10 +84,10 @@ impl Launch {
 
     /// Refuses text that tmux would cut or misread.
     fn check(&self) -> Result<(), Error> {
-        let refuse = |what, name: &str, reason| {
-            Err(Error::InvalidName {
+        let refuse = |what, value: &str, reason| {
+            Err(Error::Invalid {
                 what,
-                name: name.to_owned(),
+                value: value.to_owned(),
                 reason,
             })
         };
@@ -102,7 +100,7 @@ impl Launch {
                 return refuse(
                     "variable",
                     name,
-                    "a name must not be empty or have `=` or NUL",
+                    "its name must not be empty or have `=` or NUL",
                 );
             }
             if value.contains('\0') {
@@ -128,7 +126,7 @@ impl Launch {
 
 /// The command line for a pane: runs `command`, reports its exit, and lingers.
 ///
-/// `launch` is a new id for each start, so that no other program prints this report by chance. It is
+/// `launch` is a new id for each start, so that another program cannot print this report by accident. It is
 /// also in the environment, where it marks all processes of the pane.
 fn wrapper(command: &str, launch: &str) -> String {
     // Shells announce a killed program on their stderr, so the wrapper's own goes to /dev/null. The

@@ -1,5 +1,3 @@
-//! A private tmux server with one session.
-
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,12 +7,12 @@ use super::launch::Launch;
 use super::server_builder::{ServerBuilder, on_a_thread};
 use super::session_folder::SessionFolder;
 use super::tmux_program::TmuxProgram;
+use crate::Error;
 use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
-use crate::error::Error;
-use crate::pane::pane_id::PaneId;
+use crate::pane::PaneId;
+use crate::pane::PaneIo;
 use crate::pane::pane_info::PaneInfo;
-use crate::pane::pane_io::PaneIo;
 use crate::pane::pane_processes;
 
 /// The program of a pane that waits for its program.
@@ -23,7 +21,7 @@ pub(super) const PLACEHOLDER: &str = "exec sleep 2147483647";
 /// A private tmux server with one session and one control-mode client.
 ///
 /// Clones share the client. Dropping the last one ends the client, not the session: the programs
-/// in its panes go on, and [`Server::attach`] finds them again.
+/// in its panes continue, and [`Server::attach`] finds them again.
 ///
 /// ```
 /// use std::time::Duration;
@@ -84,7 +82,6 @@ impl Server {
     }
 
     /// Options for a server with a session of this name.
-    #[must_use]
     pub fn builder(session: impl Into<String>) -> ServerBuilder {
         ServerBuilder::new(session.into())
     }
@@ -137,12 +134,12 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidName`] for a command or variable that cannot be passed on, [`Error::Io`] for
+    /// [`Error::Invalid`] for a command or variable that cannot be passed on, [`Error::Io`] for
     /// a missing working folder, [`Error::TmuxFailed`] and [`Error::ServerGone`].
     ///
     /// # Cancel safety
     ///
-    /// Dropped half way, a pane without a program may be left.
+    /// Not cancel safe: a pane without a program may be left.
     pub async fn open_pane(&self, launch: &Launch) -> Result<PaneId, Error> {
         let pane = self.create_pane().await?;
         self.launch(pane, launch).await?;
@@ -153,7 +150,7 @@ impl Server {
     pub(crate) async fn create_pane(&self) -> Result<PaneId, Error> {
         let session = &self.inner.session;
         let control = &self.inner.control;
-        let panes = control.list_panes().await?;
+        let panes = control.list_panes_and_exits().await?;
         if let [only] = panes.as_slice()
             && only.launch.is_empty()
             && only.agent.is_empty()
@@ -191,7 +188,7 @@ impl Server {
             .await;
         control.panes().started(pane);
         respawned?;
-        control.list_panes().await?;
+        control.list_panes_and_exits().await?;
         Ok(())
     }
 
@@ -205,14 +202,14 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::Survivors`] if processes did not end, [`Error::Io`] if the folder could not be
+    /// [`Error::StillAlive`] if processes did not end, [`Error::Io`] if the folder could not be
     /// removed.
     ///
     /// # Cancel safety
     ///
-    /// Dropped half way, some programs may still run; call it again to continue.
+    /// Not cancel safe: some programs may still run; call it again to continue.
     pub async fn stop(&self, grace: Duration) -> Result<(), Error> {
-        let panes = match self.inner.control.list_panes().await {
+        let panes = match self.inner.control.list_panes_and_exits().await {
             Ok(panes) => panes,
             // The client may be gone while the session is not.
             Err(_) => self.list_panes_by_program().await?,
@@ -225,7 +222,7 @@ impl Server {
             Err(error) => return Err(error),
         }
         if !survivors.is_empty() {
-            return Err(Error::Survivors {
+            return Err(Error::StillAlive {
                 session: self.inner.session.clone(),
                 pids: survivors,
             });

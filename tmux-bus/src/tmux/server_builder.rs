@@ -1,13 +1,11 @@
-//! How a private tmux server is started or found.
-
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::server::{PLACEHOLDER, Server};
 use super::session_folder::{SessionFolder, runtime_dir};
 use super::tmux_program::TmuxProgram;
+use crate::Error;
 use crate::control::control_client::ControlClient;
-use crate::error::Error;
 use crate::timing::TMUX_TIMEOUT;
 
 /// Options for starting or finding a private tmux server.
@@ -28,7 +26,8 @@ use crate::timing::TMUX_TIMEOUT;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
+#[must_use = "nothing is started until `start`"]
 pub struct ServerBuilder {
     session: String,
     key: PathBuf,
@@ -52,45 +51,39 @@ impl ServerBuilder {
         }
     }
 
-    /// A second part of the identity of the session, such as the path of its configuration:
-    /// sessions of the same name with different keys are different servers.
-    #[must_use]
+    /// Sets a second part of the identity of the session, such as the path of its configuration;
+    /// the default is empty. Sessions of the same name with different keys are different servers.
     pub fn key(mut self, key: impl Into<PathBuf>) -> Self {
         self.key = key.into();
         self
     }
 
-    /// The folder for the private folders of sessions. The default is `tmux-bus` in
+    /// Sets the folder for the private folders of sessions; the default is `tmux-bus` in
     /// `XDG_RUNTIME_DIR`, or `tmux-bus-<uid>` in the folder for temporary files.
-    #[must_use]
     pub fn runtime_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.runtime_dir = Some(dir.into());
         self
     }
 
-    /// The tmux program. The default is `tmux`, found by `PATH`.
-    #[must_use]
+    /// Sets the tmux program; the default is `tmux`, found by `PATH`.
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = program.into();
         self
     }
 
-    /// Time limit of one run of the tmux program. The default is 10 s.
-    #[must_use]
+    /// Sets the time limit of one run of the tmux program; the default is 10 s.
     pub fn tmux_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The size of the window while no person is attached. The default is 240 x 100.
-    #[must_use]
+    /// Sets the size of the window while no person is attached; the default is 240 x 100.
     pub fn size(mut self, columns: u16, rows: u16) -> Self {
         self.size = (columns, rows);
         self
     }
 
-    /// Longest answer in bytes. The default is 64 MiB.
-    #[must_use]
+    /// Sets the longest answer in bytes; the default is 64 MiB.
     pub fn max_answer(mut self, bytes: usize) -> Self {
         self.max_answer = bytes;
         self
@@ -102,14 +95,14 @@ impl ServerBuilder {
     ///
     /// [`Error::TmuxMissing`], [`Error::TmuxFailed`], [`Error::TmuxTimeout`] and
     /// [`Error::TmuxTooOld`] for tmux itself, [`Error::AlreadyRunning`], [`Error::Io`] and
-    /// [`Error::NotPrivate`] for the folder of the socket, [`Error::InvalidName`].
+    /// [`Error::NotPrivate`] for the folder of the socket, [`Error::Invalid`].
     ///
     /// # Cancel safety
     ///
-    /// Dropped half way, an empty session may be left; the next start then fails with
+    /// Not cancel safe: an empty session may be left; the next start then fails with
     /// [`Error::AlreadyRunning`].
     pub async fn start(self) -> Result<Server, Error> {
-        let (folder, tmux) = self.places()?;
+        let (folder, tmux) = self.locations()?;
         tmux.check_version().await?;
         let locking = folder.clone();
         let _lock = on_a_thread("lock", move || locking.create_and_lock()).await?;
@@ -146,9 +139,9 @@ impl ServerBuilder {
     ///
     /// # Cancel safety
     ///
-    /// Changes nothing.
+    /// Cancel safe: it changes nothing.
     pub async fn attach(self) -> Result<Server, Error> {
-        let (folder, tmux) = self.places()?;
+        let (folder, tmux) = self.locations()?;
         tmux.check_version().await?;
         if !folder.exists()? || !tmux.has_session(&self.session).await? {
             return Err(Error::NotRunning {
@@ -159,7 +152,7 @@ impl ServerBuilder {
         self.connect(folder, tmux).await
     }
 
-    fn places(&self) -> Result<(SessionFolder, TmuxProgram), Error> {
+    fn locations(&self) -> Result<(SessionFolder, TmuxProgram), Error> {
         check_session_name(&self.session)?;
         let base = self.runtime_dir.clone().unwrap_or_else(runtime_dir);
         // The session outlives the current folder of this process, and a path that begins with `-`
@@ -190,12 +183,12 @@ impl ServerBuilder {
 
 /// Runs code that may block on a lock.
 pub(super) async fn on_a_thread<T: Send + 'static>(
-    what: &str,
+    command: &str,
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     tokio::task::spawn_blocking(work)
         .await
-        .unwrap_or_else(|error| Err(Error::failed(what, error.to_string())))
+        .unwrap_or_else(|error| Err(Error::unfinished(command, &error)))
 }
 
 /// tmux silently replaces `.` and `:` in names, and reads other characters as parts of a target.
@@ -210,9 +203,9 @@ pub(crate) fn check_session_name(name: &str) -> Result<(), Error> {
     } else {
         return Ok(());
     };
-    Err(Error::InvalidName {
+    Err(Error::Invalid {
         what: "session name",
-        name: name.to_owned(),
+        value: name.to_owned(),
         reason,
     })
 }

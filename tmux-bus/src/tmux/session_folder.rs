@@ -2,18 +2,18 @@
 //!
 //! # Theory
 //!
-//! The folder appears with the first start of a session and is removed with its last stop, so its
-//! lock is inside of something that comes and goes. Starts and removals exclude each other by the
+//! The folder appears with the first start of a session and is removed with its last stop, so the lock
+//! file can be removed together with the folder. Starts and removals exclude each other by the
 //! lock of the file `start` in the folder.
 //!
-//! - Race: a process opens `start`, and the holder of its lock removes the folder. The process then
-//!   has the lock of a deleted file, which excludes no other process. So after locking, the locked
-//!   file is compared with the file at the path; if they differ, the whole step is repeated.
-//! - Race: a waiter creates `start` in a folder that is being removed. The folder is renamed before it
-//!   is removed, so no new waiter finds it; a waiter that has found it already can make one
-//!   `remove_dir_all` fail with "not empty", which is repeated.
-//! - Race: the last removal also removes the base folder, between the creation of the base and of the
-//!   session folder by another process. The creation is repeated.
+//! - **Race.** A process opens `start`, and the holder of its lock removes the folder. The process
+//!   then has the lock of a deleted file, which excludes no other process. So after locking, the
+//!   locked file is compared with the file at the path; if they differ, the whole step is repeated.
+//! - **Race.** A waiter creates `start` in a folder that is being removed. The folder is renamed
+//!   before it is removed, so no new waiter finds it; a waiter that has found it already can make
+//!   one `remove_dir_all` fail with "not empty", which is repeated.
+//! - **Race.** The last removal also removes the base folder, between the creation of the base and
+//!   of the session folder by another process. The creation is repeated.
 
 use std::env;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::error::Error;
+use crate::Error;
 use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file::{self, FileError};
 use crate::timing::{SERVER_EXIT_LIMIT, SERVER_EXIT_PAUSE};
@@ -34,7 +34,7 @@ const MAX_SOCKET: usize = 103;
 /// Bound of the repetitions above. Each needs another process at the same moment.
 const MAX_TRIES: usize = 1_000;
 
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct SessionFolder {
     base: PathBuf,
     path: PathBuf,
@@ -158,8 +158,8 @@ fn lock_file(path: &Path) -> Result<Option<LockedFile>, FileError> {
     Ok((identity(locked) == identity(found)).then_some(file))
 }
 
-/// Whether a folder was removed while it was created. "Already exists": it did for `mkdir`, and did
-/// not for the look that followed.
+/// Whether a folder was removed while it was created. "Already exists": `mkdir` found the
+/// folder, and the check after it did not.
 fn was_removed(error: &FileError) -> bool {
     let FileError::Io { source, .. } = error else {
         return false;
@@ -180,7 +180,7 @@ fn remove_all(away: &Path) -> io::Result<()> {
     }
 }
 
-/// A hash that is the same in all versions and processes, unlike those of the standard library. It
+/// A hash that is the same in all versions and processes, unlike the hashes of the standard library. It
 /// need not resist attackers: the owner of the folder is checked.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {

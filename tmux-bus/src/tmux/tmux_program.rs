@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use super::tmux_version;
-use crate::error::Error;
+use crate::Error;
 
 /// The tmux program with the private socket of a server.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct TmuxProgram {
     pub(crate) program: PathBuf,
     pub(crate) socket: PathBuf,

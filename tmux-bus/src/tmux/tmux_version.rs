@@ -1,6 +1,6 @@
 //! The version of tmux.
 
-use crate::error::Error;
+use crate::Error;
 
 /// The oldest version with all features in use: `copy-mode -q`, attach flags, `-e` on respawn.
 pub(crate) const NEEDED: &str = "3.2";

@@ -263,7 +263,7 @@ async fn a_process_whose_main_thread_has_ended_is_ended_too() {
     let server = TestServer::start().await;
     let file = server.path("pid");
     let script = server.path("threads.py");
-    // The main thread ends; the other one goes on and ignores SIGTERM.
+    // The main thread ends; the other one continues and ignores SIGTERM.
     let code = format!(
         "import ctypes, os, signal, threading, time\n\
          signal.signal(signal.SIGTERM, signal.SIG_IGN)\n\

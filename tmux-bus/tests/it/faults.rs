@@ -67,10 +67,7 @@ async fn session_names_that_tmux_would_change_or_misread_are_refused() {
         &"x".repeat(65),
     ] {
         let error = Server::builder(name).start().await.unwrap_err();
-        assert!(
-            matches!(error, Error::InvalidName { .. }),
-            "{name}: {error:?}"
-        );
+        assert!(matches!(error, Error::Invalid { .. }), "{name}: {error:?}");
     }
 }
 
@@ -204,7 +201,7 @@ async fn commands_beyond_the_bound_wait_for_a_busy_server() {
     let senders: Vec<_> = (0..1_500)
         .map(|number| {
             let io = server.pane_io();
-            let pane = PaneId::new(&format!("%{}", 1_000 + number)).unwrap();
+            let pane = PaneId::new(format!("%{}", 1_000 + number)).unwrap();
             tokio::spawn(async move { io.send_message(pane, "x").await })
         })
         .collect();

@@ -184,7 +184,7 @@ fn make_raw() {
     tcsetattr(stdin(), OptionalActions::Now, &modes).unwrap();
 }
 
-/// Reads messages from a terminal in raw mode. A return outside of a paste ends a message.
+/// Reads messages from a terminal in raw mode. A return outside a paste ends a message.
 fn read_messages(bracketed: bool, mut typed: impl FnMut(&[u8]), mut message: impl FnMut(Vec<u8>)) {
     const START: &[u8] = b"\x1b[200~";
     const END: &[u8] = b"\x1b[201~";

@@ -69,7 +69,7 @@ async fn a_missing_folder_and_invalid_variables_are_refused() {
         Launch::new("exec cat\0secret"),
     ] {
         let error = server.open_pane(&launch).await.unwrap_err();
-        assert!(matches!(error, Error::InvalidName { .. }), "{error:?}");
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
         assert!(!format!("{error:?} {error} {launch:?}").contains("secret"));
     }
 }

@@ -47,7 +47,7 @@ use crate::shared::private_file::{self, FileError};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct JsonLinesEngine {
     path: PathBuf,
 }

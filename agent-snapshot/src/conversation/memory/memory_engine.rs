@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::conversation::timestamps::unix_millis;
 use crate::conversation::{Message, Role, SessionId};
 
-/// Long-term memory: receives whole conversations when they end, and tells what it knows about a
+/// Long-term memory: receives whole conversations when they end, and recalls what it knows of a
 /// user when a session starts.
 ///
 /// ```
@@ -43,12 +43,12 @@ pub trait MemoryEngine: Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// The future is dropped when it takes longer than
+    /// Must be cancel safe: the future is dropped when it takes longer than
     /// [`memory_timeout`](crate::conversation::SessionManager::memory_timeout), and the call is
     /// repeated later.
     async fn offload(&self, offload: &Offload) -> Result<(), Box<dyn StdError + Send + Sync>>;
 
-    /// What a new session should know about its user. It becomes part of the system prompt.
+    /// Returns the knowledge about a user for a new session. It becomes part of the system prompt.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ pub trait MemoryEngine: Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// The future is dropped when it takes longer than
+    /// Must be cancel safe: the future is dropped when it takes longer than
     /// [`memory_timeout`](crate::conversation::SessionManager::memory_timeout).
     async fn bootstrap(
         &self,
@@ -72,11 +72,11 @@ pub trait MemoryEngine: Send + Sync {
 /// assert_eq!(serde_json::to_string(&EndReason::Idle)?, r#""idle""#);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum EndReason {
-    /// The session was reset, and goes on with an empty conversation.
+    /// The session was reset, and continues with an empty conversation.
     Reset,
     /// The session was destroyed.
     Destroyed,
@@ -111,7 +111,7 @@ pub struct Offload {
     /// When the conversation ended. Milliseconds since 1970 in JSON.
     #[serde(with = "unix_millis")]
     pub ended: SystemTime,
-    /// The system prompt and all messages, including those that a trim removed from view.
+    /// The system prompt and all messages, including messages that a trim removed from view.
     pub messages: Vec<Message>,
 }
 

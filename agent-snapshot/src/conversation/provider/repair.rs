@@ -15,7 +15,7 @@ use crate::conversation::{Message, Role, ToolCallRequest, ToolCallResult};
 /// let aborted = &repaired.aborted[0];
 /// assert_eq!((&*aborted.call, &*aborted.name), ("call_1", "search"));
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AbortedCall {
     /// The id of the call.
@@ -35,7 +35,7 @@ pub struct AbortedCall {
 /// assert_eq!(repaired.messages.len(), 1);
 /// assert_eq!(repaired.dropped, ["call_1"]);
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Repaired {
     /// The repaired list.
@@ -162,7 +162,7 @@ impl Exchange {
     }
 }
 
-/// A message with error results for those calls of `asked` that are in `open`.
+/// A message with error results for the calls of `asked` that are in `open`.
 pub(crate) fn abort(asked: &Message, open: &[String]) -> (Message, Vec<AbortedCall>) {
     let calls = asked.tool_calls.iter().filter(|c| open.contains(&c.id));
     let result = |call: &ToolCallRequest| {

@@ -102,7 +102,7 @@ pub fn anthropic_request<'a>(
 ///
 /// # Errors
 ///
-/// Those of [`anthropic_request`].
+/// As [`anthropic_request`].
 pub fn openai_request<'a>(messages: impl IntoIterator<Item = &'a Message>) -> Result<Value, Error> {
     let mut pairing = Pairing::default();
     let mut out = Vec::new();

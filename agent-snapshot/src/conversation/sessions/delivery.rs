@@ -1,4 +1,4 @@
-//! The way of an ended conversation to long-term memory.
+//! Delivers ended conversations to long-term memory.
 //!
 //! Every step is one save or one idempotent call, and every step is derived from what the storage
 //! has. So any process can continue after a crash:
@@ -18,12 +18,12 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::session_record::{PendingOffload, StoredSession};
-use super::session_store::Swap;
+use super::session_store::SaveOutcome;
 use super::{SessionId, SessionManager};
 use crate::History;
 use crate::conversation::{Error, Offload};
 
-/// What became of an ended conversation.
+/// Whether long-term memory has an ended conversation.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -92,7 +92,7 @@ impl SessionManager {
                 }
                 self.acknowledge(id, pending.from).await?;
             } else if stored.record.ended.is_none()
-                || self.store().delete(stored).await? == Swap::Saved
+                || self.store().delete(stored).await? == SaveOutcome::Saved
             {
                 break;
             }
@@ -143,7 +143,7 @@ impl SessionManager {
             }
             // With the time of the last commit: an offload is no activity of the user.
             let timestamp = stored.snapshot.timestamp;
-            if self.store().save_at(&stored, timestamp).await? == Swap::Saved {
+            if self.store().save_at(&stored, timestamp).await? == SaveOutcome::Saved {
                 break;
             }
         }

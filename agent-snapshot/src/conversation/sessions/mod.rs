@@ -1,12 +1,14 @@
 //! Sessions: conversations of many users, in a storage that many processes share.
 //!
-//! # Ownership
+//! # Theory
 //!
 //! No process owns a session, and nothing is locked while a turn runs: a lock would outlive its
 //! process or expire under it. Instead every save is a compare-and-swap on the tick of the
 //! session's snapshot. The process that saves first wins; the loser *rebases*: it loads the
 //! session again, appends its own uncommitted messages behind the new ones, checks the pairing of
 //! calls and results again, and repeats the save.
+//!
+//! **Example.**
 //!
 //! | time | process A | process B | stream |
 //! |---|---|---|---|
@@ -15,7 +17,7 @@
 //! | 3 | | commits tick 6: conflict | m0, a1 |
 //! | 4 | | loads tick 6, rebases b1, commits tick 7 | m0, a1, b1 |
 //!
-//! Invariants, for every interleaving of processes and every crash:
+//! **Invariants.** For every interleaving of processes and every crash:
 //!
 //! 1. *A committed message is never lost.* A save appends to the stream; a conflict changes
 //!    nothing.

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 use std::fmt;
 
 use super::session_record::StoredSession;
-use super::session_store::Swap;
+use super::session_store::SaveOutcome;
 use super::{SessionId, SessionManager};
 use crate::History;
 use crate::conversation::{
@@ -36,14 +36,14 @@ use crate::conversation::{
 pub struct Session {
     manager: SessionManager,
     id: SessionId,
-    /// The session as it was last loaded or saved. The uncommitted messages are those of
-    /// `conversation` from its next sequence number on.
+    /// The session as it was last loaded or saved. The messages of `conversation` from its next
+    /// sequence number on are not committed.
     stored: StoredSession,
     conversation: Conversation,
     memory_error: Option<Error>,
 }
 
-/// What a commit did.
+/// The result of a commit.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -69,7 +69,7 @@ pub struct Session {
 pub struct Committed {
     /// The number of messages that other processes had stored, and that now precede ours.
     pub merged: usize,
-    /// What a trim removed from view.
+    /// The messages that a trim removed from view.
     pub trimmed: Trimmed,
     /// Whether the removed messages were summarised.
     pub summary: SummaryOutcome,
@@ -107,7 +107,7 @@ pub enum SummaryOutcome {
     Failed(Error),
 }
 
-/// What a save does to the view.
+/// The change that a save makes to the view.
 enum ViewChange<'a> {
     Nothing,
     Trim,
@@ -184,7 +184,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`StateManager::append`](crate::conversation::StateManager::append).
+    /// As [`StateManager::append`](crate::conversation::StateManager::append).
     pub fn append(&mut self, message: Message) -> Result<&Message, Error> {
         self.manager.state().append(&mut self.conversation, message)
     }
@@ -192,7 +192,7 @@ impl Session {
     /// Answers the open tool calls with an error result, to be stored by the next
     /// [`commit`](Self::commit), and returns them.
     ///
-    /// For a session whose process died before the results were stored. The session cannot tell
+    /// For a session whose process died before the results were stored. The session does not check
     /// whether that process still runs: the caller must know.
     pub fn abort_open_calls(&mut self) -> Vec<AbortedCall> {
         self.manager
@@ -203,15 +203,15 @@ impl Session {
     /// Stores the appended messages, and trims the view if it exceeds its budget. With a
     /// summariser, the removed messages are summarised. They stay in the stream in any case.
     ///
-    /// If other processes have committed in the meantime, our messages are appended behind
-    /// theirs. A summariser is called after our messages are stored.
+    /// If other processes have committed since the session was read, our messages are appended
+    /// behind theirs. A summariser is called after our messages are stored.
     ///
     /// # Errors
     ///
     /// - [`Error::UnknownSession`]: the session has ended.
     /// - [`Error::SessionReset`]: the session was reset.
     /// - [`Error::Busy`]: other processes committed first, many times in a row.
-    /// - Those of [`append`](Self::append): our messages do not fit behind those of another
+    /// - As [`append`](Self::append): our messages do not fit behind the messages of another
     ///   process, for instance as the second result of a call.
     /// - [`Error::OverLimit`]: everything is stored, but the newest exchange exceeds the budget.
     /// - [`Error::Storage`], [`Error::DamagedSession`].
@@ -265,8 +265,8 @@ impl Session {
         }
     }
 
-    /// Changes the view and saves the conversation, behind whatever is stored by then: the module
-    /// documentation of `sessions` describes the races.
+    /// Changes the view and saves the conversation, behind the messages that other processes have
+    /// stored: the module documentation of `sessions` describes the races.
     async fn save(
         &mut self,
         change: &ViewChange<'_>,
@@ -279,7 +279,7 @@ impl Session {
             }
             let mut next = self.stored.next()?;
             next.memory.short_term_history = self.conversation.history().clone();
-            if self.manager.store().swap(&next).await? == Swap::Saved {
+            if self.manager.store().swap(&next).await? == SaveOutcome::Saved {
                 self.conversation.release_hidden();
                 next.memory.short_term_history = self.conversation.history().clone();
                 self.stored.snapshot = next;
@@ -306,7 +306,7 @@ impl Session {
             ViewChange::Trim => {}
             ViewChange::Summary(summary) => state.apply_summary(&mut self.conversation, summary)?,
         }
-        // After a summary too: other processes may have added many messages in the meantime.
+        // After a summary too: other processes may have added many messages while it was made.
         let over_limit = state.trim(&mut self.conversation).err();
         committed.trimmed = Trimmed {
             messages: before - self.conversation.history().tail_len(),

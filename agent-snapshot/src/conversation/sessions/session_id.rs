@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::AgentId;
 use crate::conversation::Error;
 
-/// The id of a session: 1 to 56 bytes, by the rules of [`AgentId`].
+/// The id of a stored conversation: 1 to 56 bytes, by the rules of [`AgentId`].
 ///
 /// The storage keeps a session as an agent, whose id is this one behind `session.`.
 ///
@@ -20,32 +20,29 @@ use crate::conversation::Error;
 /// assert!(SessionId::new("../evil").is_err());
 /// # Ok::<(), agent_snapshot::conversation::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(AgentId);
 
 const PREFIX: &str = "session.";
 const MAX_BYTES: usize = 56;
 
 impl SessionId {
-    /// Checks an id.
+    /// Checks the rules above.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidSessionId`] tells which rule it breaks.
-    pub fn new(id: impl AsRef<str>) -> Result<Self, Error> {
-        let id = id.as_ref();
+    /// [`Error::Invalid`] with the rule that `id` breaks.
+    pub fn new(id: impl Into<String>) -> Result<Self, Error> {
+        let id = id.into();
         // The id alone too: the prefix would hide a space at its start.
-        let agent = AgentId::new(id).and_then(|_| AgentId::new(format!("{PREFIX}{id}")));
-        agent.map(Self).map_err(|error| {
-            let reason = match error {
-                _ if id.len() > MAX_BYTES => "it is longer than 56 bytes",
-                crate::Error::InvalidAgentId { reason, .. } => reason,
-                _ => "it is not a valid agent id",
-            };
-            Error::InvalidSessionId {
-                id: id.chars().take(64).collect(),
-                reason,
-            }
+        let agent = AgentId::new(&id).and_then(|_| AgentId::new(format!("{PREFIX}{id}")));
+        agent.map(Self).map_err(|error| Error::Invalid {
+            what: "session id",
+            value: id.chars().take(64).collect(),
+            reason: match error {
+                crate::Error::Invalid { reason, .. } if id.len() <= MAX_BYTES => reason,
+                _ => "it is longer than 56 bytes".to_owned(),
+            },
         })
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::delivery::{Offloaded, timed_out};
 use super::session_record::{PendingOffload, SessionRecord, StoredSession};
-use super::session_store::{SessionStore, Swap};
+use super::session_store::{SaveOutcome, SessionStore};
 use super::{Session, SessionId};
 use crate::conversation::timestamps::{from_millis, to_millis};
 use crate::conversation::{EndReason, Error, MemoryEngine, Message, StateManager, Summarizer};
@@ -15,7 +15,7 @@ use crate::{History, SnapshotStorage, Status};
 ///
 /// It keeps no session itself: each is read from the storage when it is needed, so any process on
 /// the same storage can take the next turn. It has no background task. Clones are cheap and share
-/// the storage.
+/// the storage. Options are set before the first use.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -67,7 +67,7 @@ pub struct SessionManager {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionInfo {
     /// The id of the session.
@@ -80,7 +80,7 @@ pub struct SessionInfo {
     pub last_active: SystemTime,
 }
 
-/// What [`SessionManager::expire_idle`] did.
+/// The result of [`SessionManager::expire_idle`].
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -125,7 +125,8 @@ impl SessionManager {
         }
     }
 
-    /// Long-term memory, which receives each conversation when it ends.
+    /// Sets the long-term memory, which receives each conversation when it ends; the default is
+    /// none.
     ///
     /// Either all processes on a storage must have a memory engine, or none: a process without
     /// one deletes the conversations that it ends.
@@ -135,22 +136,22 @@ impl SessionManager {
         self
     }
 
-    /// How long a call of the memory engine may take; 30 seconds by default.
+    /// Sets how long a call of the memory engine may take; the default is 30 seconds.
     #[must_use]
     pub fn memory_timeout(mut self, timeout: Duration) -> Self {
         self.memory_timeout = timeout;
         self
     }
 
-    /// Summarises the messages that leave the view. Without a summariser they leave it silently.
+    /// Sets the summariser of the messages that leave the view; the default is none.
     #[must_use]
     pub fn summarizer(mut self, summarizer: impl Summarizer + 'static) -> Self {
         self.summarizer = Some(Arc::new(summarizer));
         self
     }
 
-    /// How long a session may be without a commit before it counts as idle; 30 minutes by
-    /// default.
+    /// Sets how long a session may be without a commit before it counts as idle; the default is 30
+    /// minutes.
     #[must_use]
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = timeout;
@@ -159,7 +160,7 @@ impl SessionManager {
 
     /// Creates a session with a random id.
     ///
-    /// What long-term memory knows about the user is added to the system prompt.
+    /// The knowledge of long-term memory about the user is added to the system prompt.
     ///
     /// # Errors
     ///
@@ -168,7 +169,8 @@ impl SessionManager {
     ///
     /// # Cancel safety
     ///
-    /// The session may have been created; it is ended when it becomes idle.
+    /// Not cancel safe: the session may have been created, with an unknown id. It is ended when it
+    /// becomes idle.
     pub async fn create(&self, user: &str, prompt: Option<&str>) -> Result<Session, Error> {
         self.create_as(&SessionId::random()?, user, prompt).await
     }
@@ -178,11 +180,11 @@ impl SessionManager {
     /// # Errors
     ///
     /// [`Error::SessionExists`] if the id is in use, also by an ended session whose conversation
-    /// long-term memory has not acknowledged yet. Otherwise those of [`create`](Self::create).
+    /// long-term memory has not acknowledged yet. Otherwise as [`create`](Self::create).
     ///
     /// # Cancel safety
     ///
-    /// The session may have been created.
+    /// Cancel safe: the session is created or not.
     pub async fn create_as(
         &self,
         id: &SessionId,
@@ -207,7 +209,7 @@ impl SessionManager {
         let (pinned, error) = self.first_prompt(&stored.record).await?;
         stored.snapshot.memory.short_term_history.pin(pinned);
         stored.snapshot = stored.next()?;
-        if self.store.insert(&mut stored.snapshot).await? == Swap::Lost {
+        if self.store.insert(&mut stored.snapshot).await? == SaveOutcome::Lost {
             return Err(exists());
         }
         Ok(Session::new(self.clone(), id.clone(), stored)?.with_memory_error(error))
@@ -222,7 +224,7 @@ impl SessionManager {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe.
+    /// Cancel safe: reading changes nothing.
     pub async fn get(&self, id: &SessionId) -> Result<Session, Error> {
         Session::new(self.clone(), id.clone(), self.store.load(id).await?)
     }
@@ -235,7 +237,7 @@ impl SessionManager {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe.
+    /// Cancel safe: reading changes nothing.
     pub async fn list(&self) -> Result<Vec<SessionInfo>, Error> {
         let mut sessions = Vec::new();
         for id in self.store.ids().await? {
@@ -259,11 +261,11 @@ impl SessionManager {
     ///
     /// # Errors
     ///
-    /// Those of [`get`](Self::get).
+    /// As [`get`](Self::get).
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe.
+    /// Cancel safe: reading changes nothing.
     pub async fn stream(&self, id: &SessionId) -> Result<Vec<Message>, Error> {
         let stored = self.store.load(id).await?;
         let mut messages = stored.prompt();
@@ -280,12 +282,12 @@ impl SessionManager {
     ///
     /// # Errors
     ///
-    /// Those of [`create`](Self::create) and [`get`](Self::get). A failure of the memory engine is
+    /// As [`create`](Self::create) and [`get`](Self::get). A failure of the memory engine is
     /// not an error: the conversation stays queued.
     ///
     /// # Cancel safety
     ///
-    /// The session is reset or not; if it is, the old conversation is queued.
+    /// Cancel safe: the session is reset or not. If it is, the old conversation is queued.
     pub async fn reset(&self, id: &SessionId) -> Result<Session, Error> {
         let record = self.store.load(id).await?.record;
         let (pinned, error) = self.first_prompt(&record).await?;
@@ -297,7 +299,7 @@ impl SessionManager {
             history.drop_front(history.tail_len());
             history.set_summary(None);
             history.pin(pinned.clone());
-            if self.store.save(&stored).await? == Swap::Saved {
+            if self.store.save(&stored).await? == SaveOutcome::Saved {
                 break;
             }
         }
@@ -312,12 +314,12 @@ impl SessionManager {
     ///
     /// # Errors
     ///
-    /// Those of [`get`](Self::get). A failure of the memory engine is not an error: see
+    /// As [`get`](Self::get). A failure of the memory engine is not an error: see
     /// [`Offloaded`].
     ///
     /// # Cancel safety
     ///
-    /// The session has ended or not; if it has, the conversation is queued.
+    /// Cancel safe: the session has ended or not. If it has, the conversation is queued.
     pub async fn destroy(&self, id: &SessionId) -> Result<Offloaded, Error> {
         self.end(id, EndReason::Destroyed, None).await?;
         self.deliver(id).await
@@ -362,7 +364,7 @@ impl SessionManager {
             match self.end(id, EndReason::Idle, Some(cutoff)).await {
                 Ok(true) => ended.push(id.clone()),
                 Ok(false) => {}
-                // Another process ended it in the meantime, and delivers it.
+                // Another process has ended it, and delivers it.
                 Err(Error::UnknownSession { .. }) => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -391,7 +393,7 @@ impl SessionManager {
             self.enqueue(&mut stored, reason);
             stored.record.ended = Some(reason);
             stored.snapshot.status = Status::STOPPED;
-            if self.store.save(&stored).await? == Swap::Saved {
+            if self.store.save(&stored).await? == SaveOutcome::Saved {
                 return Ok(true);
             }
         }
@@ -432,7 +434,8 @@ impl SessionManager {
         if text.is_empty() {
             return Ok((Vec::new(), error));
         }
-        // In a conversation of its own, for the check of the budget, the id and the time stamp.
+        // `append` checks the budget and sets id and time stamp, so the prompt goes through a
+        // temporary conversation.
         let mut conversation = self.state.conversation(History::new())?;
         let message = self
             .state

@@ -9,14 +9,14 @@ use crate::conversation::{Error, Message};
 use crate::{AgentSnapshot, SnapshotStorage};
 
 /// Sessions in a [`SnapshotStorage`].
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct SessionStore {
     storage: Arc<dyn SnapshotStorage>,
 }
 
-/// The outcome of a compare-and-swap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Swap {
+/// The outcome of a save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SaveOutcome {
     Saved,
     /// Another process saved first: load again.
     Lost,
@@ -55,7 +55,7 @@ impl SessionStore {
     }
 
     /// Saves a session that was changed since it was loaded.
-    pub(super) async fn save(&self, stored: &StoredSession) -> Result<Swap, Error> {
+    pub(super) async fn save(&self, stored: &StoredSession) -> Result<SaveOutcome, Error> {
         self.save_at(stored, to_millis(SystemTime::now())).await
     }
 
@@ -64,7 +64,7 @@ impl SessionStore {
         &self,
         stored: &StoredSession,
         timestamp: u64,
-    ) -> Result<Swap, Error> {
+    ) -> Result<SaveOutcome, Error> {
         let mut next = stored.next()?;
         next.timestamp = timestamp;
         self.swap(&next).await
@@ -73,15 +73,15 @@ impl SessionStore {
     /// Compare-and-swap: saves only if no other process has saved since the snapshot before
     /// `next` was loaded. Every writer adds one to the tick that it loaded, and the storage
     /// refuses a tick that is not higher than the stored one.
-    pub(super) async fn swap(&self, next: &AgentSnapshot) -> Result<Swap, Error> {
+    pub(super) async fn swap(&self, next: &AgentSnapshot) -> Result<SaveOutcome, Error> {
         outcome(self.storage.save(next).await)
     }
 
     /// Saves the first snapshot of a new session; `Lost` if the id is in use.
-    pub(super) async fn insert(&self, first: &mut AgentSnapshot) -> Result<Swap, Error> {
+    pub(super) async fn insert(&self, first: &mut AgentSnapshot) -> Result<SaveOutcome, Error> {
         let saved = self.storage.save(first).await;
         // An ended session of this id leaves its epoch in the storage. The new session takes the
-        // epoch over, so that its own saves pass and those of the old session do not.
+        // epoch over, so that its saves pass and the saves of the old session do not.
         if let Err(crate::Error::Conflict { stored_epoch, .. }) = saved
             && stored_epoch > first.epoch
         {
@@ -93,13 +93,13 @@ impl SessionStore {
 
     /// Deletes an ended session; `Lost` if it was changed since it was loaded.
     ///
-    /// A commit that is under way must not bring the session back, so the epoch is raised first:
+    /// A commit that is under way must not create the session again, so the epoch is raised first:
     /// the storage remembers it and refuses the commit. Not earlier than here, because a higher
-    /// epoch wins over an equal tick, and so over messages that were stored in the meantime.
-    pub(super) async fn delete(&self, mut stored: StoredSession) -> Result<Swap, Error> {
+    /// epoch wins over an equal tick, and so over messages that another process has stored.
+    pub(super) async fn delete(&self, mut stored: StoredSession) -> Result<SaveOutcome, Error> {
         stored.snapshot.epoch += 1;
         let swap = self.save(&stored).await?;
-        if swap == Swap::Saved {
+        if swap == SaveOutcome::Saved {
             self.storage.delete(&stored.snapshot.agent_id).await?;
         }
         Ok(swap)
@@ -112,7 +112,7 @@ impl SessionStore {
         range: Range<u64>,
     ) -> Result<Vec<Message>, Error> {
         let expected = range.end.saturating_sub(range.start);
-        let messages = self.storage.history(id.agent(), range).await?;
+        let messages = self.storage.stream(id.agent(), range).await?;
         if messages.len() as u64 != expected {
             let found = messages.len();
             return Err(Error::DamagedSession {
@@ -124,10 +124,10 @@ impl SessionStore {
     }
 }
 
-fn outcome(saved: Result<(), crate::Error>) -> Result<Swap, Error> {
+fn outcome(saved: Result<(), crate::Error>) -> Result<SaveOutcome, Error> {
     match saved {
-        Ok(()) => Ok(Swap::Saved),
-        Err(error) if error.is_conflict() => Ok(Swap::Lost),
+        Ok(()) => Ok(SaveOutcome::Saved),
+        Err(error) if error.is_conflict() => Ok(SaveOutcome::Lost),
         Err(error) => Err(error.into()),
     }
 }

@@ -14,7 +14,7 @@ use super::TokenCounter;
 /// let japanese = Estimator.count_text("今日はとても良い天気ですね。");
 /// assert!((8..=14).contains(&japanese));
 /// ```
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Estimator;
 
 // Hundredths of a token.

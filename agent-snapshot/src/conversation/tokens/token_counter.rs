@@ -4,8 +4,8 @@ use crate::conversation::Message;
 
 /// Counts tokens as a provider bills them.
 ///
-/// Only [`count_text`](Self::count_text) is required. The fixed costs default to those of OpenAI's
-/// chat format, which are close to those of other providers.
+/// Only [`count_text`](Self::count_text) is required. The fixed costs default to the costs of
+/// OpenAI's chat format, which are close to the costs of other providers.
 ///
 /// ```
 /// use agent_snapshot::conversation::{StateManager, TokenCounter};

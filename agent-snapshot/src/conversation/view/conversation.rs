@@ -38,14 +38,14 @@ pub struct Conversation {
     pairing: Pairing,
 }
 
-/// What the window chooser has to know about a message of the tail.
-#[derive(Debug, Clone, Copy)]
+/// A message of the tail, as the window chooser sees it.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct TailEntry {
     pub(super) tokens: usize,
     pub(super) role: Role,
 }
 
-/// What a cut does to the summary in view.
+/// The change that a cut makes to the summary in view.
 pub(super) enum SummaryChange {
     Keep,
     Drop,

@@ -23,7 +23,7 @@ use crate::conversation::{Error, Message, Role};
 /// | tool, result of b | *refused: `AlreadyAnswered`* | |
 /// | tool, result of c | *refused: `UnknownCall`* | |
 /// | tool, result of a | a, b | |
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pairing {
     messages: HashSet<String>,
     calls: HashSet<String>,
@@ -122,12 +122,12 @@ fn check_shape(message: &Message) -> Result<(), Error> {
             "a tool message with text: providers accept only results"
         }
         Role::Tool => return Ok(()),
-        _ if !message.tool_results.is_empty() => "tool results outside of a tool message",
+        _ if !message.tool_results.is_empty() => "tool results outside a tool message",
         Role::Assistant if !message.tool_calls.iter().all(|c| is_object(&c.args)) => {
             "tool arguments that are not an object"
         }
         Role::Assistant => return Ok(()),
-        _ if !message.tool_calls.is_empty() => "tool calls outside of an assistant message",
+        _ if !message.tool_calls.is_empty() => "tool calls outside an assistant message",
         _ => return Ok(()),
     };
     Err(Error::InvalidMessage { reason })

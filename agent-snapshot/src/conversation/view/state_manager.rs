@@ -13,7 +13,8 @@ use crate::conversation::{AbortedCall, Error, Estimator, Message, TokenCounter};
 
 /// Keeps conversations within the context window of a model.
 ///
-/// Stateless: it works on the [`Conversation`] it is given, and one serves all sessions.
+/// Stateless: it works on the [`Conversation`] it is given, and one serves all sessions. Options are
+/// set before the first use.
 ///
 /// ```
 /// use agent_snapshot::History;
@@ -43,7 +44,7 @@ pub struct StateManager {
     summary_timeout: Duration,
 }
 
-/// What a trim removed from view.
+/// The messages that a trim removed from view.
 ///
 /// ```
 /// use agent_snapshot::conversation::{Message, StateManager};
@@ -55,7 +56,7 @@ pub struct StateManager {
 /// assert_eq!(trimmed.messages + conversation.iter().count(), 50);
 /// # Ok::<(), agent_snapshot::conversation::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Trimmed {
     /// The number of messages.
@@ -82,14 +83,14 @@ impl StateManager {
         }
     }
 
-    /// The tokens that are reserved for the answer of the model.
+    /// Sets the tokens that are reserved for the answer of the model.
     #[must_use]
     pub fn answer_tokens(mut self, tokens: usize) -> Self {
         self.answer_tokens = tokens;
         self
     }
 
-    /// The low-water mark, in percent of the [`budget`](Self::budget): a trim goes down to it.
+    /// Sets the low-water mark, in percent of the [`budget`](Self::budget): a trim goes down to it.
     /// Clamped to 1..=100.
     ///
     /// A trim changes the start of the request and so invalidates the prompt cache of the
@@ -101,29 +102,29 @@ impl StateManager {
         self
     }
 
-    /// The token counter; [`Estimator`] by default.
+    /// Sets the token counter; the default is [`Estimator`].
     #[must_use]
     pub fn counter(mut self, counter: impl TokenCounter + 'static) -> Self {
         self.counter = Arc::new(counter);
         self
     }
 
-    /// The text before each summary; `前文の要約：` by default.
+    /// Sets the text before each summary; the default is `前文の要約：`.
     #[must_use]
     pub fn summary_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.summary_prefix = prefix.into();
         self
     }
 
-    /// The tokens that a summary may take; a longer one is cut. An eighth of the
-    /// [`budget`](Self::budget) by default.
+    /// Sets the tokens that a summary may take; a longer one is cut. The default is an eighth of the
+    /// [`budget`](Self::budget).
     #[must_use]
     pub fn summary_tokens(mut self, tokens: usize) -> Self {
         self.summary_tokens = Some(tokens);
         self
     }
 
-    /// How long a summariser may take; one minute by default.
+    /// Sets how long a summariser may take; the default is one minute.
     #[must_use]
     pub fn summary_timeout(mut self, timeout: Duration) -> Self {
         self.summary_timeout = timeout;
@@ -157,7 +158,7 @@ impl StateManager {
     ///
     /// # Errors
     ///
-    /// Those of [`append`](Self::append), for the first message that breaks a rule; but for
+    /// As [`append`](Self::append), for the first message that breaks a rule, but without
     /// [`Error::OverLimit`], because a history may be trimmed. [`repair`](crate::conversation::repair())
     /// completes a list whose calls have no results.
     pub fn conversation(&self, history: History) -> Result<Conversation, Error> {
@@ -180,7 +181,7 @@ impl StateManager {
     /// - A provider would refuse the list: [`Error::DuplicateMessage`], [`Error::DuplicateCall`],
     ///   [`Error::UnknownCall`], [`Error::AlreadyAnswered`], [`Error::OpenCalls`],
     ///   [`Error::InvalidMessage`].
-    /// - [`Error::OverLimit`]: the message would not fit, whatever a trim removes.
+    /// - [`Error::OverLimit`]: the message would not fit even after a trim.
     ///
     /// The conversation is unchanged then.
     pub fn append<'a>(
@@ -235,15 +236,16 @@ impl StateManager {
         })
     }
 
-    /// What must be summarised before [`trim`](Self::trim) would remove it; `None` if the
-    /// conversation is within its budget.
+    /// A job for the messages that [`trim`](Self::trim) would remove; `None` if the conversation is
+    /// within its budget.
     ///
     /// Run the job, then call [`apply_summary`](Self::apply_summary); if either fails, call
-    /// [`trim`](Self::trim). Messages may be appended to the conversation in the meantime.
+    /// [`trim`](Self::trim). Messages may be appended to the conversation while the job
+    /// runs.
     ///
     /// # Errors
     ///
-    /// Those of [`trim`](Self::trim).
+    /// As [`trim`](Self::trim).
     pub fn begin_summary(&self, conversation: &Conversation) -> Result<Option<SummaryJob>, Error> {
         if !self.needs_trim(conversation) {
             return Ok(None);
@@ -253,7 +255,7 @@ impl StateManager {
     }
 
     /// Replaces the summarised messages, and the previous summary, by the summary. Messages that
-    /// were appended in the meantime stay.
+    /// were appended since the job was begun stay.
     ///
     /// # Errors
     ///

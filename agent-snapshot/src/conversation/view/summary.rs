@@ -1,21 +1,23 @@
-//! Summaries: made outside of the conversation, folded into it afterwards.
+//! Summaries: made outside the conversation, merged into it afterwards.
 //!
-//! Making a summary takes seconds, and the conversation goes on meanwhile. A [`SummaryJob`]
-//! therefore works on copies, and its [`SummaryTarget`] tells where the result belongs. Before and
+//! # Theory
+//!
+//! Making a summary takes seconds, and the conversation continues. A [`SummaryJob`] therefore works
+//! on copies, and its [`SummaryTarget`] names the messages that the result replaces. Before and
 //! after [`Summary::apply`], the view has at most one summary. A new summary contains everything
 //! that its predecessor contained, and the messages up to `until`.
 //!
-//! What can happen between `begin_summary` and `apply_summary`:
+//! **Races.** Between `begin_summary` and `apply_summary`:
 //!
 //! | event | effect on `apply_summary` |
 //! |---|---|
 //! | messages are appended | none: their numbers are not below `until` |
 //! | a trim removes messages from view | fewer messages are left to remove |
-//! | a trim drops the predecessor | none: the job has a copy, and folds it in |
+//! | a trim drops the predecessor | none: the job has a copy, and merges it |
 //! | another summary is applied | rejected: this one does not contain the other's messages |
 //! | the conversation is reset | rejected: another conversation |
 //!
-//! Example: the tail holds the numbers 0 to 9 and a job is begun with `until` = 6. While it runs,
+//! **Example.** The tail holds the numbers 0 to 9 and a job is begun with `until` = 6. While it runs,
 //! 10 and 11 are appended and a trim moves the start of the tail to 4. Applying the summary removes
 //! 4 and 5; the view is the prompt, the summary, and 6 to 11.
 
@@ -62,7 +64,7 @@ pub trait Summarizer: Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// The future is dropped when it takes longer than
+    /// Must be cancel safe: the future is dropped when it takes longer than
     /// [`summary_timeout`](StateManager::summary_timeout).
     async fn summarize(
         &self,
@@ -70,7 +72,7 @@ pub trait Summarizer: Send + Sync {
     ) -> Result<String, Box<dyn StdError + Send + Sync>>;
 }
 
-/// What a [`Summarizer`] has to summarise.
+/// The messages that a [`Summarizer`] has to summarise.
 ///
 /// ```
 /// use agent_snapshot::conversation::{Message, StateManager};
@@ -173,7 +175,7 @@ pub struct Summary {
 struct SummaryTarget {
     /// The key of the conversation.
     conversation: String,
-    /// The id of the summary that is folded in.
+    /// The id of the summary that is merged.
     previous: Option<String>,
     /// All messages before this sequence number are summarised.
     until: u64,
@@ -192,7 +194,7 @@ impl SummaryJob {
             return None;
         }
         let removed = history.tail().take(cut.at).skip(body);
-        // With the question of a turn that was cut before: its tool rounds mean little without.
+        // Includes the anchor of a turn that was cut before: the tool rounds depend on its question.
         let messages = conversation
             .pinned_anchor()
             .into_iter()
@@ -218,7 +220,7 @@ impl SummaryJob {
         })
     }
 
-    /// What the summariser will be given.
+    /// The input of the summariser.
     #[must_use]
     pub fn request(&self) -> &SummaryRequest {
         &self.request
@@ -268,7 +270,7 @@ impl Summary {
         if let Some(present) = conversation.history().summary()
             && present.id != self.target.previous
         {
-            return rejected("another summary was applied in the meantime");
+            return rejected("another summary was applied since it was begun");
         }
         let cut = window::cut_at(conversation, self.target.until);
         let summary = SummaryChange::Replace(self.message.clone());

@@ -1,6 +1,8 @@
 //! The window chooser: which messages stay in view when a conversation exceeds its budget.
 //!
-//! # Terms
+//! # Theory
+//!
+//! **Terms.**
 //!
 //! - An *exchange* is the unit of trimming: a user message, or an assistant message with its tool
 //!   calls and all of their results.
@@ -11,17 +13,13 @@
 //!   Providers want a user message first, so a cut inside a turn keeps its anchor, as a pinned
 //!   message. A cut at a user message has no anchor.
 //!
-//! # Invariant
-//!
-//! `size(cut) = prompt + summary + anchor(cut) + tail[cut..]` never decreases when the cut moves
+//! **Invariant.** `size(cut) = prompt + summary + anchor(cut) + tail[cut..]` never decreases when the cut moves
 //! towards the start. Each step adds an exchange to the tail. The anchor changes at two places
 //! only: at a user message it becomes part of the tail (the size stays the same), and before a
-//! user message it is that of the older turn (the size grows). So if a cut does not fit a limit,
+//! user message it is the anchor of the older turn (the size grows). So if a cut does not fit a limit,
 //! no older one does, and the largest view that fits is found in one walk.
 //!
-//! # Choice
-//!
-//! In this order of preference:
+//! **Choice.** In this order of preference:
 //!
 //! 1. the largest view within the low-water mark that has the newest turn whole;
 //! 2. the newest turn alone, if it is within the budget (above the mark);
@@ -29,9 +27,7 @@
 //! 4. the newest exchange alone, if it is within the budget;
 //! 5. else [`Error::OverLimit`].
 //!
-//! # Example
-//!
-//! Budget 100, low-water mark 75, prompt 10, and this tail:
+//! **Example.** Budget 100, low-water mark 75, prompt 10, and this tail:
 //!
 //! | index | message | tokens | size of a cut here | anchor |
 //! |---|---|---|---|---|
@@ -51,8 +47,8 @@ use super::conversation::SummaryChange;
 use super::{Conversation, StateManager};
 use crate::conversation::{Error, Message, Role};
 
-/// A place where the tail can be cut.
-#[derive(Debug, Clone, Copy)]
+/// A position at which the tail can be cut.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     /// The index of the first tail message that stays.
     pub(super) at: usize,
@@ -60,7 +56,7 @@ pub(super) struct Cut {
     size: usize,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Anchor {
     /// The cut is at a user message, or the conversation has none.
     None,

@@ -1,3 +1,23 @@
+//! One scan of the process table for many callers.
+//!
+//! # Theory
+//!
+//! A caller notes its `since`, then reads how many scans have begun, then waits for the lock. A
+//! scan increments `begun`, then takes the lowest `since` of all callers that wait.
+//!
+//! **Invariants.**
+//! - A table with `number > begun_before` began after this call.
+//! - A successful scan covers every caller whose `fetch_min` came before its `swap`. A caller whose
+//!   `fetch_min` came later sees the incremented `begun`, so it does not take that table.
+//!
+//! **Race.** A scan that fails, or whose future is dropped, has taken the `since` of its waiters
+//! with it. The next scan may start later than they need: hence `since() <= own_since` is checked.
+//!
+//! **Example.** X scans for `since` 50 while Y (30) and Z (70) wait. Y gets the lock and scans with
+//! 30; Z uses Y's table, because its number is above the one that Z noted. If Y is cancelled
+//! during its scan, Z scans with 70. A caller W (30) that waits behind Z, and noted its 30 before
+//! Y's swap, finds a table that begins at 70, and scans itself.
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,9 +63,7 @@ impl ProcessScanner {
         self.since.fetch_min(own_since, Ordering::SeqCst);
         let begun_before = self.begun.load(Ordering::SeqCst);
         let mut latest = self.latest.lock().await;
-        // Another caller may have scanned while this one waited for the lock. A scan takes the
-        // lowest `since` of all that wait, except for a caller that arrives between its two
-        // atomic operations below: so the table is asked what it covers.
+        // Another caller may have scanned while this one waited for the lock.
         if latest.number > begun_before && latest.table.since() <= own_since {
             return Ok(Arc::clone(&latest.table));
         }

@@ -3,14 +3,14 @@
 //! # Theory
 //!
 //! `/proc` gives no snapshot: processes start and end while it is read. A scan lists the ids, then
-//! reads the processes one by one. What the stop loop needs is weaker than a snapshot:
+//! reads the processes one by one. The stop loop needs less than a snapshot:
 //!
 //! **Invariant.** If a process of a tree is alive when [`ProcessTable::read`] returns, then the
 //! tree in the table is not empty. (It may lack that very process; then the next scan has it.)
 //!
 //! Race: process P is listed, forks C and ends before it is read. C is not in the list and P is
-//! not alive in the table, so the tree would look empty. Hence: if a process that was read after
-//! the listing had ended, list again. Why that is enough: let C be alive and in no list. C was
+//! not alive in the table, so the tree would look empty. So list again if a listed process turns
+//! out to have ended when it is read. Why that is enough: let C be alive and in no list. C was
 //! forked after the last listing, by a P that was alive then and so was listed. If P was read
 //! alive, the tree has P. If P was read as ended after the listing, the listing was not the last.
 //! (Processes that the previous scan knows are read before the listing. If one has ended, its
@@ -81,8 +81,8 @@ struct OlderProcess {
 }
 
 impl ProcessTable {
-    /// Scans the machine. Leaves out processes that started before `since` or end meanwhile. Any
-    /// other failure is an error: with an incomplete table a stop would believe that nothing is
+    /// Scans the machine. Leaves out processes that started before `since` or end during the scan.
+    /// Any other failure is an error: with an incomplete table a stop would believe that nothing is
     /// left.
     pub(crate) fn read(variable: &str, since: u64, previous: &Self) -> io::Result<Self> {
         let mut reader = system::ProcessReader::new(variable, since);
@@ -136,10 +136,10 @@ impl ProcessTable {
         (older.inode == inode && older.start_time < since).then_some(*older)
     }
 
-    /// The living processes of these trees, parents before their children. `found` are those that
-    /// earlier scans found.
+    /// The living processes of these trees, parents before their children. `found`: the
+    /// processes that earlier scans found.
     ///
-    /// Never this process or one of its ancestors: an executor may run inside of an execution.
+    /// Never this process or one of its ancestors: an executor may run inside an execution.
     pub(crate) fn tree(
         &self,
         roots: &[TreeRoot],
@@ -163,7 +163,7 @@ impl ProcessTable {
         for process in self.processes.values() {
             children.entry(process.parent).or_default().push(process);
         }
-        let mut seen = self.own_line();
+        let mut seen = self.own_ancestors();
         let mut queue: VecDeque<&ProcessInfo> = VecDeque::new();
         queue.extend(self.processes.values().filter(is_leader));
         queue.extend(self.processes.values().filter(is_seed));
@@ -187,16 +187,16 @@ impl ProcessTable {
     }
 
     /// This process and its ancestors, up to one that is older than the table.
-    fn own_line(&self) -> HashSet<u32> {
-        let mut line = HashSet::new();
+    fn own_ancestors(&self) -> HashSet<u32> {
+        let mut ancestors = HashSet::new();
         let mut pid = std::process::id();
-        while line.insert(pid) {
+        while ancestors.insert(pid) {
             match self.processes.get(&pid) {
                 Some(process) => pid = process.parent,
                 None => break,
             }
         }
-        line
+        ancestors
     }
 }
 

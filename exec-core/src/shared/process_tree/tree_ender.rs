@@ -13,9 +13,11 @@
 //! **Invariants.**
 //! - The loop reports success only after a scan that began after the last known process had ended
 //!   found nothing. With the invariant of the process table, nothing of the tree is then left.
-//! - A signal never reaches an unrelated process. A pidfd names one process for good; the start
-//!   time is compared after the pidfd was opened, so an id that was reused between the scan and
-//!   the open is noticed.
+//! - A signal never reaches an unrelated process. A pidfd refers to one process, also after its id
+//!   was reused; the start time is compared after the pidfd was opened, so an id that was reused
+//!   between the scan and the open is noticed. Without a descriptor (out of descriptors, not
+//!   Linux) the start time is compared right before the signal; a reuse within these microseconds
+//!   is not noticed.
 //! - A process that was found once stays found (`found`), also when its parent has died and it
 //!   cleared its environment.
 //!
@@ -23,7 +25,7 @@
 //! - A process forks after the scan and before its signal: step 3 scans again, and the child gets
 //!   the signal of the same step.
 //! - A process forks and dies before its pidfd was opened: the scan found a process, but no target
-//!   is left. Scan again at once, until a scan finds nothing (`look`).
+//!   is left. Scan again at once, until a scan finds nothing (`scan_targets`).
 //! - During `KILL` the tree may fork faster than it dies: the wait is cut to 100 ms there, so
 //!   that new processes are killed soon.
 //!
@@ -51,7 +53,7 @@ use super::system::{self, Pidfd};
 use super::tree_root::TreeRoot;
 use crate::shared::proc_stat::ProcessKey;
 
-/// Between two scans when no event tells of the end of a process.
+/// Between two scans when no event reports the end of a process.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Between two scans during `KILL`, and after a scan that failed.
 const LONG_PAUSE: Duration = Duration::from_millis(100);
@@ -75,11 +77,11 @@ pub(crate) struct TreeEnder<'a> {
     targets: HashMap<ProcessKey, Target>,
     /// All processes that were ever found.
     found: HashSet<ProcessKey>,
-    out_of_reach: HashSet<ProcessKey>,
+    not_permitted: HashSet<ProcessKey>,
 }
 
 struct Target {
-    /// `None` if the system gave no descriptor: then the next scans tell of the end.
+    /// `None` if the system gave no descriptor: then the next scan shows the end.
     pidfd: Option<Pidfd>,
     signalled: Option<Signal>,
 }
@@ -92,7 +94,7 @@ impl<'a> TreeEnder<'a> {
             only_uid: None,
             targets: HashMap::new(),
             found: HashSet::new(),
-            out_of_reach: HashSet::new(),
+            not_permitted: HashSet::new(),
         }
     }
 
@@ -102,10 +104,10 @@ impl<'a> TreeEnder<'a> {
         self
     }
 
-    /// Scans; `true` if nothing of the trees is left.
-    pub(crate) async fn look(&mut self) -> bool {
+    /// Scans; `true` if no process is left that we may signal.
+    pub(crate) async fn scan_targets(&mut self) -> bool {
         loop {
-            let found_any = self.look_once().await;
+            let found_any = self.update_targets().await;
             if !self.targets.is_empty() {
                 return false;
             }
@@ -116,10 +118,10 @@ impl<'a> TreeEnder<'a> {
     }
 
     /// One step: sends each process the signal that `choose` names, once, and waits up to `grace`
-    /// for the trees to end. Processes that appear meanwhile get their signal, too. `true` if
-    /// nothing is left.
+    /// for the trees to end. Processes that appear during the wait get their signal, too.
+    /// `true` if no process is left that we may signal.
     ///
-    /// The first step needs a [`look`](Self::look) before it.
+    /// The first step needs a [`scan_targets`](Self::scan_targets) before it.
     pub(crate) async fn step(
         &mut self,
         grace: Duration,
@@ -135,9 +137,9 @@ impl<'a> TreeEnder<'a> {
             .await
     }
 
-    /// What was found and what is left.
+    /// The number of found processes, and the processes that are left.
     pub(crate) fn into_result(self) -> TreeEnd {
-        let left = self.targets.keys().chain(&self.out_of_reach);
+        let left = self.targets.keys().chain(&self.not_permitted);
         let mut survivors: Vec<u32> = left.map(|key| key.pid).collect();
         survivors.sort_unstable();
         TreeEnd {
@@ -157,7 +159,7 @@ impl<'a> TreeEnder<'a> {
             self.signal_all(&choose);
             let wake_up = deadline.min(Instant::now() + scan_after);
             let _ = tokio::time::timeout_at(wake_up, self.all_ended()).await;
-            if self.look().await {
+            if self.scan_targets().await {
                 return true;
             }
             if Instant::now() >= deadline {
@@ -167,13 +169,13 @@ impl<'a> TreeEnder<'a> {
     }
 
     /// Brings the targets up to date. `true` if the scan found any process of the trees.
-    async fn look_once(&mut self) -> bool {
+    async fn update_targets(&mut self) -> bool {
         let table = self.scan().await;
         let tree = table.tree(self.roots, &self.found);
         let alive: HashSet<ProcessKey> = tree
             .into_iter()
             .map(|process| process.key)
-            .filter(|key| !self.out_of_reach.contains(key) && self.is_ours(*key))
+            .filter(|key| !self.not_permitted.contains(key) && self.is_ours(*key))
             .collect();
         self.targets.retain(|key, _| alive.contains(key));
         for &key in &alive {
@@ -225,7 +227,7 @@ impl<'a> TreeEnder<'a> {
                 Ok(()) | Err(Errno::SRCH) => {}
                 Err(error) => {
                     tracing::warn!(pid = key.pid, %error, "cannot signal a process of the tree");
-                    self.out_of_reach.insert(key);
+                    self.not_permitted.insert(key);
                     self.targets.remove(&key);
                 }
             }
@@ -248,7 +250,7 @@ impl<'a> TreeEnder<'a> {
 }
 
 impl Target {
-    /// `None` if the process has ended meanwhile.
+    /// `None` if the process has ended since the scan.
     fn open(key: ProcessKey) -> Option<Self> {
         let pidfd = match Pidfd::open(key.pid) {
             Ok(None) => return None,
@@ -300,7 +302,7 @@ mod tests {
         let own = rustix::process::geteuid().as_raw();
         let end = async |uid| {
             let mut ender = TreeEnder::new(&scanner, &roots).only_uid(uid);
-            assert!(ender.look().await || ender.kill(LIMIT).await);
+            assert!(ender.scan_targets().await || ender.kill(LIMIT).await);
             ender.into_result().processes
         };
         assert_eq!(end(own + 1).await, 0);
@@ -317,7 +319,7 @@ mod tests {
         let (mut child, roots) = start("no signal");
         let scanner = ProcessScanner::new(VARIABLE);
         let mut ender = TreeEnder::new(&scanner, &roots);
-        assert!(!ender.look().await);
+        assert!(!ender.scan_targets().await);
         assert!(!ender.step(Duration::from_millis(1), |_| None).await);
         assert!(child.try_wait().unwrap().is_none());
         assert!(ender.step(LIMIT, |_| Some(Signal::TERM)).await);

@@ -3,7 +3,7 @@ use std::sync::OnceLock;
 use super::system;
 use crate::shared::proc_stat::ProcessKey;
 
-/// What the processes of one tree are recognised by.
+/// Identifies the processes of one tree: a tag, a leader, or both.
 #[derive(Debug)]
 pub(crate) struct TreeRoot {
     /// The value of the tag variable.

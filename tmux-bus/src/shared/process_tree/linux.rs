@@ -151,7 +151,7 @@ fn find_variable(environ: &[u8], name: &str) -> Option<String> {
     String::from_utf8(value[..end].to_vec()).ok()
 }
 
-/// A descriptor that names one process for good, unlike its id.
+/// A descriptor that refers to one process, also after the process id was reused.
 pub(crate) struct Pidfd {
     fd: AsyncFd<OwnedFd>,
 }

@@ -11,10 +11,9 @@
 //! 3. an earlier scan found it to belong to the tree;
 //! 4. its parent belongs to the tree.
 //!
-//! No rule is enough alone. A tool in its own session is outside of rule 1; a program that clears
-//! its environment is outside of rule 2; a process whose parent has ended is reparented to init
-//! and outside of rule 4. A process is missed only if it is outside of all of them before the
-//! first scan.
+//! No rule is enough alone. Rule 1 misses a tool in its own session; rule 2 misses a program that
+//! clears its environment; rule 4 misses a process whose parent has ended, because it is reparented
+//! to init. A process is missed only if no rule holds for it before the first scan.
 //!
 //! Rule 2 exists on Linux only: other systems do not show environments (`other.rs`).
 

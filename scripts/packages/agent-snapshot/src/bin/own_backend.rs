@@ -23,15 +23,15 @@ struct Kept {
 #[derive(Debug)]
 struct Stored {
     stamp: Stamp,
-    state: String,
+    body: String,
     head: String,
     stream: BTreeMap<u64, String>,
 }
 
 impl MapStorage {
-    fn with<T>(&self, agent: &AgentId, body: impl FnOnce(&mut Kept) -> T) -> T {
+    fn with<T>(&self, agent: &AgentId, job: impl FnOnce(&mut Kept) -> T) -> T {
         let mut map = self.0.lock().expect("nothing panics while it is locked");
-        body(map.entry(agent.clone()).or_default())
+        job(map.entry(agent.clone()).or_default())
     }
 }
 
@@ -48,8 +48,8 @@ impl SnapshotStorage for MapStorage {
                 _ => (BTreeMap::new(), write.head.unwrap_or_default()),
             };
             stream.extend((write.from..).zip(write.messages));
-            let (stamp, state) = (write.stamp, write.state);
-            kept.stored = Some(Stored { stamp, state, head, stream });
+            let (stamp, body) = (write.stamp, write.body);
+            kept.stored = Some(Stored { stamp, body, head, stream });
             Ok(())
         })
     }
@@ -61,7 +61,7 @@ impl SnapshotStorage for MapStorage {
             };
             let in_view = stored.stream.range(stored.stamp.first..stored.stamp.next);
             let messages = in_view.map(|(_, message)| message);
-            assemble(agent, "the map", &stored.stamp, &stored.state, &stored.head, messages)
+            assemble(agent, "the map", &stored.stamp, &stored.body, &stored.head, messages)
                 .map(Some)
         })
     }
@@ -81,7 +81,7 @@ impl SnapshotStorage for MapStorage {
         Ok(agents.map(|(agent, _)| agent.clone()).collect())
     }
 
-    async fn history(
+    async fn stream(
         &self,
         agent: &AgentId,
         range: Range<u64>,
@@ -90,7 +90,7 @@ impl SnapshotStorage for MapStorage {
             let Some(stored) = &kept.stored else {
                 return Ok(Vec::new());
             };
-            let first = range.start.max(stored.stamp.start);
+            let first = range.start.max(stored.stamp.stream_start);
             let last = range.end.min(stored.stamp.next).max(first);
             let messages = stored.stream.range(first..last).map(|(_, message)| message);
             decode_messages(agent, "the map", first, messages)

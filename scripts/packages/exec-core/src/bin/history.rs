@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let service = ExecutionService::builder(True).state_dir(state.path()).open()?;
     let reaped = service.reap_orphans().await?;
     assert!(reaped.executions.is_empty(), "{reaped:?}");
-    let history = service.history().read()?;
+    let history = service.history().load()?;
     assert_eq!(history.entries.len(), 3);
     println!("three runs are in the history");
     Ok(())

@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     loop {
         let event = events.next().await.ok_or("it said nothing")?;
         if let EventKind::Output(output) = &event.kind {
-            let expected = format!("{} again: and now?", started.session_id.agent_id());
+            let expected = format!("{} again: and now?", started.session_id.native_id());
             assert_eq!(output.line.text(), expected);
             break;
         }

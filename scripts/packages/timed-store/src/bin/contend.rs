@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn contend(file: &str, session: &str) -> Result<(), Box<dyn Error>> {
-    let store = TimedStorage::<u16>::builder_at(file)
+    let store = TimedStorage::<u16>::builder(file)
         .session(SessionId::new(session)?)
         .lock(timed_store::LockPolicy::Wait(std::time::Duration::from_secs(20)))
         .open()?;

@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let clock = ManualClock::new(SystemTime::now());
     let open = |session: &str| {
-        TimedStorage::<String>::builder_at(folder.path().join("desks.json"))
+        TimedStorage::<String>::builder(folder.path().join("desks.json"))
             .session(SessionId::new(session)?)
             .ttl(Duration::from_secs(60))
             .manual_clock(clock.clone())

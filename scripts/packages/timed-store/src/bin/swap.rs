@@ -8,7 +8,7 @@ use timed_store::{Claim, SessionId, TimedStorage};
 async fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let open = |session: &str| {
-        TimedStorage::<u16>::builder_at(folder.path().join("ports.json"))
+        TimedStorage::<u16>::builder(folder.path().join("ports.json"))
             .session(SessionId::new(session)?)
             .open()
     };

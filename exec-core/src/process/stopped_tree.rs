@@ -1,0 +1,63 @@
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::shared::process_tree::TreeEnder;
+use crate::{StopAction, StopLadder, StopLevel};
+
+/// How long a process may take to die of `KILL`. Only a process that the kernel holds takes
+/// longer, for example in a read from a network file system that is gone.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+
+/// The result of a stop.
+#[derive(Debug)]
+pub(crate) struct StoppedTree {
+    /// How many processes were found alive.
+    pub(crate) processes: usize,
+    pub(crate) level: StopLevel,
+    /// Processes that could not be ended.
+    pub(crate) survivors: Vec<u32>,
+}
+
+/// Takes the steps of the ladder, then kills, until no process of the tree is left. See
+/// [`TreeEnder`] for the loop inside a step.
+pub(crate) async fn stop_tree(
+    mut tree: TreeEnder<'_>,
+    ladder: &StopLadder,
+    close_stdin: impl Fn(),
+) -> StoppedTree {
+    let level = run_steps(&mut tree, ladder, close_stdin).await;
+    let end = tree.into_result();
+    StoppedTree {
+        processes: end.processes,
+        level,
+        survivors: end.survivors,
+    }
+}
+
+async fn run_steps(
+    tree: &mut TreeEnder<'_>,
+    ladder: &StopLadder,
+    close_stdin: impl Fn(),
+) -> StopLevel {
+    let mut level = StopLevel::AlreadyGone;
+    if tree.scan_targets().await {
+        return level;
+    }
+    for step in ladder.steps() {
+        let (signal, reached) = match step.action {
+            StopAction::CloseStdin => {
+                close_stdin();
+                (None, StopLevel::StdinClosed)
+            }
+            StopAction::Interrupt => (Some(Signal::INT), StopLevel::Interrupted),
+            StopAction::Terminate => (Some(Signal::TERM), StopLevel::Terminated),
+        };
+        level = level.max(reached);
+        if tree.step(step.grace, |_| signal).await {
+            return level;
+        }
+    }
+    tree.kill(KILL_LIMIT).await;
+    StopLevel::Killed
+}

@@ -1,0 +1,219 @@
+//! From checked parameters to a supervised process.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Instant, SystemTime};
+
+use tokio::sync::watch;
+use tracing::Instrument;
+
+use super::activity::Activity;
+use super::live_execution::{CurrentSession, LiveExecution, Progress};
+use super::session_resolution::{LookupSlot, RunningLookup, SessionResolution};
+use super::supervisor::{StdinFeed, Supervisor};
+use crate::output::{EventLog, LineHandler, Pump, RawLog};
+use crate::process::{Child, LaunchPlan, Pipes};
+use crate::records::{LaunchRecord, LiveRecord, milliseconds};
+use crate::service::{CheckedRequest, ServiceInner};
+use crate::shared::process_tree::TreeRoot;
+use crate::{
+    Error, EventKind, Execution, ExecutionId, ExecutionKind, LaunchRequest, OutputStream,
+    ProcessParameters, SessionResolutionContext,
+};
+
+/// A running process, with its pipes and log files.
+struct SpawnedChild {
+    child: Child,
+    pipes: Pipes,
+    raw_logs: Option<[RawLog; 2]>,
+    started_at: SystemTime,
+    /// `started_at` on the monotonic clock.
+    start_instant: Instant,
+}
+
+impl ServiceInner {
+    /// Starts the process. There is no await in here: the start is not interrupted by
+    /// cancellation.
+    pub(crate) fn start(
+        &self,
+        checked: CheckedRequest,
+        parameters: ProcessParameters,
+        slot: Option<LookupSlot>,
+    ) -> Result<Execution, Error> {
+        let CheckedRequest {
+            request, command, ..
+        } = checked;
+        let id = ExecutionId::mint();
+        let mut plan = LaunchPlan::new(&id, &request, &command, &parameters)?;
+        self.registry.register(&request.session_id)?;
+        match self.spawn(&id, &request, &mut plan) {
+            Ok(spawned) => Ok(self.supervise(id, spawned, request, parameters, &plan, slot)),
+            Err(error) => {
+                self.undo(&id, &request);
+                Err(error)
+            }
+        }
+    }
+
+    fn spawn(
+        &self,
+        id: &ExecutionId,
+        request: &LaunchRequest,
+        plan: &mut LaunchPlan,
+    ) -> Result<SpawnedChild, Error> {
+        let context = &request.context;
+        let started_at = SystemTime::now();
+        self.owner.launching(LiveRecord {
+            execution_id: id.clone(),
+            session_id: request.session_id.clone(),
+            profile: context.profile_label.clone(),
+            process: None,
+            start: context
+                .workspace_path
+                .to_str()
+                .map(|workspace| LaunchRecord {
+                    at: milliseconds(started_at),
+                    variant: context.variant_label.clone(),
+                    kind: request.kind,
+                    workspace: workspace.to_owned(),
+                }),
+        })?;
+        let raw_logs = match &self.settings.log_dir {
+            Some(folder) => Some(RawLog::create_both(folder, id)?),
+            None => None,
+        };
+        let start_instant = Instant::now();
+        let (child, pipes) = Child::spawn(&mut plan.command).map_err(|source| Error::Spawn {
+            binary: plan.binary.clone(),
+            source,
+        })?;
+        Ok(SpawnedChild {
+            child,
+            pipes,
+            raw_logs,
+            started_at,
+            start_instant,
+        })
+    }
+
+    fn undo(&self, id: &ExecutionId, request: &LaunchRequest) {
+        self.registry.unregister(&request.session_id);
+        if let Err(error) = self.owner.ended(id) {
+            tracing::error!(%error, "cannot undo the record of a launch");
+        }
+        if let Some(folder) = &self.settings.log_dir {
+            for path in RawLog::paths(folder, id) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+
+    fn supervise(
+        &self,
+        id: ExecutionId,
+        spawned: SpawnedChild,
+        request: LaunchRequest,
+        parameters: ProcessParameters,
+        plan: &LaunchPlan,
+        slot: Option<LookupSlot>,
+    ) -> Execution {
+        let process_id = spawned.child.pid();
+        let lookup = parameters.session_id_lookup.zip(slot);
+        let resolved = request.kind == ExecutionKind::FollowUp
+            || (lookup.is_none() && parameters.session_id_resolver.is_none());
+        let log_dir = self.settings.log_dir.as_ref();
+        let live = Arc::new(LiveExecution {
+            kind: request.kind,
+            process_id,
+            started_at: spawned.started_at,
+            start_instant: spawned.start_instant,
+            log: EventLog::new(self.settings.memory_policy),
+            log_paths: log_dir.map(|folder| RawLog::paths(folder, &id)),
+            root: TreeRoot::new(Some(id.to_string()), Some(process_id)),
+            registry: Arc::clone(&self.registry),
+            scanner: Arc::clone(&self.scanner),
+            history: Arc::clone(&self.history),
+            session: Mutex::new(CurrentSession {
+                id: request.session_id.clone(),
+                resolved,
+            }),
+            progress: watch::Sender::new(Progress {
+                resolved,
+                ..Progress::default()
+            }),
+            stop_asked: watch::Sender::new(None),
+            context: request.context,
+            id,
+        });
+        let execution = Execution {
+            live: Arc::clone(&live),
+        };
+        self.registry.attach(&request.session_id, execution.clone());
+        tracing::info!(id = %live.id, session_id = %request.session_id, "started");
+        live.log.push(EventKind::Started { process_id });
+        if resolved {
+            let session_id = request.session_id.clone();
+            live.log.push(EventKind::SessionResolved { session_id });
+        }
+
+        let activity = Arc::new(Activity::new());
+        let handler = |stream| LineHandler::new(stream, Arc::clone(&live), Arc::clone(&activity));
+        let stdout_lines = handler(OutputStream::Stdout)
+            .parsing(parameters.event_parser, parameters.session_id_resolver);
+        let stderr_lines = handler(OutputStream::Stderr);
+        let [stdout_log, stderr_log] = match spawned.raw_logs {
+            Some(logs) => logs.map(Some),
+            None => [None, None],
+        };
+        let max_line_bytes = self.settings.max_line_bytes;
+        let Pipes {
+            stdin,
+            stdout,
+            stderr,
+        } = spawned.pipes;
+        let span = tracing::info_span!(
+            parent: None,
+            "execution",
+            id = %live.id,
+            profile = live.context.profile_label,
+            pid = process_id,
+        );
+        let supervisor = Box::new(Supervisor {
+            owner: Arc::clone(&self.owner),
+            child: spawned.child,
+            stdin: stdin.map(|pipe| StdinFeed {
+                pipe,
+                payload: parameters.stdin_payload.unwrap_or_default(),
+                keep_open: parameters.keep_stdin_open,
+            }),
+            stdout: Pump::new(stdout, max_line_bytes, stdout_log, stdout_lines),
+            stderr: Pump::new(stderr, max_line_bytes, stderr_log, stderr_lines),
+            activity,
+            limits: self.settings.watchdogs,
+            ladder: parameters
+                .stop_ladder
+                .unwrap_or_else(|| self.settings.stop_ladder.clone()),
+            resolution: SessionResolution {
+                lookup: lookup.map(|(lookup, slot)| {
+                    let mut context = SessionResolutionContext::new(
+                        request.session_id,
+                        &live.context.workspace_path,
+                        live.started_at,
+                        process_id,
+                    );
+                    context.env = plan.full_env();
+                    RunningLookup {
+                        lookup,
+                        context,
+                        _slot: slot,
+                    }
+                }),
+                timeout: self.settings.resolution_timeout,
+            },
+            execution: live,
+        });
+        // The future of `run` is four kilobytes. It is allocated in the new task, so that the
+        // launch does not wait for it.
+        tokio::spawn(async move { Box::pin(supervisor.run()).await }.instrument(span));
+        execution
+    }
+}

@@ -1,0 +1,144 @@
+//! The shared state of one execution.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use tokio::sync::watch;
+
+use crate::output::EventLog;
+use crate::records::HistoryEvent;
+use crate::shared::process_tree::{ProcessScanner, TreeRoot};
+use crate::{
+    ActiveExecutionRegistry, EventKind, ExecutionContext, ExecutionId, ExecutionKind, ExitReport,
+    History, SessionId, StopLevel, StoppedBy,
+};
+
+/// The state that the handles, the supervisor and the pumps of one execution share.
+pub(crate) struct LiveExecution {
+    pub(crate) id: ExecutionId,
+    pub(crate) kind: ExecutionKind,
+    pub(crate) context: ExecutionContext,
+    pub(crate) process_id: u32,
+    pub(crate) started_at: SystemTime,
+    /// `started_at` on the monotonic clock.
+    pub(crate) start_instant: Instant,
+    pub(crate) log: EventLog,
+    pub(crate) log_paths: Option<[PathBuf; 2]>,
+    pub(crate) root: TreeRoot,
+    pub(crate) registry: Arc<ActiveExecutionRegistry>,
+    pub(crate) scanner: Arc<ProcessScanner>,
+    pub(crate) history: Arc<History>,
+    /// Invariant: changed only under the lock of the registry, so that both change in one step.
+    pub(crate) session: Mutex<CurrentSession>,
+    pub(crate) progress: watch::Sender<Progress>,
+    pub(crate) stop_asked: watch::Sender<Option<StoppedBy>>,
+}
+
+pub(crate) struct CurrentSession {
+    pub(crate) id: SessionId,
+    /// Whether the id is final.
+    pub(crate) resolved: bool,
+}
+
+/// How far an execution has come.
+#[derive(Clone, Default)]
+pub(crate) struct Progress {
+    /// The session id is final.
+    pub(crate) resolved: bool,
+    /// The child has ended; processes that it started may not have.
+    pub(crate) child_ended: bool,
+    /// Processes that a stop could not end.
+    pub(crate) survivors: Vec<u32>,
+    pub(crate) end: Option<ExecutionEnd>,
+    /// The supervisor was dropped and will not report the end.
+    pub(crate) abandoned: bool,
+}
+
+#[derive(Clone)]
+pub(crate) struct ExecutionEnd {
+    pub(crate) exit: Arc<ExitReport>,
+    pub(crate) processes: usize,
+    pub(crate) level: StopLevel,
+}
+
+impl LiveExecution {
+    pub(crate) fn session_id(&self) -> SessionId {
+        self.registry.hold(|| self.lock_session().id.clone())
+    }
+
+    /// The first request to stop decides by whom the execution was stopped.
+    pub(crate) fn ask_to_stop(&self, by: StoppedBy) {
+        self.stop_asked.send_if_modified(|asked| {
+            let first = asked.is_none();
+            asked.get_or_insert(by);
+            first
+        });
+    }
+
+    /// The agent has reported its session id. Resolves the id of a new chat; compares the id of a
+    /// follow-up. Returns the event to publish.
+    pub(crate) fn agent_reported(&self, native_id: &str) -> Option<EventKind> {
+        match self.kind {
+            ExecutionKind::New => self.resolve(Some(native_id)),
+            ExecutionKind::FollowUp => {
+                let asked = self.session_id().native_id().to_owned();
+                if asked == native_id {
+                    return None;
+                }
+                tracing::warn!(%asked, reported = native_id, "the agent continues another session");
+                Some(EventKind::SessionMismatch {
+                    asked,
+                    reported: native_id.to_owned(),
+                })
+            }
+        }
+    }
+
+    /// Makes the session id final, with the agent's id if it is known. Only the first call that
+    /// succeeds has an effect and returns the event to publish.
+    ///
+    /// Lock order: the registry, then the session. See the theory in `session_resolution.rs`.
+    pub(crate) fn resolve(&self, native_id: Option<&str>) -> Option<EventKind> {
+        let old = self.session_id();
+        let new = match native_id {
+            None => old.clone(),
+            Some(native_id) => match old.with_native_id(native_id) {
+                Ok(new) => new,
+                Err(error) => {
+                    tracing::warn!(%error, "the agent's session id cannot be used");
+                    return None;
+                }
+            },
+        };
+        let mut first = false;
+        let renamed = self.registry.rename_if(&old, &new, || {
+            let mut session = self.lock_session();
+            if session.resolved {
+                return false;
+            }
+            first = true;
+            session.resolved = true;
+            session.id = new.clone();
+            true
+        });
+        if let Err(error) = renamed {
+            tracing::warn!(%error, "the agent's session id is that of another live execution");
+            return None;
+        }
+        if !first {
+            return None;
+        }
+        tracing::debug!(session_id = %new, "session id resolved");
+        let session_id = new.clone();
+        self.history
+            .write(&self.id, HistoryEvent::Resolved { session_id });
+        self.progress
+            .send_modify(|progress| progress.resolved = true);
+        Some(EventKind::SessionResolved { session_id: new })
+    }
+
+    fn lock_session(&self) -> MutexGuard<'_, CurrentSession> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

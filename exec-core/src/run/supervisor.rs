@@ -1,0 +1,293 @@
+//! The task that supervises one execution from its start to its end.
+//!
+//! # Theory
+//!
+//! States: running, stopping, child ended, tree ended. Before: the child is spawned, and its launch
+//! is recorded. After: no process of the tree is left (or the survivors are reported), the pipes are
+//! drained, the child is reaped, the exit report is published, and the session is free.
+//!
+//! **Invariants.**
+//! - At most one stop runs: [`Supervisor::until_child_ends`] starts one for the first request. After
+//!   the end of the child, [`Supervisor::run`] starts one if there was no request, or if the stop of
+//!   the first request has failed.
+//! - The child is reaped last, so that its process id and its group are not reused while the tree
+//!   is ended.
+//! - The exit report is published before the last event, and the session is free before both.
+//!
+//! **Races.**
+//! - A stop is requested while the child ends by itself: if the end is seen first, `stopped_by`
+//!   stays `None`, and the same ladder ends the leftover processes.
+//! - A watchdog and a caller request a stop at the same time: the first request decides
+//!   ([`LiveExecution::ask_to_stop`]).
+//! - A stop fails while the child lives: the survivors are published for the callers of the stop,
+//!   and the loop waits for the child only.
+//! - A stop finishes before the end of the child is seen: its result is kept in `finished_stop`.
+//! - The runtime shuts down: [`Drop`] publishes it, so that no caller waits for ever.
+//!
+//! **Example.** A caller stops an agent that has started a tool in a session of its own:
+//!
+//! | step | `running_stop` | `finished_stop` |
+//! |---|---|---|
+//! | `stop_asked` changes to `Caller` | scans, sends TERM to both | |
+//! | the agent ends, `child.ended()` returns | returned to `run`, still waits for the tool | |
+//! | the pipes are drained, the session id becomes final | the tool ends, the next scan finds none | |
+//! | `finish` reaps the agent and publishes the exit report | | |
+//!
+//! If the tool ends first and the scan finds no process before `child.ended()` returns, the result
+//! moves to `finished_stop`, and `run` gets it as a stop that is already done.
+
+use std::future::{pending, ready};
+use std::pin::{Pin, pin};
+use std::slice;
+use std::sync::Arc;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe;
+use tokio::sync::Notify;
+
+use super::activity::{Activity, WatchdogLimits};
+use super::live_execution::{ExecutionEnd, LiveExecution};
+use super::session_resolution::SessionResolution;
+use crate::output::Pump;
+use crate::process::{Child, ChildExit, StoppedTree, stop_tree};
+use crate::records::{HistoryEvent, OwnerJournal};
+use crate::shared::process_tree::TreeEnder;
+use crate::{EventKind, ExitReport, StopLadder, StoppedBy};
+
+/// Dropping it before the end (the runtime is shut down) reports the execution as abandoned, so
+/// that no caller waits for ever.
+pub(crate) struct Supervisor {
+    pub(crate) execution: Arc<LiveExecution>,
+    pub(crate) owner: Arc<OwnerJournal>,
+    pub(crate) child: Child,
+    pub(crate) stdin: Option<StdinFeed>,
+    pub(crate) stdout: Pump,
+    pub(crate) stderr: Pump,
+    pub(crate) activity: Arc<Activity>,
+    pub(crate) limits: WatchdogLimits,
+    pub(crate) ladder: StopLadder,
+    pub(crate) resolution: SessionResolution,
+}
+
+/// The input for the child's standard input.
+pub(crate) struct StdinFeed {
+    pub(crate) pipe: pipe::Sender,
+    pub(crate) payload: String,
+    pub(crate) keep_open: bool,
+}
+
+/// A stop of the tree that is under way.
+type RunningStop<'a> = Pin<Box<dyn Future<Output = StoppedTree> + Send + 'a>>;
+
+impl Supervisor {
+    pub(crate) async fn run(mut self: Box<Self>) {
+        let execution = Arc::clone(&self.execution);
+        self.record_start();
+        let close_stdin = Notify::new();
+        let ladder = self.ladder.clone();
+        let stop = || -> RunningStop<'_> {
+            let tree = TreeEnder::new(&execution.scanner, slice::from_ref(&execution.root));
+            Box::pin(stop_tree(tree, &ladder, || close_stdin.notify_one()))
+        };
+
+        let (stopped_by, running_stop) = self.until_child_ends(&close_stdin, &stop).await;
+
+        let progress = &execution.progress;
+        progress.send_modify(|progress| progress.child_ended = true);
+        // All that the child has written is in the pipes.
+        self.stdout.drain();
+        self.stderr.drain();
+        self.resolution.resolve_at_end(&execution);
+
+        // Processes that the child started may have outlived it. Its group is not reused until it
+        // is reaped.
+        let mut running_stop = running_stop.unwrap_or_else(stop);
+        let tree = {
+            let mut output = pin!(run_both(&mut self.stdout, &mut self.stderr));
+            tokio::select! {
+                tree = &mut running_stop => tree,
+                () = &mut output => running_stop.await,
+            }
+        };
+        self.finish(stopped_by, tree);
+    }
+
+    /// Handles everything until the child ends. Returns the origin of the stop and the stop itself,
+    /// running or done. Both are `None` if the child ended by itself; a failed stop is `None`, too.
+    /// See the theory above.
+    async fn until_child_ends<'a>(
+        &mut self,
+        close_stdin: &Notify,
+        stop: &impl Fn() -> RunningStop<'a>,
+    ) -> (Option<StoppedBy>, Option<RunningStop<'a>>) {
+        let execution = &self.execution;
+        let mut stop_asked = execution.stop_asked.subscribe();
+        let mut stopped_by = None;
+        let mut running_stop: Option<RunningStop<'a>> = None;
+        let mut finished_stop = None;
+        let mut output = pin!(run_both(&mut self.stdout, &mut self.stderr));
+        let mut feeding = pin!(feed(self.stdin.take(), close_stdin));
+        let mut resolving = pin!(self.resolution.run(execution));
+        let mut watchdog = pin!(self.activity.idle(self.limits));
+        let (mut reading, mut writing, mut unresolved) = (true, true, true);
+        loop {
+            tokio::select! {
+                () = self.child.ended() => {
+                    let done = finished_stop.map(|tree| -> RunningStop<'a> { Box::pin(ready(tree)) });
+                    return (stopped_by, done.or(running_stop));
+                }
+                () = &mut output, if reading => reading = false,
+                () = &mut feeding, if writing => writing = false,
+                () = &mut resolving, if unresolved => unresolved = false,
+                fired = &mut watchdog, if stopped_by.is_none() => {
+                    tracing::warn!(watchdog = ?fired, "watchdog fired");
+                    execution.log.push(EventKind::Watchdog(fired));
+                    execution.ask_to_stop(StoppedBy::Watchdog(fired));
+                    stopped_by = *execution.stop_asked.borrow();
+                    running_stop = Some(stop());
+                }
+                Ok(by) = stop_asked.wait_for(Option::is_some), if stopped_by.is_none() => {
+                    stopped_by = *by;
+                    drop(by);
+                    tracing::debug!("stopping");
+                    running_stop = Some(stop());
+                }
+                tree = completed(&mut running_stop) => {
+                    running_stop = None;
+                    if tree.survivors.is_empty() {
+                        // The child has ended with the others; `child.ended()` returns next.
+                        finished_stop = Some(tree);
+                    } else {
+                        // The stop has failed. Its callers get the survivors now; the end of the
+                        // child can only be waited for.
+                        let survivors = tree.survivors;
+                        let progress = &execution.progress;
+                        progress.send_modify(|progress| progress.survivors = survivors);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Not part of the launch, to keep it short. A crash before this loses nothing: the process
+    /// carries its tag, and the journal has it.
+    fn record_start(&self) {
+        let execution = &self.execution;
+        if let Some(leader) = execution.root.leader()
+            && let Err(error) = self.owner.started(&execution.id, leader)
+        {
+            tracing::error!(%error, "cannot record the process id");
+        }
+        let context = &execution.context;
+        execution.history.write(
+            &execution.id,
+            HistoryEvent::Started {
+                session_id: execution.session_id(),
+                profile: context.profile_label.clone(),
+                variant: context.variant_label.clone(),
+                kind: execution.kind,
+                workspace: context.workspace_path.clone(),
+                process_id: Some(execution.process_id),
+            },
+        );
+    }
+
+    fn finish(mut self: Box<Self>, stopped_by: Option<StoppedBy>, tree: StoppedTree) {
+        let execution = &self.execution;
+        self.stdout.finish();
+        self.stderr.finish();
+        let ChildExit {
+            code,
+            signal,
+            cpu_time,
+            peak_memory_bytes,
+        } = self.child.reap();
+        let session_id = execution.session_id();
+        tracing::info!(%session_id, code, signal, ?stopped_by, "ended");
+        let exit = Arc::new(ExitReport {
+            session_id: session_id.clone(),
+            code,
+            signal,
+            stopped_by,
+            stderr_tail: self.stderr.tail(),
+            wall_time: execution.start_instant.elapsed(),
+            cpu_time,
+            peak_memory_bytes,
+            truncated_lines: self.stdout.truncated_lines() + self.stderr.truncated_lines(),
+            leftover_processes: match stopped_by {
+                Some(_) => 0,
+                None => tree.processes,
+            },
+        });
+        let report = Box::new(ExitReport::clone(&exit));
+        let history = &execution.history;
+        history.write(&execution.id, HistoryEvent::Ended { report });
+        if let Err(error) = self.owner.ended(&execution.id) {
+            tracing::error!(%error, "cannot record the end");
+        }
+        execution.registry.unregister(&session_id);
+        // Before the last event, so that a subscriber that has seen it gets the exit report.
+        execution.progress.send_modify(|progress| {
+            progress.survivors = tree.survivors;
+            progress.end = Some(ExecutionEnd {
+                exit: Arc::clone(&exit),
+                processes: tree.processes,
+                level: tree.level,
+            });
+        });
+        execution.log.push(EventKind::Exited(exit));
+        execution.log.close();
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        let execution = &self.execution;
+        if execution.progress.borrow().end.is_some() {
+            return;
+        }
+        tracing::error!(execution_id = %execution.id, "the runtime ended before the execution");
+        execution.registry.unregister(&execution.session_id());
+        execution.log.close();
+        let progress = &execution.progress;
+        progress.send_modify(|progress| progress.abandoned = true);
+    }
+}
+
+async fn run_both(stdout: &mut Pump, stderr: &mut Pump) {
+    tokio::join!(stdout.run(), stderr.run());
+}
+
+async fn completed(running_stop: &mut Option<RunningStop<'_>>) -> StoppedTree {
+    match running_stop {
+        Some(running_stop) => running_stop.await,
+        None => pending().await,
+    }
+}
+
+/// Writes the payload, and closes the pipe or keeps it open until `close`.
+async fn feed(stdin: Option<StdinFeed>, close: &Notify) {
+    let Some(StdinFeed {
+        mut pipe,
+        payload,
+        keep_open,
+    }) = stdin
+    else {
+        return;
+    };
+    let pipe = &mut pipe;
+    let writing = async move {
+        let written = pipe.write_all(payload.as_bytes()).await;
+        drop(payload);
+        match written {
+            Ok(()) if keep_open => pending().await,
+            Ok(()) => {}
+            // The agent has closed its end, or has ended.
+            Err(error) => tracing::debug!(%error, "the agent did not read all of its input"),
+        }
+    };
+    tokio::select! {
+        () = writing => {}
+        () = close.notified() => {}
+    }
+}

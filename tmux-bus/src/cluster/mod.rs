@@ -1,0 +1,16 @@
+//! Agents with names, by a configuration file.
+
+mod agent;
+mod agent_config;
+mod cluster_builder;
+mod cluster_config;
+mod cluster_manager;
+mod cluster_status;
+mod readiness;
+
+pub use agent::{Agent, SendToOptions};
+pub use agent_config::{AgentConfig, AgentRole};
+pub use cluster_builder::ClusterBuilder;
+pub use cluster_config::ClusterConfig;
+pub use cluster_manager::ClusterManager;
+pub use cluster_status::{AgentStatus, ClusterStatus};

@@ -1,0 +1,8 @@
+//! The connection to a tmux server.
+
+mod client_process;
+pub(crate) mod command_queue;
+pub(crate) mod control_client;
+pub(crate) mod quoting;
+mod stream_parser;
+pub(crate) mod tap;

@@ -1,0 +1,60 @@
+use super::sender::MAX_MESSAGE;
+
+/// Why a message was refused. The program did not get it submitted: either nothing was pasted, or the
+/// program ended before the submit.
+///
+/// ```
+/// use tmux_bus::Refusal;
+///
+/// assert_eq!(Refusal::Dead.to_string(), "the program in the pane has ended");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The pane does not exist.
+    #[error("the pane does not exist")]
+    NoSuchPane,
+    /// The program in the pane has ended.
+    #[error("the program in the pane has ended")]
+    Dead,
+    /// The input of the pane is disabled.
+    #[error("the input of the pane is disabled (`select-pane -e` enables it)")]
+    InputOff,
+    /// The message is empty.
+    #[error("it is empty")]
+    Empty,
+    /// The message is larger than 1 MiB.
+    #[error("it is longer than {} bytes", MAX_MESSAGE)]
+    TooLong,
+    /// The message has a NUL byte, which a paste cannot carry.
+    #[error("it has a NUL byte")]
+    Nul,
+    /// The message has the sequence that ends a bracketed paste.
+    #[error("it has the sequence ESC[201~, which would end the paste inside the message")]
+    PasteEnd,
+    /// The message has a newline or a control character, and the program did not enable bracketed
+    /// paste: each newline would submit.
+    #[error(
+        "it has a newline or a control character, and the program did not enable bracketed paste: each newline would submit (SendOptions::allow_unbracketed sends it anyway)"
+    )]
+    Unbracketed,
+    /// The message has a special character of the pane's terminal, such as an interrupt. The
+    /// terminal driver acts on it also inside a bracketed paste.
+    #[error(
+        "it has the byte {byte:#04x}, a special character of the pane's terminal (SendOptions::allow_unbracketed sends it anyway)"
+    )]
+    SpecialCharacter {
+        /// The first such byte.
+        byte: u8,
+    },
+    /// A line is longer than a terminal in canonical mode accepts.
+    #[error(
+        "a line of it has {length} bytes, and the pane's terminal accepts lines of at most {limit}"
+    )]
+    LineTooLong {
+        /// Length of the longest line, in bytes.
+        length: usize,
+        /// The limit.
+        limit: usize,
+    },
+}
