@@ -51,7 +51,7 @@ fn the_view_is_shown_turn_by_turn() {
 fn an_unknown_session_and_an_invalid_name_are_refused() {
     let sandbox = Sandbox::new();
     let mut unknown = chat(&sandbox, &["--reset"]);
-    sandbox.refuses(&mut unknown, 1, &["error: ", "no session demo"]);
+    sandbox.refuses(&mut unknown, 1, &["error: ", "session demo does not exist"]);
     let mut invalid = sandbox.example("chat_session");
     invalid.args(["--dir", "chat", "--session", "../evil"]);
     sandbox.refuses(&mut invalid, 2, &["../evil"]);

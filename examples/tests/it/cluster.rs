@@ -79,7 +79,7 @@ fn a_cluster_works_from_any_terminal_and_leaves_nothing() {
     assert!(started.status.success(), "{}", stderr(&started));
     let notice = "claude is not on PATH: using the bundled scripted agent";
     assert!(stderr(&started).contains(notice), "{}", stderr(&started));
-    cluster.refuses(&["start"], &["runs already"]);
+    cluster.refuses(&["start"], &["is already running"]);
 
     let status = cluster.ok(&["status"]);
     for name in AGENTS {
@@ -198,7 +198,7 @@ fn wrong_input_changes_nothing() {
     std::fs::write(&config, text.replace("CODING OK", "TESTING OK")).unwrap();
     cluster.refuses(
         &["start"],
-        &["cc-cluster.yaml", "line", "TESTING OK", "twice"],
+        &["cc-cluster.yaml", "line", "TESTING OK", "not unique"],
     );
     cluster.sandbox.nothing_runs();
     cluster.sandbox.holds(&["config"]);
