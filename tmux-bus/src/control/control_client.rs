@@ -4,8 +4,8 @@
 //! output of tmux, hands blocks to the queue and output to the taps, and never waits for either.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -38,6 +38,8 @@ pub(crate) struct Connection {
     /// Offset up to which the reader has parsed the stream.
     parsed: AtomicU64,
     panes: PaneTable,
+    /// See [`ControlClient::paste_flags`].
+    paste_flags: OnceLock<&'static str>,
 }
 
 impl ControlClient {
@@ -53,6 +55,7 @@ impl ControlClient {
             commands: CommandQueue::new(session),
             parsed: AtomicU64::new(client.parser.parsed()),
             panes: PaneTable::new(folder),
+            paste_flags: OnceLock::new(),
         });
         let mut tasks = JoinSet::new();
         let reader = StreamReader {
@@ -67,8 +70,34 @@ impl ControlClient {
             connection,
             _tasks: Arc::new(tasks),
         };
+        control.read_paste_flags().await?;
         control.list_panes_and_exits().await?;
         Ok(control)
+    }
+
+    /// tmux 3.7 and newer replace control characters of a paste by visible ones, unless `-S` is given;
+    /// older ones refuse `-S`. The usage line decides, because the server may be of another version
+    /// than the program, and builds from source have no number.
+    async fn read_paste_flags(&self) -> Result<(), Error> {
+        let line = "list-commands -F \"#{command_list_usage}\" paste-buffer".to_owned();
+        let usage = self.run_one("list-commands", line).await?;
+        let switches = usage.split(']').next().unwrap_or_default();
+        let flags = if switches.contains('S') {
+            "-d -r -S"
+        } else {
+            "-d -r"
+        };
+        let _ = self.connection.paste_flags.set(flags);
+        Ok(())
+    }
+
+    /// The switches of `paste-buffer` for a paste that is exact, and whose buffer is deleted.
+    pub(crate) fn paste_flags(&self) -> &'static str {
+        self.connection
+            .paste_flags
+            .get()
+            .copied()
+            .unwrap_or("-d -r")
     }
 
     pub(crate) fn session(&self) -> &str {

@@ -311,7 +311,8 @@ impl Sender {
         let line = format!(
             "{load} ; display-message -p -t {pane} {report} ; capture-pane -p -J -t {pane} ; \
              if-shell -F -t {pane} {unfit} {{ delete-buffer -b {name}{fill_up} }} \
-             {{ {leave_copy_mode}paste-buffer -d -r {bracket} -b {name} -t {pane} }}",
+             {{ {leave_copy_mode}paste-buffer {flags} {bracket} -b {name} -t {pane} }}",
+            flags = self.control.paste_flags(),
             report = quote(PasteReport::FORMAT),
         );
         let request = Request::new("paste-buffer", line).blocks(blocks).tap(tap);
@@ -410,7 +411,8 @@ impl PasteReport {
             scrolled_lines: next()?.parse().ok()?,
             dead: next()? == "1",
             input_off: next()? == "1",
-            pid: next()?.parse().ok()?,
+            // tmux 3.8 has no process id for a dead pane.
+            pid: next()?.parse().unwrap_or(0),
             screen: String::from_utf8_lossy(screen).into_owned(),
         })
     }
