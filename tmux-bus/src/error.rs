@@ -204,6 +204,18 @@ pub enum Error {
         partial: PartialAnswer,
     },
 
+    /// The marker was printed, but the answer cannot be read as a whole: a part of it has left the
+    /// screen, or was cleared. The message was submitted.
+    #[error("the answer from pane {pane} is not complete: {reason}")]
+    AnswerIncomplete {
+        /// The pane.
+        pane: PaneId,
+        /// What is missing.
+        reason: &'static str,
+        /// The text of the screen.
+        partial: PartialAnswer,
+    },
+
     /// An agent was not ready in time, or ended while it started.
     #[error("agent `{agent}` did not become ready")]
     NotReady {
@@ -280,6 +292,7 @@ impl Error {
             Self::ResponseTimeout { partial, .. }
             | Self::PaneDied { partial, .. }
             | Self::ServerGone { partial, .. }
+            | Self::AnswerIncomplete { partial, .. }
             | Self::AnswerTooLong { partial, .. } => Some(partial.as_str()),
             _ => None,
         }

@@ -53,6 +53,10 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// and continue. A heuristic: a shorter time cuts more answers, a longer one delays all of them.
 pub(crate) const ANSWER_QUIET: Duration = Duration::from_millis(300);
 
+/// How many times longer the quiet time is while a program that had a prompt shows none: it runs a
+/// tool, or thinks. Programs that show a prompt only once are answered late, but whole.
+pub(crate) const NO_PROMPT_FACTOR: u32 = 10;
+
 /// Quiet time after which a word at the end of the output is complete: an agent prints as it
 /// thinks, and `CODING OK` can still become `CODING OKAY`. As long as [`ANSWER_QUIET`].
 pub(crate) const WORD_QUIET: Duration = Duration::from_millis(300);

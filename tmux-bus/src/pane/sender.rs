@@ -46,6 +46,7 @@ use super::pane_lock::PaneLockGuard;
 use super::pane_table::PaneTarget;
 use super::paste_buffer::PasteBuffer;
 use super::tty_modes::{self, TtyModes};
+use crate::answer::extract;
 use crate::answer::marker::{self, FoldedChar};
 use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
@@ -94,6 +95,8 @@ pub(crate) struct Submitted {
     pub(crate) scrolled_lines: usize,
     /// The terminal driver echoes the message after the submit.
     pub(crate) echoed: bool,
+    /// The program showed a prompt when the message was pasted.
+    pub(crate) has_prompt: bool,
     /// Held until the answer is read.
     _lock: PaneLockGuard,
 }
@@ -157,6 +160,7 @@ impl Sender {
                 height: report.height,
                 scrolled_lines: report.scrolled_lines,
                 echoed: in_one_paste && modes.echo,
+                has_prompt: report.has_prompt,
                 _lock: lock,
             });
         }
@@ -190,11 +194,13 @@ impl Sender {
             .paste(target.pid, message.as_bytes(), Bracket::IfEnabled, &echo)
             .await
             .map_err(|error| self.not_submitted(error))?;
-        if pasted.is_none() {
+        let Some(pasted) = pasted else {
             return Ok(None);
-        }
+        };
         wait_for_echo(&echo, &target.tty, message).await;
-        self.submit(target.pid, modes, tap).await.map(Some)
+        let mut report = self.submit(target.pid, modes, tap).await?;
+        report.has_prompt = pasted.has_prompt;
+        Ok(Some(report))
     }
 
     async fn submit(
@@ -395,25 +401,31 @@ struct PasteReport {
     input_off: bool,
     pid: u32,
     screen: String,
+    /// The row of the cursor is a prompt.
+    has_prompt: bool,
 }
 
 impl PasteReport {
-    const FORMAT: &str =
-        "#{pane_width} #{pane_height} #{history_size} #{pane_dead} #{pane_input_off} #{pane_pid}";
+    const FORMAT: &str = "#{pane_width} #{pane_height} #{history_size} #{pane_dead} #{pane_input_off} #{cursor_y} #{pane_pid}";
 
     fn parse(fields: &[u8], screen: &[u8]) -> Option<Self> {
         let fields = String::from_utf8_lossy(fields);
         let mut fields = fields.split(' ');
         let mut next = || fields.next();
+        let screen = String::from_utf8_lossy(screen).into_owned();
         Some(Self {
             width: next()?.parse().ok()?,
             height: next()?.parse().ok()?,
             scrolled_lines: next()?.parse().ok()?,
             dead: next()? == "1",
             input_off: next()? == "1",
+            has_prompt: {
+                let row = next()?.parse().ok()?;
+                screen.lines().nth(row).is_some_and(extract::is_prompt)
+            },
             // tmux 3.8 has no process id for a dead pane.
             pid: next()?.parse().unwrap_or(0),
-            screen: String::from_utf8_lossy(screen).into_owned(),
+            screen,
         })
     }
 }
