@@ -133,6 +133,8 @@ pub enum Error {
         pane: PaneId,
         /// The cause.
         reason: Refusal,
+        /// The text of the screen, if it is the cause: a question of the agent, or a draft.
+        screen: PartialAnswer,
     },
 
     /// Too many senders of this process use the pane or wait for it.
@@ -285,16 +287,26 @@ impl Error {
         matches!(self, Self::Refused { .. } | Self::QueueFull { .. })
     }
 
-    /// The output received so far, for the errors that end a wait for an answer.
+    /// The output received so far, for the errors that end a wait for an answer; the text of the
+    /// screen, if it is the reason for a refusal.
     #[must_use]
     pub fn partial(&self) -> Option<&str> {
         match self {
+            Self::Refused { screen, .. } => Some(screen.as_str()).filter(|text| !text.is_empty()),
             Self::ResponseTimeout { partial, .. }
             | Self::PaneDied { partial, .. }
             | Self::ServerGone { partial, .. }
             | Self::AnswerIncomplete { partial, .. }
             | Self::AnswerTooLong { partial, .. } => Some(partial.as_str()),
             _ => None,
+        }
+    }
+
+    pub(crate) fn refused(pane: PaneId, reason: Refusal) -> Self {
+        Self::Refused {
+            pane,
+            reason,
+            screen: PartialAnswer::default(),
         }
     }
 

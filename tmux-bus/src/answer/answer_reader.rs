@@ -40,7 +40,7 @@ use super::line_reader::LineReader;
 use super::marker::Marker;
 use super::screen_reader::ScreenReader;
 use crate::control::control_client::ControlClient;
-use crate::control::tap::{OutputEnd, TapOutput, deadline};
+use crate::control::tap::{OutputEnd, TapOutput};
 use crate::pane::{AnswerEnd, ResponseOptions, Sent};
 use crate::timing::{FRAME_QUIET, NO_PROMPT_FACTOR, WORD_QUIET};
 use crate::{Error, PartialAnswer};
@@ -83,7 +83,7 @@ impl<'a> AnswerReader<'a> {
             control,
             sent,
             options,
-            deadline: deadline(submitted.at, options.timeout),
+            deadline: submitted.at,
             limit,
             lines: LineReader::new(&target, submitted),
             screen: None,
@@ -91,7 +91,10 @@ impl<'a> AnswerReader<'a> {
         }
     }
 
-    pub(crate) async fn run(mut self) -> Result<String, Error> {
+    /// Waits for the answer, at most until `limit`. After a timeout it may be called again for a
+    /// late answer.
+    pub(crate) async fn run(&mut self, limit: Instant) -> Result<String, Error> {
+        self.deadline = limit;
         loop {
             let found = self.wait_for_marker().await?;
             if let Some(answer) = self.finish(found).await? {

@@ -1,14 +1,19 @@
 //! Messages into panes and answers out of them.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::pane_id::PaneId;
-use super::sender::{SendOptions, Sender, Submitted};
+use super::pane_lock::PaneLockGuard;
+use super::sender::{self, SendOptions, Sender, Submitted};
 use crate::answer::answer_reader::AnswerReader;
+use crate::answer::extract;
 use crate::answer::marker::Marker;
+use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
+use crate::control::tap::{Tap, deadline};
 use crate::timing::{ANSWER_QUIET, ANSWER_TIMEOUT};
 use crate::{Error, PartialAnswer, Refusal};
 
@@ -145,6 +150,11 @@ impl Sent {
     pub fn pane(&self) -> PaneId {
         self.pane
     }
+
+    /// Admits the next sender, while the answer may still come.
+    pub(crate) fn release(&self) {
+        self.submitted.release();
+    }
 }
 
 impl fmt::Debug for Sent {
@@ -204,6 +214,49 @@ impl PaneIo {
         content: &str,
         options: &SendOptions,
     ) -> Result<Sent, Error> {
+        let lock = self.lock(pane, content).await?;
+        let (io, content, options) = (self.clone(), content.to_owned(), options.clone());
+        let sending =
+            tokio::spawn(async move { io.send_locked(pane, &content, &options, lock).await });
+        // The runtime is shutting down, or the task panicked.
+        sending.await.unwrap_or_else(|error| {
+            Err(Error::SubmitUnknown {
+                pane,
+                source: Box::new(Error::unfinished("paste-buffer", &error)),
+            })
+        })
+    }
+
+    /// Checks a message and waits for the lock of its pane. Dropping the future leaves the queue.
+    pub(crate) async fn lock(&self, pane: PaneId, content: &str) -> Result<PaneLockGuard, Error> {
+        if let Some(reason) = sender::refusal(content) {
+            return Err(Error::refused(pane, reason));
+        }
+        let panes = self.control.panes();
+        if !panes.contains(pane) {
+            self.control.list_panes_and_exits().await?;
+        }
+        let lock = panes.lock(pane);
+        let lock = lock.ok_or_else(|| Error::refused(pane, Refusal::NoSuchPane))?;
+        lock.lock().await.map_err(|error| {
+            // The folder of the session, with the lock in it, is removed with the session.
+            if error.is_not_found() {
+                self.control.gone(PartialAnswer::default())
+            } else {
+                error
+            }
+        })
+    }
+
+    /// Sends a message that [`lock`](Self::lock) has checked. Not cancel safe: half a message may
+    /// be left in the input line.
+    pub(crate) async fn send_locked(
+        &self,
+        pane: PaneId,
+        content: &str,
+        options: &SendOptions,
+        lock: PaneLockGuard,
+    ) -> Result<Sent, Error> {
         let sender = Sender {
             control: self.control.clone(),
             folder: self.folder.clone(),
@@ -211,37 +264,50 @@ impl PaneIo {
             options: options.clone(),
             max_answer: self.max_answer,
         };
-        sender.check(content)?;
-        let panes = self.control.panes();
-        if !panes.contains(pane) {
-            self.control.list_panes_and_exits().await?;
-        }
-        let lock = panes.lock(pane).ok_or(Error::Refused {
+        Ok(Sent {
             pane,
-            reason: Refusal::NoSuchPane,
-        })?;
-        let lock = lock.lock().await.map_err(|error| {
-            // The folder of the session, with the lock in it, is removed with the session.
-            if error.is_not_found() {
-                self.control.gone(PartialAnswer::default())
-            } else {
-                error
-            }
-        })?;
-        let message = content.to_owned();
-        let sending = tokio::spawn(async move { sender.send(&message, lock).await });
-        match sending.await {
-            Ok(submitted) => Ok(Sent {
-                pane,
-                submitted: submitted?,
-                bytes: content.len(),
-            }),
-            // The runtime is shutting down, or the task panicked.
-            Err(error) => Err(Error::SubmitUnknown {
-                pane,
-                source: Box::new(Error::unfinished("paste-buffer", &error)),
-            }),
-        }
+            submitted: sender.send(content, lock).await?,
+            bytes: content.len(),
+        })
+    }
+
+    /// The folder of the session.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Reads the answer to a message by its marker.
+    pub(crate) fn reader<'a>(
+        &'a self,
+        sent: &'a Sent,
+        marker: Marker,
+        options: &'a ResponseOptions,
+    ) -> AnswerReader<'a> {
+        AnswerReader::new(&self.control, sent, marker, options, self.max_answer)
+    }
+
+    /// A tap that keeps no output and tells when there is some.
+    pub(crate) fn watch_output(&self, pane: PaneId) -> Arc<Tap> {
+        let tap = Arc::new(Tap::new(0));
+        tap.open();
+        self.control.panes().add_tap(pane, &tap);
+        tap
+    }
+
+    /// Whether the screen of a pane shows a prompt.
+    pub(crate) async fn shows_prompt(&self, pane: PaneId) -> Result<bool, Error> {
+        let line =
+            format!("display-message -p -t {pane} \"#{{cursor_y}}\" ; capture-pane -p -t {pane}");
+        let request = Request::new("capture-pane", line).blocks(2);
+        let bodies = self.control.run(request).await?;
+        let [row, screen] = bodies.as_slice() else {
+            return Err(Error::failed("capture-pane", "incomplete answer"));
+        };
+        let row = String::from_utf8_lossy(row).trim().parse().unwrap_or(0);
+        Ok(extract::waits_for_input(
+            &String::from_utf8_lossy(screen),
+            row,
+        ))
     }
 
     /// Waits for the answer to a message: for its marker, at most for `timeout` from the submit on.
@@ -284,8 +350,7 @@ impl PaneIo {
         options: &ResponseOptions,
     ) -> Result<String, Error> {
         let marker = Marker::new(marker)?;
-        AnswerReader::new(&self.control, &sent, marker, options, self.max_answer)
-            .run()
-            .await
+        let limit = deadline(sent.submitted.at, options.timeout);
+        self.reader(&sent, marker, options).run(limit).await
     }
 }

@@ -36,7 +36,7 @@
 //! with `"\015"` and without `-p`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::Instant;
 
@@ -97,8 +97,20 @@ pub(crate) struct Submitted {
     pub(crate) echoed: bool,
     /// The program showed a prompt when the message was pasted.
     pub(crate) has_prompt: bool,
-    /// Held until the answer is read.
-    _lock: PaneLockGuard,
+    /// Held until the answer is read, or given up.
+    lock: Mutex<Option<PaneLockGuard>>,
+}
+
+impl Submitted {
+    /// Admits the next sender, while the answer may still come.
+    pub(crate) fn release(&self) {
+        drop(
+            self.lock
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
+    }
 }
 
 /// Sends one message.
@@ -112,22 +124,6 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Refuses text that no pane can take.
-    pub(crate) fn check(&self, message: &str) -> Result<(), Error> {
-        let reason = if message.is_empty() {
-            Refusal::Empty
-        } else if message.len() > MAX_MESSAGE {
-            Refusal::TooLong
-        } else if message.contains('\0') {
-            Refusal::Nul
-        } else if message.contains("\x1b[201~") || message.contains("\u{9b}201~") {
-            Refusal::PasteEnd
-        } else {
-            return Ok(());
-        };
-        Err(self.refused(reason))
-    }
-
     pub(crate) async fn send(
         &self,
         message: &str,
@@ -161,7 +157,7 @@ impl Sender {
                 scrolled_lines: report.scrolled_lines,
                 echoed: in_one_paste && modes.echo,
                 has_prompt: report.has_prompt,
-                _lock: lock,
+                lock: Mutex::new(Some(lock)),
             });
         }
         Err(self.refused(Refusal::Dead))
@@ -347,10 +343,7 @@ impl Sender {
     }
 
     fn refused(&self, reason: Refusal) -> Error {
-        Error::Refused {
-            pane: self.pane,
-            reason,
-        }
+        Error::refused(self.pane, reason)
     }
 
     /// For an error of a paste that submits: a lost connection leaves the outcome unknown.
@@ -376,6 +369,21 @@ impl Sender {
                 source: Box::new(error),
             },
         }
+    }
+}
+
+/// Why no pane can take a text.
+pub(crate) fn refusal(message: &str) -> Option<Refusal> {
+    if message.is_empty() {
+        Some(Refusal::Empty)
+    } else if message.len() > MAX_MESSAGE {
+        Some(Refusal::TooLong)
+    } else if message.contains('\0') {
+        Some(Refusal::Nul)
+    } else if message.contains("\x1b[201~") || message.contains("\u{9b}201~") {
+        Some(Refusal::PasteEnd)
+    } else {
+        None
     }
 }
 
