@@ -37,7 +37,7 @@ mod shared {
 pub use answer::PartialAnswer;
 pub use cluster::{
     Agent, AgentConfig, AgentRole, AgentStatus, ClusterBuilder, ClusterConfig, ClusterManager,
-    ClusterStatus, SendToOptions,
+    ClusterStatus, SendToOptions, StopOnDrop,
 };
 pub use error::Error;
 pub use log::{

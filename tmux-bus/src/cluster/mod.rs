@@ -2,11 +2,13 @@
 
 mod agent;
 mod agent_config;
+pub(crate) mod agent_monitor;
 mod cluster_builder;
 mod cluster_config;
 mod cluster_manager;
 mod cluster_status;
 mod readiness;
+mod stop_on_drop;
 
 pub use agent::{Agent, SendToOptions};
 pub use agent_config::{AgentConfig, AgentRole};
@@ -14,3 +16,4 @@ pub use cluster_builder::ClusterBuilder;
 pub use cluster_config::ClusterConfig;
 pub use cluster_manager::ClusterManager;
 pub use cluster_status::{AgentStatus, ClusterStatus};
+pub use stop_on_drop::StopOnDrop;
