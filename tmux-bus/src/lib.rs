@@ -14,6 +14,8 @@ mod tmux;
 // Used by them.
 mod answer;
 mod control;
+#[allow(dead_code, reason = "parts are for the monitor of an agent")]
+mod hook;
 mod timing;
 
 #[cfg(hot_paths)]
