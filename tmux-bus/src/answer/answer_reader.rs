@@ -30,6 +30,8 @@
 //! extracted. If the program has completed the word to `X OKAY` by then, the marker is rejected and
 //! the wait continues.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::answer_target::AnswerTarget;
@@ -86,7 +88,12 @@ impl<'a> AnswerReader<'a> {
         }
     }
 
-    pub(crate) async fn run(mut self) -> Result<String, Error> {
+    /// Sets a new time limit, for an answer that is late.
+    pub(crate) fn extend(&mut self, by: Duration) {
+        self.deadline = deadline(Instant::now(), by);
+    }
+
+    pub(crate) async fn run(&mut self) -> Result<String, Error> {
         loop {
             let found = self.wait_for_marker().await?;
             if let Some(answer) = self.finish(found).await? {

@@ -1,10 +1,11 @@
 //! Messages into panes and answers out of them.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::pane_id::PaneId;
+use super::pane_lock::PaneLockGuard;
 use super::sender::{SendOptions, Sender, Submitted};
 use crate::answer::answer_reader::AnswerReader;
 use crate::answer::marker::Marker;
@@ -145,6 +146,11 @@ impl Sent {
     pub fn pane(&self) -> PaneId {
         self.pane
     }
+
+    /// Admits the next sender while this answer is still read.
+    pub(crate) fn release(&self) {
+        self.submitted.release();
+    }
 }
 
 impl fmt::Debug for Sent {
@@ -204,14 +210,13 @@ impl PaneIo {
         content: &str,
         options: &SendOptions,
     ) -> Result<Sent, Error> {
-        let sender = Sender {
-            control: self.control.clone(),
-            folder: self.folder.clone(),
-            pane,
-            options: options.clone(),
-            max_answer: self.max_answer,
-        };
-        sender.check(content)?;
+        let lock = self.lock(pane, content).await?;
+        self.send_locked(pane, content, options, lock).await
+    }
+
+    /// Waits for the lock of a pane. Refuses text that no pane can take before it waits.
+    pub(crate) async fn lock(&self, pane: PaneId, content: &str) -> Result<PaneLockGuard, Error> {
+        Sender::check(pane, content)?;
         let panes = self.control.panes();
         if !panes.contains(pane) {
             self.control.list_panes_and_exits().await?;
@@ -220,14 +225,31 @@ impl PaneIo {
             pane,
             reason: Refusal::NoSuchPane,
         })?;
-        let lock = lock.lock().await.map_err(|error| {
+        lock.lock().await.map_err(|error| {
             // The folder of the session, with the lock in it, is removed with the session.
             if error.is_not_found() {
                 self.control.gone(PartialAnswer::default())
             } else {
                 error
             }
-        })?;
+        })
+    }
+
+    /// As [`send_message_with`](Self::send_message_with), for the holder of the pane's lock.
+    pub(crate) async fn send_locked(
+        &self,
+        pane: PaneId,
+        content: &str,
+        options: &SendOptions,
+        lock: PaneLockGuard,
+    ) -> Result<Sent, Error> {
+        let sender = Sender {
+            control: self.control.clone(),
+            folder: self.folder.clone(),
+            pane,
+            options: options.clone(),
+            max_answer: self.max_answer,
+        };
         let message = content.to_owned();
         let sending = tokio::spawn(async move { sender.send(&message, lock).await });
         match sending.await {
@@ -242,6 +264,21 @@ impl PaneIo {
                 source: Box::new(Error::unfinished("paste-buffer", &error)),
             }),
         }
+    }
+
+    /// A reader of the answer to a message.
+    pub(crate) fn reader<'a>(
+        &'a self,
+        sent: &'a Sent,
+        marker: Marker,
+        options: &'a ResponseOptions,
+    ) -> AnswerReader<'a> {
+        AnswerReader::new(&self.control, sent, marker, options, self.max_answer)
+    }
+
+    /// The folder of the session.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Waits for the answer to a message: for its marker, at most for `timeout` from the submit on.
@@ -284,8 +321,6 @@ impl PaneIo {
         options: &ResponseOptions,
     ) -> Result<String, Error> {
         let marker = Marker::new(marker)?;
-        AnswerReader::new(&self.control, &sent, marker, options, self.max_answer)
-            .run()
-            .await
+        self.reader(&sent, marker, options).run().await
     }
 }

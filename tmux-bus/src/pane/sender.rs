@@ -36,7 +36,7 @@
 //! with `"\015"` and without `-p`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::Instant;
 
@@ -94,8 +94,17 @@ pub(crate) struct Submitted {
     pub(crate) scrolled_lines: usize,
     /// The terminal driver echoes the message after the submit.
     pub(crate) echoed: bool,
-    /// Held until the answer is read.
-    _lock: PaneLockGuard,
+    /// Held until the answer is read, or given up.
+    lock: Mutex<Option<PaneLockGuard>>,
+}
+
+impl Submitted {
+    pub(super) fn release(&self) {
+        self.lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+    }
 }
 
 /// Sends one message.
@@ -110,7 +119,7 @@ pub(crate) struct Sender {
 
 impl Sender {
     /// Refuses text that no pane can take.
-    pub(crate) fn check(&self, message: &str) -> Result<(), Error> {
+    pub(crate) fn check(pane: PaneId, message: &str) -> Result<(), Error> {
         let reason = if message.is_empty() {
             Refusal::Empty
         } else if message.len() > MAX_MESSAGE {
@@ -122,7 +131,7 @@ impl Sender {
         } else {
             return Ok(());
         };
-        Err(self.refused(reason))
+        Err(Error::Refused { pane, reason })
     }
 
     pub(crate) async fn send(
@@ -157,7 +166,7 @@ impl Sender {
                 height: report.height,
                 scrolled_lines: report.scrolled_lines,
                 echoed: in_one_paste && modes.echo,
-                _lock: lock,
+                lock: Mutex::new(Some(lock)),
             });
         }
         Err(self.refused(Refusal::Dead))
