@@ -9,11 +9,15 @@ mod cluster;
 mod error;
 mod log;
 mod pane;
+#[allow(dead_code, reason = "parts are for the answer reader and the sender")]
+mod state;
 mod tmux;
 
 // Used by them.
 mod answer;
 mod control;
+#[allow(dead_code, reason = "parts are for the hooks and the sender")]
+mod definition;
 #[allow(dead_code, reason = "parts are for the monitor of an agent")]
 mod hook;
 mod timing;
@@ -43,4 +47,5 @@ pub use log::{
     SkippedLine,
 };
 pub use pane::{AnswerEnd, Exit, PaneId, PaneIo, Refusal, ResponseOptions, SendOptions, Sent};
+pub use state::{AgentState, Evidence, EvidenceSource, Explanation, TriedRule};
 pub use tmux::{Launch, Server, ServerBuilder};

@@ -4,6 +4,8 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
+use crate::definition::hook_rules::EventMatch;
+
 /// The largest payload. The hook programs keep no more.
 pub(super) const MAX_PAYLOAD: u64 = 8 << 20;
 
@@ -50,6 +52,11 @@ impl HookEvent {
             at,
             payload,
         }
+    }
+
+    pub(crate) fn matches(&self, rule: &EventMatch) -> bool {
+        let payload = self.payload.as_ref().unwrap_or(&Value::Null);
+        rule.matches(&self.kind, payload)
     }
 
     /// A text of the payload.

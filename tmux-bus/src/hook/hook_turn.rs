@@ -20,7 +20,7 @@
 use std::path::PathBuf;
 
 use super::hook_event::HookEvent;
-use super::hook_spec::HookSpec;
+use crate::definition::hook_rules::HookRules;
 
 /// How the turn of a message ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) enum TurnEnd {
 /// The turn of one message. See the theory above.
 #[derive(Debug)]
 pub(crate) struct HookTurn<'a> {
-    spec: &'a HookSpec,
+    rules: &'a HookRules,
     sent: String,
     begun: Option<TurnIds>,
     received: Option<String>,
@@ -56,9 +56,9 @@ struct TurnIds {
 const MAX_EARLY: usize = 64;
 
 impl<'a> HookTurn<'a> {
-    pub(crate) fn new(spec: &'a HookSpec, sent: String) -> Self {
+    pub(crate) fn new(rules: &'a HookRules, sent: String) -> Self {
         Self {
-            spec,
+            rules,
             sent,
             begun: None,
             received: None,
@@ -106,15 +106,15 @@ impl<'a> HookTurn<'a> {
             return;
         }
         self.received = Some(prompt.to_owned());
-        let turn = match event.kind == self.spec.prompt.event {
-            true => self.spec.prompt.turn.as_ref(),
-            false => self.spec.answer.turn.as_ref(),
+        let turn = match event.kind == self.rules.prompt.event {
+            true => self.rules.prompt.turn.as_ref(),
+            false => self.rules.answer.turn.as_ref(),
         };
         self.begun = Some(self.ids_of(event, turn));
     }
 
     fn prompt_of<'e>(&self, event: &'e HookEvent) -> Option<&'e str> {
-        let (prompt, answer) = (&self.spec.prompt, &self.spec.answer);
+        let (prompt, answer) = (&self.rules.prompt, &self.rules.answer);
         if event.kind == prompt.event {
             match (&prompt.text, &prompt.last_of) {
                 (Some(text), _) => event.text(text),
@@ -129,17 +129,17 @@ impl<'a> HookTurn<'a> {
     }
 
     fn ids_of(&self, event: &HookEvent, turn: Option<&String>) -> TurnIds {
-        let turn = turn.or(self.spec.turn.as_ref());
+        let turn = turn.or(self.rules.turn.as_ref());
         TurnIds {
-            session: event.text(&self.spec.session).map(str::to_owned),
+            session: event.text(&self.rules.session).map(str::to_owned),
             turn: turn.and_then(|turn| event.text(turn)).map(str::to_owned),
         }
     }
 
     /// How the event ends the turn that has begun.
     fn end(&self, event: &HookEvent) -> Option<TurnEnd> {
-        let answer = &self.spec.answer;
-        if event.kind != answer.event && !self.spec.failed.contains(&event.kind) {
+        let answer = &self.rules.answer;
+        if event.kind != answer.event && !self.rules.failed.iter().any(|rule| event.matches(rule)) {
             return None;
         }
         // The ids of a payload that was cut are unknown. Agents end one turn before the next.
@@ -153,7 +153,7 @@ impl<'a> HookTurn<'a> {
             return Some(TurnEnd::NoAnswer);
         }
         // Where the answer carries its prompt, that counts too: not every agent has ids of turns.
-        let carries_prompt = answer.prompt.is_some() || answer.event == self.spec.prompt.event;
+        let carries_prompt = answer.prompt.is_some() || answer.event == self.rules.prompt.event;
         let is_ours = |prompt| is_same_prompt(&self.sent, prompt);
         if carries_prompt && !self.prompt_of(event).is_some_and(is_ours) {
             return None;
@@ -194,13 +194,14 @@ mod tests {
 
     use super::*;
 
-    fn spec(text: &str) -> HookSpec {
+    fn spec(text: &str) -> HookRules {
         toml::from_str(text).unwrap()
     }
 
-    fn claude() -> HookSpec {
+    fn claude() -> HookRules {
         spec(
             r#"
+            kind = "command"
             session = "/session_id"
             turn = "/prompt_id"
             event = "/hook_event_name"
@@ -211,9 +212,10 @@ mod tests {
         )
     }
 
-    fn codex() -> HookSpec {
+    fn codex() -> HookRules {
         spec(
             r#"
+            kind = "notify"
             session = "/thread-id"
             turn = "/turn-id"
             event = "/type"
@@ -223,9 +225,10 @@ mod tests {
         )
     }
 
-    fn gemini() -> HookSpec {
+    fn gemini() -> HookRules {
         spec(
             r#"
+            kind = "command"
             session = "/session_id"
             event = "/hook_event_name"
             prompt = { event = "BeforeAgent", text = "/prompt" }
@@ -235,9 +238,10 @@ mod tests {
         )
     }
 
-    fn opencode() -> HookSpec {
+    fn opencode() -> HookRules {
         spec(
             r#"
+            kind = "plugin"
             session = "/session"
             prompt = { event = "prompt", text = "/text", turn = "/message" }
             answer = { event = "idle", text = "/text", turn = "/parent", needs = { "/finish" = "stop" }, refuse = ["/error"] }
@@ -245,7 +249,7 @@ mod tests {
         )
     }
 
-    fn event(name: &str, payload: &Value, spec: &HookSpec) -> HookEvent {
+    fn event(name: &str, payload: &Value, spec: &HookRules) -> HookEvent {
         let file = format!("{name}.1.0.json");
         let bytes = payload.to_string();
         let now = SystemTime::UNIX_EPOCH;
@@ -254,7 +258,7 @@ mod tests {
 
     /// Which event ends the turn of the prompt `hi`, and how.
     #[track_caller]
-    fn check(spec: &HookSpec, events: &[(&str, Value)], expected: Option<(usize, TurnEnd)>) {
+    fn check(spec: &HookRules, events: &[(&str, Value)], expected: Option<(usize, TurnEnd)>) {
         let mut turn = HookTurn::new(spec, "hi".to_owned());
         let mut events = events.iter().enumerate();
         let found = events.find_map(|(index, (name, payload))| {

@@ -22,17 +22,17 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::codex_notify;
-use super::hook_spec::{LaunchFile, LaunchSpec};
 use super::json_merge::{merge, parse_lenient};
 use super::launch_folder::LaunchFolder;
 use super::shell_words::{self, ShellWord};
 use crate::Error;
+use crate::definition::agent_definition::{HookSource, LaunchFile, LaunchRules};
 use crate::tmux::launch::{Launch, shell_quote};
 
 const OPENCODE: &str = include_str!("opencode.js");
 const PLUGIN: &str = "tmux-bus.js";
 
-impl LaunchSpec {
+impl LaunchRules {
     /// Creates the folder of the launch and returns the launch with all additions. `env` are the variables that the
     /// configuration sets for the agent.
     pub(crate) fn inject(
@@ -43,7 +43,7 @@ impl LaunchSpec {
     ) -> Result<Launch, Error> {
         folder.create()?;
         let injection = Injection {
-            spec: self,
+            rules: self,
             folder,
             env,
             words: shell_words::split(launch.command()),
@@ -65,7 +65,7 @@ impl LaunchSpec {
 }
 
 struct Injection<'a> {
-    spec: &'a LaunchSpec,
+    rules: &'a LaunchRules,
     folder: &'a LaunchFolder,
     env: &'a BTreeMap<String, String>,
     words: Vec<ShellWord>,
@@ -73,10 +73,10 @@ struct Injection<'a> {
 
 impl Injection<'_> {
     fn write_files(&self) -> Result<(), Error> {
-        for file in &self.spec.file {
-            let content = match (&file.content, file.source.as_deref()) {
+        for file in &self.rules.file {
+            let content = match (&file.content, file.source) {
                 (Some(content), _) => self.expand(content)?,
-                (None, Some("opencode.js")) => OPENCODE.to_owned(),
+                (None, Some(HookSource::Opencode)) => OPENCODE.to_owned(),
                 (None, _) => String::new(),
             };
             let theirs = self.settings_beside(file)?;
@@ -101,7 +101,7 @@ impl Injection<'_> {
     fn settings_beside(&self, file: &LaunchFile) -> Result<Vec<Value>, Error> {
         let reference = format!("{{private}}/{}", file.path);
         let mut settings = Vec::new();
-        for pair in self.spec.args.windows(2) {
+        for pair in self.rules.args.windows(2) {
             if pair[1] != reference {
                 continue;
             }
@@ -110,16 +110,16 @@ impl Injection<'_> {
                 settings.push(self.option_value(&word)?);
             }
         }
-        for (name, value) in &self.spec.env {
+        for (name, value) in &self.rules.env {
             if *value != reference {
                 continue;
             }
             match self.known(name) {
                 Some(path) => settings.extend(self.read(Path::new(&path))?),
                 None => {
-                    let defaults = self.spec.default_files.get(name);
+                    let defaults = self.rules.default_files.get(name);
                     for path in defaults.into_iter().flatten() {
-                        settings.extend(self.read(Path::new(path))?);
+                        settings.extend(self.read(path)?);
                     }
                 }
             }
@@ -274,15 +274,15 @@ mod tests {
 
     struct Fixture {
         dir: tempfile::TempDir,
-        spec: LaunchSpec,
+        rules: LaunchRules,
         env: BTreeMap<String, String>,
     }
 
     impl Fixture {
-        fn new(spec: &str) -> Self {
+        fn new(rules: &str) -> Self {
             Self {
                 dir: tempfile::tempdir().unwrap(),
-                spec: toml::from_str(spec).unwrap(),
+                rules: toml::from_str(rules).unwrap(),
                 env: BTreeMap::new(),
             }
         }
@@ -292,7 +292,7 @@ mod tests {
         }
 
         fn inject(&self, command: &str) -> Result<Launch, Error> {
-            self.spec
+            self.rules
                 .inject(&self.folder(), Launch::new(command), &self.env)
         }
 
@@ -382,11 +382,11 @@ mod tests {
         fixture.inject("gemini").unwrap();
         assert_eq!(fixture.settings(), json!({"hooks": {"A": ["bus"]}}));
         let system = fixture.file("system.json", r#"{"hooks":{"A":["system"]}}"#);
-        let defaults = vec![format!("{system}.missing"), system];
+        let defaults = [format!("{system}.missing"), system].map(PathBuf::from);
         fixture
-            .spec
+            .rules
             .default_files
-            .insert("SETTINGS".to_owned(), defaults);
+            .insert("SETTINGS".to_owned(), defaults.into());
         fixture.inject("gemini").unwrap();
         assert_eq!(
             fixture.settings(),

@@ -17,7 +17,6 @@ mod codex_rollout;
 mod event_folder;
 mod gemini_chat;
 mod hook_event;
-mod hook_spec;
 mod hook_turn;
 mod injection;
 mod json_merge;
@@ -30,7 +29,6 @@ use time::OffsetDateTime;
 
 pub(crate) use event_folder::EventFolder;
 pub(crate) use hook_event::HookEvent;
-pub(crate) use hook_spec::{HookSpec, LaunchSpec};
 pub(crate) use hook_turn::{HookTurn, TurnEnd};
 pub(crate) use launch_folder::LaunchFolder;
 

@@ -1,0 +1,200 @@
+//! What a screen tells about the state of an agent.
+
+use super::agent_state::{AgentState, Evidence, EvidenceSource};
+use super::explanation::TriedRule;
+use super::input_line::{self, FoundInput, InputLine};
+use super::screen::Screen;
+use crate::answer::extract;
+use crate::definition::agent_definition::AgentDefinition;
+use crate::definition::pattern::Pattern;
+use crate::definition::screen_rules::{RulePlace, TitleState};
+
+#[derive(Clone, Debug)]
+pub(crate) struct ScreenReading {
+    pub(crate) state: AgentState,
+    pub(crate) evidence: Evidence,
+    /// The rules up to the one that matched.
+    pub(crate) tried: Vec<TriedRule>,
+    pub(crate) input: InputLine,
+    /// The state is unknown because a hint hides whether the agent works.
+    pub(crate) held: bool,
+    /// What a dialog asks.
+    pub(crate) say: Option<String>,
+}
+
+/// Reads a screen.
+///
+/// # Theory
+///
+/// The first rule that matches decides, in this order:
+///
+/// 1. approval and dialogs, because a message typed into one does harm. Agents keep an older title or
+///    a spinner while they show one.
+/// 2. the title: it is set by the agent for this purpose, and text that the agent prints cannot look
+///    like it.
+/// 3. working rules.
+/// 4. the input line at the cursor: idle, unless a hint hides whether the agent works.
+///
+/// **Example.** Codex streams an answer: the input line is on the screen, the status line above it
+/// is hidden, and the title begins with a spinner: working, by the title.
+pub(crate) fn read(definition: &AgentDefinition, screen: &Screen) -> ScreenReading {
+    let mut reader = RuleReader {
+        screen,
+        input: definition
+            .input
+            .as_ref()
+            .and_then(|rules| input_line::find(rules, screen)),
+        tried: Vec::new(),
+    };
+    let (state, evidence, say) = reader.state(definition);
+    let input = reader.input.map_or(InputLine::Missing, |input| input.line);
+    ScreenReading {
+        held: state == AgentState::Unknown && evidence.rule == HELD,
+        state,
+        evidence,
+        tried: reader.tried,
+        input,
+        say,
+    }
+}
+
+const HELD: &str = "idle:hold";
+
+struct RuleReader<'a> {
+    screen: &'a Screen,
+    input: Option<FoundInput>,
+    tried: Vec<TriedRule>,
+}
+
+type Found = (AgentState, Evidence, Option<String>);
+
+impl RuleReader<'_> {
+    fn state(&mut self, definition: &AgentDefinition) -> Found {
+        use EvidenceSource::{Screen, Title};
+        for rule in &definition.approval {
+            let name = format!("approval:{}", rule.id);
+            let matches = self.matches(&rule.all, &rule.none, rule.window, rule.place);
+            if self.tried(&name, matches) {
+                let evidence = Evidence::new(Screen, name);
+                return (AgentState::WaitingForApproval, evidence, None);
+            }
+        }
+        for rule in &definition.dialog {
+            let name = format!("dialog:{}", rule.id);
+            let matches = self.matches(&rule.all, &rule.none, rule.window, RulePlace::Anywhere);
+            if self.tried(&name, matches) {
+                let state = AgentState::Dialog {
+                    id: rule.id.clone(),
+                };
+                return (state, Evidence::new(Screen, name), Some(rule.say.clone()));
+            }
+        }
+        let mut idle_title = None;
+        for rule in &definition.title {
+            let name = format!("title:{}", rule.id);
+            if !self.tried(&name, rule.pattern.is_match(&self.screen.title)) {
+                continue;
+            }
+            let state = match rule.state {
+                TitleState::Working => AgentState::Working,
+                TitleState::Approval => AgentState::WaitingForApproval,
+                TitleState::Idle => {
+                    idle_title = Some(name);
+                    break;
+                }
+            };
+            return (state, Evidence::new(Title, name), None);
+        }
+        for rule in &definition.working {
+            let name = format!("working:{}", rule.id);
+            let matches = self.matches(&rule.all, &rule.none, rule.window, rule.place);
+            if self.tried(&name, matches) {
+                return (AgentState::Working, Evidence::new(Screen, name), None);
+            }
+        }
+        self.idle(definition, idle_title)
+    }
+
+    fn idle(&mut self, definition: &AgentDefinition, idle_title: Option<String>) -> Found {
+        let screen = |state, rule: &str| {
+            let evidence = Evidence::new(EvidenceSource::Screen, rule);
+            (state, evidence, None)
+        };
+        if definition.is_plain() {
+            let text = self.screen.lines.join("\n");
+            let waits = extract::waits_for_input(&text, self.screen.cursor.row);
+            if self.tried("prompt", waits) {
+                return screen(AgentState::Idle, "prompt");
+            }
+        }
+        let input = self.input.clone();
+        if self.tried("input", input.is_some())
+            && let Some(input) = input
+        {
+            let held = input.line == InputLine::Empty && self.is_held(definition, &input);
+            if held && self.tried(HELD, !self.is_done(definition, &input)) {
+                return screen(AgentState::Unknown, HELD);
+            }
+            return match (idle_title, input.line) {
+                (Some(title), InputLine::Empty) => (
+                    AgentState::Idle,
+                    Evidence::new(EvidenceSource::Title, title),
+                    None,
+                ),
+                (_, InputLine::Empty) => screen(AgentState::Idle, "input"),
+                (_, InputLine::OtherMode) => screen(AgentState::Idle, "input:other-mode"),
+                _ => screen(AgentState::Idle, "input:draft"),
+            };
+        }
+        if self.tried("blank", self.screen.is_blank()) {
+            return screen(AgentState::Starting, "blank");
+        }
+        screen(AgentState::Unknown, "none")
+    }
+
+    fn tried(&mut self, rule: &str, matched: bool) -> bool {
+        self.tried.push(TriedRule {
+            rule: rule.to_owned(),
+            matched,
+        });
+        matched
+    }
+
+    fn matches(&self, all: &[Pattern], none: &[Pattern], window: usize, place: RulePlace) -> bool {
+        let rows = match (place, &self.input) {
+            (RulePlace::Anywhere, _) => 0..usize::MAX,
+            (RulePlace::AboveInput, Some(input)) => 0..input.first,
+            (RulePlace::BelowInput, Some(input)) => input.last + 1..usize::MAX,
+            (_, None) => return false,
+        };
+        let lines: Vec<_> = self
+            .screen
+            .lines
+            .iter()
+            .enumerate()
+            .rev()
+            .filter(|(_, line)| !line.trim().is_empty())
+            .take(window)
+            .filter(|(row, _)| rows.contains(row))
+            .map(|(_, line)| line)
+            .collect();
+        let on_screen = |pattern: &Pattern| lines.iter().any(|line| pattern.is_match(line));
+        all.iter().all(on_screen) && !none.iter().any(on_screen)
+    }
+
+    fn is_held(&self, definition: &AgentDefinition, input: &FoundInput) -> bool {
+        let below = self.screen.lines.iter().skip(input.last + 1);
+        any_match(&definition.idle.hold, below)
+    }
+
+    fn is_done(&self, definition: &AgentDefinition, input: &FoundInput) -> bool {
+        let above = self.screen.lines.iter().take(input.first).rev();
+        let above = above.filter(|line| !line.trim().is_empty()).take(2);
+        any_match(&definition.idle.done, above)
+    }
+}
+
+fn any_match<'a>(patterns: &[Pattern], lines: impl Iterator<Item = &'a String>) -> bool {
+    let mut lines = lines;
+    lines.any(|line| patterns.iter().any(|pattern| pattern.is_match(line)))
+}
