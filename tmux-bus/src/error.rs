@@ -193,6 +193,15 @@ pub enum Error {
         partial: PartialAnswer,
     },
 
+    /// The agent ended its turn without an answer: it failed, or a person interrupted it.
+    #[error("the agent in pane {pane} ended its turn without an answer")]
+    NoAnswer {
+        /// The pane.
+        pane: PaneId,
+        /// The text on the screen.
+        partial: PartialAnswer,
+    },
+
     /// The answer is longer than the limit.
     #[error("the answer from pane {pane} is longer than {limit} bytes")]
     AnswerTooLong {
@@ -279,6 +288,7 @@ impl Error {
         match self {
             Self::ResponseTimeout { partial, .. }
             | Self::PaneDied { partial, .. }
+            | Self::NoAnswer { partial, .. }
             | Self::ServerGone { partial, .. }
             | Self::AnswerTooLong { partial, .. } => Some(partial.as_str()),
             _ => None,

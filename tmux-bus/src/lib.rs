@@ -38,8 +38,8 @@ mod shared {
 
 pub use answer::PartialAnswer;
 pub use cluster::{
-    Agent, AgentConfig, AgentRole, AgentStatus, ClusterBuilder, ClusterConfig, ClusterManager,
-    ClusterStatus, SendToOptions,
+    Agent, AgentConfig, AgentRole, AgentStatus, Answer, ClusterBuilder, ClusterConfig,
+    ClusterManager, ClusterStatus, SendToOptions,
 };
 pub use error::Error;
 pub use log::{

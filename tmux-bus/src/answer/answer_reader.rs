@@ -30,8 +30,6 @@
 //! extracted. If the program has completed the word to `X OKAY` by then, the marker is rejected and
 //! the wait continues.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::answer_target::AnswerTarget;
@@ -89,8 +87,8 @@ impl<'a> AnswerReader<'a> {
     }
 
     /// Sets a new time limit, for an answer that is late.
-    pub(crate) fn extend(&mut self, by: Duration) {
-        self.deadline = deadline(Instant::now(), by);
+    pub(crate) fn extend_until(&mut self, limit: Instant) {
+        self.deadline = limit;
     }
 
     pub(crate) async fn run(&mut self) -> Result<String, Error> {

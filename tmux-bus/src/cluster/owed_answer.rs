@@ -190,13 +190,17 @@ mod tests {
     fn a_record_is_seen_by_all_and_settled_once() {
         let dir = tempfile::tempdir().unwrap();
         let (pane, other) = (PaneId::new("%1").unwrap(), PaneId::new("%11").unwrap());
-        let mut owed = OwedAnswer::create(dir.path(), pane, record(Duration::from_secs(30))).unwrap();
+        let mut owed =
+            OwedAnswer::create(dir.path(), pane, record(Duration::from_secs(30))).unwrap();
         assert!(OwedAnswer::is_owed(dir.path(), pane) && !OwedAnswer::is_owed(dir.path(), other));
         owed.add_message(Some("id".to_owned()));
         let seen = OwedAnswer::of_pane(dir.path(), pane).unwrap();
         assert_eq!(seen.len(), 1);
         assert_eq!(seen[0].record.message.as_deref(), Some("id"));
-        assert_eq!((seen[0].record.from.as_str(), seen[0].record.text.as_str()), ("boss", "hello"));
+        assert_eq!(
+            (seen[0].record.from.as_str(), seen[0].record.text.as_str()),
+            ("boss", "hello")
+        );
         assert!(seen[0].settle() && !owed.settle() && !owed.is_open());
         owed.add_message(None);
         assert!(!OwedAnswer::is_owed(dir.path(), pane), "it stays settled");
@@ -206,7 +210,10 @@ mod tests {
     #[test]
     fn a_record_ends_at_ten_times_the_limit() {
         let left = record(Duration::from_secs(30)).left();
-        assert!(left > Duration::from_secs(299) && left <= Duration::from_secs(300), "{left:?}");
+        assert!(
+            left > Duration::from_secs(299) && left <= Duration::from_secs(300),
+            "{left:?}"
+        );
         assert_eq!(record(Duration::ZERO).left(), Duration::ZERO);
         assert!(record(Duration::MAX).left() > Duration::from_secs(1 << 40));
     }

@@ -67,16 +67,31 @@ impl EventFolder {
     pub(crate) async fn next(&mut self) -> Result<Vec<HookEvent>, Error> {
         loop {
             // Before the read: an event after it must wake us.
-            let watch = self.watch.get_or_insert_with(FileWatch::new);
-            watch.arm(&self.path.join("event"));
+            self.arm();
             let events = self.read_new()?;
             if !events.is_empty() {
                 return Ok(events);
             }
-            if let Some(watch) = &self.watch {
-                watch.changed().await;
-            }
+            self.changed().await;
         }
+    }
+
+    /// From now on every event ends the next wait.
+    pub(crate) fn arm(&mut self) {
+        let watch = self.watch.get_or_insert_with(FileWatch::new);
+        watch.arm(&self.path.join("event"));
+    }
+
+    /// Waits for an event since [`arm`](Self::arm).
+    pub(crate) async fn changed(&self) {
+        if let Some(watch) = &self.watch {
+            watch.changed().await;
+        }
+    }
+
+    /// Whether no event is stored.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list().is_ok_and(|files| files.is_empty())
     }
 
     /// The new events, in order.
@@ -104,7 +119,7 @@ impl EventFolder {
             return Ok(None);
         };
         let mut bytes = Vec::new();
-        let mut limited = opened.take(MAX_PAYLOAD);
+        let mut limited = opened.take(MAX_PAYLOAD as u64);
         limited
             .read_to_end(&mut bytes)
             .map_err(Error::io("read", &path))?;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::definition::hook_rules::EventMatch;
 
 /// The largest payload. The hook programs keep no more.
-pub(super) const MAX_PAYLOAD: u64 = 8 << 20;
+pub(crate) const MAX_PAYLOAD: usize = 8 << 20;
 
 /// An event that a hook has stored. Its `Debug` does not show the payload.
 #[derive(Clone)]
@@ -34,7 +34,7 @@ impl HookEvent {
     /// An event by the name of its file, such as `Stop.4711.0.json`, and its payload. `event` points to
     /// the name of the event in the payload.
     pub(super) fn parse(file: &str, bytes: &[u8], at: SystemTime, event: Option<&str>) -> Self {
-        let is_cut = bytes.len() as u64 >= MAX_PAYLOAD;
+        let is_cut = bytes.len() >= MAX_PAYLOAD;
         let payload: Option<Value> = match is_cut {
             true => None,
             false => serde_json::from_slice(bytes)
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_payload_that_was_cut_has_no_values() {
-        let bytes = vec![b' '; MAX_PAYLOAD as usize];
+        let bytes = vec![b' '; MAX_PAYLOAD];
         let event = HookEvent::parse("Stop.1.0.json", &bytes, SystemTime::UNIX_EPOCH, None);
         assert!(event.is_too_long() && event.kind == "Stop" && event.text("/x").is_none());
     }

@@ -23,14 +23,41 @@ mod json_merge;
 mod launch_folder;
 mod shell_words;
 
+use std::fs;
+use std::path::Path;
 use std::time::SystemTime;
 
 use time::OffsetDateTime;
+use tokio::time::Instant;
+
+use crate::log::FileWatch;
 
 pub(crate) use event_folder::EventFolder;
-pub(crate) use hook_event::HookEvent;
+pub(crate) use hook_event::{HookEvent, MAX_PAYLOAD};
 pub(crate) use hook_turn::{HookTurn, TurnEnd};
 pub(crate) use launch_folder::LaunchFolder;
+
+/// Reads the answer to a prompt that was submitted at `since` from a transcript of Gemini CLI; waits for it until
+/// `limit`.
+pub(crate) async fn read_gemini_chat(
+    path: &Path,
+    prompt: &str,
+    since: SystemTime,
+    limit: Instant,
+) -> Option<String> {
+    let since = time_stamp(since);
+    let mut watch = FileWatch::new();
+    loop {
+        watch.arm(path);
+        // A file that does not exist yet has no answer.
+        let transcript = fs::read(path).unwrap_or_default();
+        let answer = gemini_chat::answer(&String::from_utf8_lossy(&transcript), prompt, &since);
+        if answer.is_some() || Instant::now() >= limit {
+            return answer;
+        }
+        let _ = tokio::time::timeout_at(limit, watch.changed()).await;
+    }
+}
 
 /// A time as the transcripts of agents write it, to the millisecond, so that texts can be compared.
 fn time_stamp(time: SystemTime) -> String {

@@ -2,14 +2,19 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::pane_id::PaneId;
 use super::pane_lock::PaneLockGuard;
+use super::pane_table::PaneTable;
 use super::sender::{SendOptions, Sender, Submitted};
 use crate::answer::answer_reader::AnswerReader;
+use crate::answer::extract;
 use crate::answer::marker::Marker;
+use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
+use crate::control::tap::Tap;
 use crate::timing::{ANSWER_QUIET, ANSWER_TIMEOUT};
 use crate::{Error, PartialAnswer, Refusal};
 
@@ -274,6 +279,47 @@ impl PaneIo {
         options: &'a ResponseOptions,
     ) -> AnswerReader<'a> {
         AnswerReader::new(&self.control, sent, marker, options, self.max_answer)
+    }
+
+    pub(crate) fn panes(&self) -> &PaneTable {
+        self.control.panes()
+    }
+
+    /// For a wait that the end of the server ends.
+    pub(crate) fn gone(&self) -> Error {
+        self.control.gone(PartialAnswer::default())
+    }
+
+    /// A tap that keeps no output and tells when there is some.
+    pub(crate) fn watch_output(&self, pane: PaneId) -> Arc<Tap> {
+        let tap = Arc::new(Tap::new(0));
+        tap.open();
+        self.control.panes().add_tap(pane, &tap);
+        tap
+    }
+
+    /// The text on the screen of a pane.
+    pub(crate) async fn screen(&self, pane: PaneId) -> Result<String, Error> {
+        self.control.capture(pane, 0).await
+    }
+
+    /// Whether a program that prints lines shows a prompt. Programs that draw show their input box also while they
+    /// work.
+    pub(crate) async fn shows_prompt(&self, pane: PaneId) -> Result<bool, Error> {
+        let facts = "#{cursor_y} #{alternate_on}";
+        let line = format!("display-message -p -t {pane} \"{facts}\" ; capture-pane -p -t {pane}");
+        let request = Request::new("capture-pane", line).blocks(2);
+        let bodies = self.control.run(request).await?;
+        let [facts, screen] = bodies.as_slice() else {
+            return Err(Error::failed("capture-pane", "incomplete answer"));
+        };
+        let facts = String::from_utf8_lossy(facts);
+        let Some((row, "0")) = facts.trim().split_once(' ') else {
+            return Ok(false);
+        };
+        let row: usize = row.parse().unwrap_or(usize::MAX);
+        let screen = String::from_utf8_lossy(screen);
+        Ok(screen.lines().nth(row).is_some_and(extract::is_prompt))
     }
 
     /// The folder of the session.

@@ -20,6 +20,11 @@ pub enum Refusal {
     /// The input of the pane is disabled.
     #[error("the input of the pane is disabled (`select-pane -e` enables it)")]
     InputOff,
+    /// The agent has not yet answered an earlier message, whose sender has given up.
+    #[error(
+        "the agent still owes the answer to an earlier message (ClusterManager::reset gives that answer up)"
+    )]
+    OwesAnswer,
     /// The message is empty.
     #[error("it is empty")]
     Empty,
