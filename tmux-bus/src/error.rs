@@ -196,6 +196,15 @@ pub enum Error {
         partial: PartialAnswer,
     },
 
+    /// The agent ended its turn without an answer: it failed, or a person interrupted it.
+    #[error("the agent in pane {pane} ended its turn without an answer")]
+    NoAnswer {
+        /// The pane.
+        pane: PaneId,
+        /// The text on the screen.
+        partial: PartialAnswer,
+    },
+
     /// The answer is longer than the limit.
     #[error("the answer from pane {pane} is longer than {limit} bytes")]
     AnswerTooLong {
@@ -307,6 +316,7 @@ impl Error {
             Self::Refused { screen, .. } => Some(screen.as_str()).filter(|text| !text.is_empty()),
             Self::ResponseTimeout { partial, .. }
             | Self::PaneDied { partial, .. }
+            | Self::NoAnswer { partial, .. }
             | Self::ServerGone { partial, .. }
             | Self::AnswerIncomplete { partial, .. }
             | Self::AnswerTooLong { partial, .. } => Some(partial.as_str()),

@@ -72,6 +72,10 @@ pub(crate) const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 /// can look like a dialog for a moment.
 pub(crate) const DIALOG_SETTLE: Duration = Duration::from_secs(1);
 
+/// Quiet time of a program before a prompt is looked for: while it prints, any line can look like a
+/// prompt for a moment.
+pub(crate) const PROMPT_QUIET: Duration = Duration::from_millis(100);
+
 /// Longest timeout. A later point in time may not be representable.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 

@@ -40,7 +40,7 @@ use super::line_reader::LineReader;
 use super::marker::Marker;
 use super::screen_reader::ScreenReader;
 use crate::control::control_client::ControlClient;
-use crate::control::tap::{OutputEnd, TapOutput};
+use crate::control::tap::{OutputEnd, TapOutput, deadline};
 use crate::pane::{AnswerEnd, ResponseOptions, Sent};
 use crate::timing::{FRAME_QUIET, NO_PROMPT_FACTOR, WORD_QUIET};
 use crate::{Error, PartialAnswer};
@@ -83,7 +83,7 @@ impl<'a> AnswerReader<'a> {
             control,
             sent,
             options,
-            deadline: submitted.at,
+            deadline: deadline(submitted.at, options.timeout),
             limit,
             lines: LineReader::new(&target, submitted),
             screen: None,
@@ -91,10 +91,12 @@ impl<'a> AnswerReader<'a> {
         }
     }
 
-    /// Waits for the answer, at most until `limit`. After a timeout it may be called again for a
-    /// late answer.
-    pub(crate) async fn run(&mut self, limit: Instant) -> Result<String, Error> {
+    /// Sets a new time limit, for an answer that is late.
+    pub(crate) fn extend_until(&mut self, limit: Instant) {
         self.deadline = limit;
+    }
+
+    pub(crate) async fn run(&mut self) -> Result<String, Error> {
         loop {
             let found = self.wait_for_marker().await?;
             if let Some(answer) = self.finish(found).await? {

@@ -13,6 +13,7 @@ use super::agent_monitor::{AgentMonitor, Observation, until};
 use super::cluster_builder::ClusterBuilder;
 use super::cluster_config::ClusterConfig;
 use super::cluster_status::{AgentStatus, ClusterStatus};
+use super::owed_answer::OwedAnswer;
 use super::readiness::{self, Readiness};
 use super::stop_on_drop::StopOnDrop;
 use crate::log::MessageLogger;
@@ -232,7 +233,8 @@ impl ClusterManager {
             state: seen.state,
             evidence: seen.evidence,
             exit: seen.exit,
-            busy: panes.lock(pane).is_some_and(|lock| lock.is_held()),
+            busy: panes.lock(pane).is_some_and(|lock| lock.is_held())
+                || OwedAnswer::is_owed(self.pane_io().folder(), pane),
             last_activity: panes.last_output(pane).max(terminal),
         })
     }
@@ -336,6 +338,23 @@ impl ClusterManager {
             });
         }
         self.cluster.start_agent(agent).await
+    }
+
+    /// Gives up the answers that an agent still owes after timeouts, see [`Agent::send_to`]: the next message does not
+    /// wait for them, in any process. For an agent that will not answer any more. A wait that is under way
+    /// continues.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAgent`], [`Error::Io`].
+    pub fn reset(&self, agent: &str) -> Result<(), Error> {
+        let pane = self.get_pane(agent)?;
+        OwedAnswer::settle_all(self.pane_io().folder(), pane)
+    }
+
+    /// The first characters of a message that an agent takes for a command.
+    pub(super) fn special_first(&self, _agent: &str) -> &[char] {
+        &[]
     }
 
     /// Ends all agents (SIGTERM, after 3 s SIGKILL) with all their processes, then the session, and

@@ -1,6 +1,7 @@
 //! What is known about one agent program.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -70,6 +71,10 @@ pub(crate) struct LaunchRules {
     /// Files in the private folder of the launch.
     #[serde(default)]
     pub(crate) file: Vec<LaunchFile>,
+    /// Files that the agent reads if a variable of `env` is not set, by variable. They are merged into the
+    /// file that the variable names.
+    #[serde(default)]
+    pub(crate) default_files: BTreeMap<String, Vec<PathBuf>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

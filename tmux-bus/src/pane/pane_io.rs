@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use super::pane_id::PaneId;
 use super::pane_lock::PaneLockGuard;
-use super::sender::{self, SendOptions, Sender, Submitted};
+use super::pane_table::PaneTable;
+use super::sender::{SendOptions, Sender, Submitted};
 use crate::answer::answer_reader::AnswerReader;
 use crate::answer::extract;
 use crate::answer::marker::Marker;
 use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
-use crate::control::tap::{Tap, deadline};
+use crate::control::tap::Tap;
 use crate::timing::{ANSWER_QUIET, ANSWER_TIMEOUT};
 use crate::{Error, PartialAnswer, Refusal};
 
@@ -151,7 +152,7 @@ impl Sent {
         self.pane
     }
 
-    /// Admits the next sender, while the answer may still come.
+    /// Admits the next sender while this answer is still read.
     pub(crate) fn release(&self) {
         self.submitted.release();
     }
@@ -215,23 +216,12 @@ impl PaneIo {
         options: &SendOptions,
     ) -> Result<Sent, Error> {
         let lock = self.lock(pane, content).await?;
-        let (io, content, options) = (self.clone(), content.to_owned(), options.clone());
-        let sending =
-            tokio::spawn(async move { io.send_locked(pane, &content, &options, lock).await });
-        // The runtime is shutting down, or the task panicked.
-        sending.await.unwrap_or_else(|error| {
-            Err(Error::SubmitUnknown {
-                pane,
-                source: Box::new(Error::unfinished("paste-buffer", &error)),
-            })
-        })
+        self.send_locked(pane, content, options, lock).await
     }
 
-    /// Checks a message and waits for the lock of its pane. Dropping the future leaves the queue.
+    /// Waits for the lock of a pane. Refuses text that no pane can take before it waits.
     pub(crate) async fn lock(&self, pane: PaneId, content: &str) -> Result<PaneLockGuard, Error> {
-        if let Some(reason) = sender::refusal(content) {
-            return Err(Error::refused(pane, reason));
-        }
+        Sender::check(pane, content)?;
         let panes = self.control.panes();
         if !panes.contains(pane) {
             self.control.list_panes_and_exits().await?;
@@ -248,8 +238,7 @@ impl PaneIo {
         })
     }
 
-    /// Sends a message that [`lock`](Self::lock) has checked. Not cancel safe: half a message may
-    /// be left in the input line.
+    /// As [`send_message_with`](Self::send_message_with), for the holder of the pane's lock.
     pub(crate) async fn send_locked(
         &self,
         pane: PaneId,
@@ -264,19 +253,23 @@ impl PaneIo {
             options: options.clone(),
             max_answer: self.max_answer,
         };
-        Ok(Sent {
-            pane,
-            submitted: sender.send(content, lock).await?,
-            bytes: content.len(),
-        })
+        let message = content.to_owned();
+        let sending = tokio::spawn(async move { sender.send(&message, lock).await });
+        match sending.await {
+            Ok(submitted) => Ok(Sent {
+                pane,
+                submitted: submitted?,
+                bytes: content.len(),
+            }),
+            // The runtime is shutting down, or the task panicked.
+            Err(error) => Err(Error::SubmitUnknown {
+                pane,
+                source: Box::new(Error::unfinished("paste-buffer", &error)),
+            }),
+        }
     }
 
-    /// The folder of the session.
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    /// Reads the answer to a message by its marker.
+    /// A reader of the answer to a message.
     pub(crate) fn reader<'a>(
         &'a self,
         sent: &'a Sent,
@@ -284,6 +277,15 @@ impl PaneIo {
         options: &'a ResponseOptions,
     ) -> AnswerReader<'a> {
         AnswerReader::new(&self.control, sent, marker, options, self.max_answer)
+    }
+
+    pub(crate) fn panes(&self) -> &PaneTable {
+        self.control.panes()
+    }
+
+    /// For a wait that the end of the server ends.
+    pub(crate) fn gone(&self) -> Error {
+        self.control.gone(PartialAnswer::default())
     }
 
     /// A tap that keeps no output and tells when there is some.
@@ -294,20 +296,33 @@ impl PaneIo {
         tap
     }
 
-    /// Whether the screen of a pane shows a prompt.
+    /// The text on the screen of a pane.
+    pub(crate) async fn screen(&self, pane: PaneId) -> Result<String, Error> {
+        self.control.capture(pane).await
+    }
+
+    /// Whether a program that prints lines shows a prompt. Programs that draw show their input box also while they
+    /// work.
     pub(crate) async fn shows_prompt(&self, pane: PaneId) -> Result<bool, Error> {
-        let line =
-            format!("display-message -p -t {pane} \"#{{cursor_y}}\" ; capture-pane -p -t {pane}");
+        let facts = "#{cursor_y} #{alternate_on}";
+        let line = format!("display-message -p -t {pane} \"{facts}\" ; capture-pane -p -t {pane}");
         let request = Request::new("capture-pane", line).blocks(2);
         let bodies = self.control.run(request).await?;
-        let [row, screen] = bodies.as_slice() else {
+        let [facts, screen] = bodies.as_slice() else {
             return Err(Error::failed("capture-pane", "incomplete answer"));
         };
-        let row = String::from_utf8_lossy(row).trim().parse().unwrap_or(0);
-        Ok(extract::waits_for_input(
-            &String::from_utf8_lossy(screen),
-            row,
-        ))
+        let facts = String::from_utf8_lossy(facts);
+        let Some((row, "0")) = facts.trim().split_once(' ') else {
+            return Ok(false);
+        };
+        let row: usize = row.parse().unwrap_or(usize::MAX);
+        let screen = String::from_utf8_lossy(screen);
+        Ok(screen.lines().nth(row).is_some_and(extract::is_prompt))
+    }
+
+    /// The folder of the session.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Waits for the answer to a message: for its marker, at most for `timeout` from the submit on.
@@ -350,7 +365,6 @@ impl PaneIo {
         options: &ResponseOptions,
     ) -> Result<String, Error> {
         let marker = Marker::new(marker)?;
-        let limit = deadline(sent.submitted.at, options.timeout);
-        self.reader(&sent, marker, options).run(limit).await
+        self.reader(&sent, marker, options).run().await
     }
 }

@@ -193,6 +193,13 @@ impl PaneTable {
         })
     }
 
+    /// The id of the launch of the pane's program, as far as is known.
+    pub(crate) fn launch(&self, id: PaneId) -> Option<String> {
+        let panes = self.lock_table();
+        let launch = panes.get(&id).map(|pane| pane.launch.clone());
+        launch.filter(|launch| !launch.is_empty())
+    }
+
     pub(crate) fn lock(&self, id: PaneId) -> Option<Arc<PaneLock>> {
         let panes = self.lock_table();
         panes.get(&id).map(|pane| Arc::clone(&pane.lock))

@@ -17,10 +17,6 @@ pub enum Refusal {
     /// The program in the pane has ended.
     #[error("the program in the pane has ended")]
     Dead,
-    /// The agent still owes the answer to an earlier message, and did not give it in time. See
-    /// [`ClusterManager::reset`](crate::ClusterManager::reset).
-    #[error("the agent has not answered an earlier message yet")]
-    OwesAnswer,
     /// The agent works, or its screen is not known, and did not become idle in time.
     #[error("the agent did not become idle in time")]
     Busy,
@@ -36,6 +32,11 @@ pub enum Refusal {
     /// The input of the pane is disabled.
     #[error("the input of the pane is disabled (`select-pane -e` enables it)")]
     InputOff,
+    /// The agent has not yet answered an earlier message, whose sender has given up.
+    #[error(
+        "the agent still owes the answer to an earlier message (ClusterManager::reset gives that answer up)"
+    )]
+    OwesAnswer,
     /// The message is empty.
     #[error("it is empty")]
     Empty,

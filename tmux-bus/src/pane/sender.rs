@@ -102,14 +102,11 @@ pub(crate) struct Submitted {
 }
 
 impl Submitted {
-    /// Admits the next sender, while the answer may still come.
-    pub(crate) fn release(&self) {
-        drop(
-            self.lock
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take(),
-        );
+    pub(super) fn release(&self) {
+        self.lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
     }
 }
 
@@ -124,6 +121,22 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
+    /// Refuses text that no pane can take.
+    pub(crate) fn check(pane: PaneId, message: &str) -> Result<(), Error> {
+        let reason = if message.is_empty() {
+            Refusal::Empty
+        } else if message.len() > MAX_MESSAGE {
+            Refusal::TooLong
+        } else if message.contains('\0') {
+            Refusal::Nul
+        } else if message.contains("\x1b[201~") || message.contains("\u{9b}201~") {
+            Refusal::PasteEnd
+        } else {
+            return Ok(());
+        };
+        Err(Error::refused(pane, reason))
+    }
+
     pub(crate) async fn send(
         &self,
         message: &str,
@@ -369,21 +382,6 @@ impl Sender {
                 source: Box::new(error),
             },
         }
-    }
-}
-
-/// Why no pane can take a text.
-pub(crate) fn refusal(message: &str) -> Option<Refusal> {
-    if message.is_empty() {
-        Some(Refusal::Empty)
-    } else if message.len() > MAX_MESSAGE {
-        Some(Refusal::TooLong)
-    } else if message.contains('\0') {
-        Some(Refusal::Nul)
-    } else if message.contains("\x1b[201~") || message.contains("\u{9b}201~") {
-        Some(Refusal::PasteEnd)
-    } else {
-        None
     }
 }
 
