@@ -131,7 +131,7 @@ impl AgentMonitor {
             if taken.last > opened {
                 last_output = taken.last;
             }
-            let observation = self.capture().await?;
+            let observation = self.look().await?;
             if taken.end.is_some() && observation.exit.is_none() {
                 // The program was started again.
                 (tap, opened) = self.tap();
@@ -180,7 +180,8 @@ impl AgentMonitor {
         Instant::now().checked_sub(quiet)
     }
 
-    async fn capture(&self) -> Result<Observation, Error> {
+    /// The state by the screen as it is now, settled or not.
+    pub(crate) async fn look(&self) -> Result<Observation, Error> {
         let pane = self.pane;
         let line = format!(
             "display-message -p -t {pane} \"#{{cursor_x}} #{{cursor_y}} #{{pane_width}} #{{alternate_on}} #{{pane_in_mode}} #{{pane_title}}\" ; capture-pane -p -t {pane}"

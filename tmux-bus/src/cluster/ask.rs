@@ -35,6 +35,7 @@ use crate::definition::hook_rules::HookRules;
 use crate::hook::{self, EventFolder, HookTurn, LaunchFolder, TurnEnd};
 use crate::log::{FileWatch, Message, MessageType};
 use crate::pane::pane_lock::PaneLockGuard;
+use crate::pane::typist::Typist;
 use crate::pane::{PaneId, PaneIo, ResponseOptions, SendOptions, Sent};
 use crate::timing::{PROMPT_QUIET, SPINNER_LIMIT};
 use crate::{Error, PartialAnswer, Refusal};
@@ -68,8 +69,12 @@ impl Ask {
         let lock = io.lock(pane, &self.text).await?;
         let limit = deadline(Instant::now(), self.response.timeout);
         self.wait_until_settled(limit).await?;
+        let typist = self.typist(limit)?;
+        if let Some(typist) = &typist {
+            io.admit(&self.send, typist).await?;
+        }
         let (reply, answer) = oneshot::channel();
-        tokio::spawn(async move { self.send_and_read(lock, Reply(Some(reply))).await });
+        tokio::spawn(async move { self.send_and_read(typist, lock, Reply(Some(reply))).await });
         // The runtime is shutting down, or the task panicked.
         let unfinished = |_| Error::SubmitUnknown {
             pane,
@@ -78,8 +83,18 @@ impl Ask {
         answer.await.map_err(unfinished)?
     }
 
+    /// How the message is typed, if the screen of the agent is known.
+    fn typist(&self, limit: Instant) -> Result<Option<Typist>, Error> {
+        let monitor = self.cluster.monitor(&self.message.to_agent)?;
+        let is_known = !monitor.definition().is_plain();
+        Ok(is_known.then(|| Typist {
+            monitor: monitor.clone(),
+            limit,
+        }))
+    }
+
     /// Steps 3 to 6 of the theory.
-    async fn send_and_read(self, lock: PaneLockGuard, mut reply: Reply) {
+    async fn send_and_read(self, typist: Option<Typist>, lock: PaneLockGuard, mut reply: Reply) {
         let io = self.cluster.pane_io();
         let launch = self.launch();
         let bound = match self.wants_answer {
@@ -99,7 +114,7 @@ impl Ask {
             Err(error) => return reply.send(Err(error)),
         };
         let sent = match io
-            .send_locked(self.pane, &self.text, &self.send, lock)
+            .send_locked(self.pane, &self.text, &self.send, typist, lock)
             .await
         {
             Ok(sent) => sent,
