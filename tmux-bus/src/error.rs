@@ -7,6 +7,7 @@ use tokio::task::JoinError;
 use crate::answer::PartialAnswer;
 use crate::pane::{Exit, PaneId, Refusal};
 use crate::shared::private_file::FileError;
+use crate::state::AgentState;
 use crate::tmux::tmux_version::NEEDED;
 
 /// Why an operation failed.
@@ -213,22 +214,33 @@ pub enum Error {
         partial: PartialAnswer,
     },
 
-    /// An agent was not ready in time, or ended while it started.
-    #[error("agent `{agent}` did not become ready")]
+    /// An agent was not ready in time, or ended while it started. The cluster runs: answer what the
+    /// agent asks, or stop the cluster.
+    #[error("agent `{agent}` did not become ready: {advice}")]
     NotReady {
         /// The agent.
         agent: String,
+        /// What the agent shows, and what to do about it.
+        advice: String,
+        /// Other agents that are not ready.
+        others: Vec<String>,
         /// The cause.
         source: Box<Error>,
     },
 
-    /// A starting program did not show a prompt in time.
-    #[error("no prompt appeared in pane {pane} within {after:?}")]
-    NoPrompt {
-        /// The pane.
+    /// An agent did not reach a state in time.
+    #[error("pane {pane} was not {wanted} within {after:?}: it is {found}")]
+    StateTimeout {
+        /// The pane of the agent.
         pane: PaneId,
+        /// The state that was waited for.
+        wanted: AgentState,
+        /// The state at the end of the wait.
+        found: AgentState,
         /// The time limit.
         after: Duration,
+        /// The text on the screen.
+        screen: PartialAnswer,
     },
 
     /// A file operation failed.
@@ -271,7 +283,7 @@ impl Error {
     pub fn is_timeout(&self) -> bool {
         matches!(
             self,
-            Self::ResponseTimeout { .. } | Self::TmuxTimeout { .. } | Self::NoPrompt { .. }
+            Self::ResponseTimeout { .. } | Self::TmuxTimeout { .. } | Self::StateTimeout { .. }
         )
     }
 
@@ -282,7 +294,8 @@ impl Error {
         matches!(self, Self::Refused { .. } | Self::QueueFull { .. })
     }
 
-    /// The output received so far, for the errors that end a wait for an answer.
+    /// The output received so far, for the errors that end a wait for an answer. The text on the
+    /// screen, for those that end a wait for a state.
     #[must_use]
     pub fn partial(&self) -> Option<&str> {
         match self {
@@ -291,6 +304,8 @@ impl Error {
             | Self::NoAnswer { partial, .. }
             | Self::ServerGone { partial, .. }
             | Self::AnswerTooLong { partial, .. } => Some(partial.as_str()),
+            Self::StateTimeout { screen, .. } => Some(screen.as_str()),
+            Self::NotReady { source, .. } => source.partial(),
             _ => None,
         }
     }

@@ -39,7 +39,7 @@ mod shared {
 pub use answer::PartialAnswer;
 pub use cluster::{
     Agent, AgentConfig, AgentRole, AgentStatus, Answer, ClusterBuilder, ClusterConfig,
-    ClusterManager, ClusterStatus, SendToOptions,
+    ClusterManager, ClusterStatus, SendToOptions, StopOnDrop,
 };
 pub use error::Error;
 pub use log::{

@@ -61,12 +61,25 @@ pub(crate) const WORD_QUIET: Duration = Duration::from_millis(300);
 /// 60 Hz.
 pub(crate) const FRAME_QUIET: Duration = Duration::from_millis(30);
 
-/// Quiet time of a starting program before a prompt is looked for: while it prints, any line can
-/// look like a prompt for a moment.
-pub(crate) const PROMPT_QUIET: Duration = Duration::from_millis(100);
+/// Longest wait for a quiet pane that looks idle: a program can print all the time, such as a clock.
+pub(crate) const SETTLE_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long a dialog of a starting agent must stay before the start fails: a screen that is being drawn
+/// can look like a dialog for a moment.
+pub(crate) const DIALOG_SETTLE: Duration = Duration::from_secs(1);
 
 /// Longest timeout. A later point in time may not be representable.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// How long a message waits for a person to send or delete the text in the input line.
+pub(crate) const DRAFT_WAIT: Duration = Duration::from_secs(10);
+
+/// Time for a hook that reports the end of a turn after the screen shows it. Hooks came 0.15 to 1.6 s
+/// before the screen.
+pub(crate) const HOOK_GRACE: Duration = Duration::from_secs(2);
+
+/// Time for a transcript to have the answer that a hook reports. Usually it is written before.
+pub(crate) const TRANSCRIPT_GRACE: Duration = Duration::from_secs(2);
 
 // tmux
 

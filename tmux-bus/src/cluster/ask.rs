@@ -19,11 +19,13 @@
 //!   folder of events. The folder is chosen after the submit; all events in a new folder are new.
 
 use std::error::Error as _;
+use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
+use super::agent_monitor::Observation;
 use super::answer::Answer;
 use super::cluster_manager::ClusterManager;
 use super::owed_answer::{OwedAnswer, OwedRecord};
@@ -31,19 +33,14 @@ use crate::answer::answer_reader::AnswerReader;
 use crate::answer::marker::Marker;
 use crate::control::tap::{OutputEnd, deadline};
 use crate::definition::agent_definition::AgentDefinition;
-use crate::definition::hook_rules::HookRules;
+use crate::definition::hook_rules::{HookRules, TranscriptFormat};
 use crate::hook::{self, EventFolder, HookTurn, LaunchFolder, TurnEnd};
 use crate::log::{FileWatch, Message, MessageType};
 use crate::pane::pane_lock::PaneLockGuard;
 use crate::pane::{PaneId, PaneIo, ResponseOptions, SendOptions, Sent};
-use crate::timing::{PROMPT_QUIET, SPINNER_LIMIT};
+use crate::state::AgentState;
+use crate::timing::{DRAFT_WAIT, FRAME_QUIET, HOOK_GRACE, SPINNER_LIMIT, TRANSCRIPT_GRACE};
 use crate::{Error, PartialAnswer, Refusal};
-
-/// Time for a hook that reports the end of a turn after the screen shows it. Hooks usually come before the screen.
-const HOOK_GRACE: Duration = Duration::from_secs(2);
-
-/// Time for a transcript to have the answer that a hook reports. Usually it is written before.
-const TRANSCRIPT_GRACE: Duration = Duration::from_secs(2);
 
 /// One message to an agent.
 #[derive(Debug)]
@@ -59,6 +56,8 @@ pub(super) struct Ask {
     pub(super) response: ResponseOptions,
     pub(super) send: SendOptions,
     pub(super) without_marker: bool,
+    /// Waits while the agent asks a person something.
+    pub(super) waits_for_person: bool,
 }
 
 impl Ask {
@@ -68,6 +67,7 @@ impl Ask {
         let lock = io.lock(pane, &self.text).await?;
         let limit = deadline(Instant::now(), self.response.timeout);
         self.wait_until_settled(limit).await?;
+        self.wait_until_admitted(limit).await?;
         let (reply, answer) = oneshot::channel();
         tokio::spawn(async move { self.send_and_read(lock, Reply(Some(reply))).await });
         // The runtime is shutting down, or the task panicked.
@@ -187,15 +187,62 @@ impl Ask {
         }
     }
 
+    /// Waits until the agent is idle and its input line is empty. Programs without rules are typed to at once.
+    async fn wait_until_admitted(&self, limit: Instant) -> Result<(), Error> {
+        let monitor = self.cluster.monitor(&self.message.to_agent)?;
+        if monitor.definition().is_plain() {
+            return Ok(());
+        }
+        let mut draft_until = None;
+        loop {
+            let seen = monitor.wait_until(draft_until.unwrap_or(limit).min(limit), |seen| {
+                let is_draft = seen.state == AgentState::Idle && !seen.admits_a_message();
+                seen.admits_a_message()
+                    || (seen.state.needs_a_person() && !self.waits_for_person)
+                    || (is_draft && draft_until.is_none())
+            });
+            let seen = match seen.await? {
+                Ok(seen) if seen.admits_a_message() => return Ok(()),
+                Ok(seen) | Err(seen) => seen,
+            };
+            let reason = match &seen.state {
+                AgentState::Exited => Refusal::Dead,
+                AgentState::WaitingForApproval => Refusal::Approval,
+                AgentState::Dialog { .. } => Refusal::Dialog,
+                AgentState::Idle if draft_until.is_none() => {
+                    // A person may be about to send it.
+                    draft_until = Some(Instant::now() + DRAFT_WAIT);
+                    continue;
+                }
+                AgentState::Idle => Refusal::Draft,
+                // The draft is gone: the agent works on it, or a person opened a menu.
+                _ if Instant::now() < limit => {
+                    draft_until = None;
+                    continue;
+                }
+                _ => Refusal::Busy,
+            };
+            return Err(Error::Refused {
+                pane: self.pane,
+                reason,
+                screen: PartialAnswer::new(seen.screen.text()),
+            });
+        }
+    }
+
     /// Waits until the pane owes no answer.
     async fn wait_until_settled(&self, limit: Instant) -> Result<(), Error> {
         let io = self.cluster.pane_io();
         for owed in OwedAnswer::of_pane(io.folder(), self.pane)? {
             let settled = tokio::time::timeout_at(limit, self.settle(&io, &owed)).await;
-            settled.map_err(|_| Error::Refused {
-                pane: self.pane,
-                reason: Refusal::OwesAnswer,
-            })??;
+            if settled.is_err() {
+                return Err(Error::Refused {
+                    pane: self.pane,
+                    reason: Refusal::OwesAnswer,
+                    screen: self.screen().await,
+                });
+            }
+            settled.unwrap_or(Ok(()))?;
         }
         Ok(())
     }
@@ -251,7 +298,7 @@ impl Ask {
                 () = sleep_until(bound) => {}
             }
             let limit = bound.min(Instant::now() + SPINNER_LIMIT);
-            output.quiet(PROMPT_QUIET, limit).await;
+            output.quiet(FRAME_QUIET, limit).await;
         }
     }
 
@@ -280,6 +327,39 @@ impl Ask {
                 partial: self.screen().await,
             }),
         }
+    }
+
+    /// Waits until the screen shows the end of a turn that no hook reports: an interrupt by a person, or a payload that
+    /// Codex cannot pass on. Never ends for agents whose hooks report every end.
+    ///
+    /// - **Race.** The screen is idle until the agent shows that it works. So an idle screen counts only after a
+    ///   working one.
+    /// - **Race.** The hook may come after the screen. It has [`HOOK_GRACE`] to come; then the agent must still be
+    ///   idle.
+    async fn silent_end(&self, rules: &HookRules, limit: Instant) -> Result<TurnEnd, Error> {
+        if !rules.interrupt_is_silent {
+            return std::future::pending().await;
+        }
+        let since = SystemTime::now();
+        let monitor = self.cluster.monitor(&self.message.to_agent)?;
+        let is = |state: AgentState| move |seen: &Observation| seen.state == state;
+        let never = std::future::pending();
+        let Ok(_) = monitor.wait_until(limit, is(AgentState::Working)).await? else {
+            return never.await;
+        };
+        loop {
+            let Ok(_) = monitor.wait_until(limit, is(AgentState::Idle)).await? else {
+                return never.await;
+            };
+            sleep_until(Instant::now() + HOOK_GRACE).await;
+            if monitor.observe().await?.state == AgentState::Idle {
+                break;
+            }
+        }
+        let codex = rules.transcript == Some(TranscriptFormat::CodexRollout);
+        let receiver = self.cluster.agent_config(&self.message.to_agent)?;
+        let found = codex.then(|| hook::read_codex_rollout(&receiver.env, &self.text, since));
+        Ok(found.flatten().unwrap_or(TurnEnd::NoAnswer))
     }
 
     /// The answer for the caller, after it is logged.
@@ -353,7 +433,7 @@ impl Ask {
         let rules = self.definition()?.hook.as_ref()?;
         let io = self.cluster.pane_io();
         let folder = LaunchFolder::new(io.folder(), launch);
-        let mut events = EventFolder::new(folder.events(), rules.event.clone());
+        let events = EventFolder::new(folder.events(), rules.event.clone());
         if !folder.events().is_dir() {
             return None;
         }
@@ -366,7 +446,8 @@ impl Ask {
     }
 
     fn definition(&self) -> Option<&AgentDefinition> {
-        None
+        let monitor = self.cluster.monitor(&self.message.to_agent).ok()?;
+        Some(monitor.definition())
     }
 
     async fn no_answer(&self) -> Error {
@@ -454,6 +535,7 @@ async fn wait_for_end(
     limit: Instant,
 ) -> Result<TurnEnd, Error> {
     let output = &sent.submitted.tap;
+    let mut silent = pin!(ask.silent_end(turn.rules(), limit));
     loop {
         tokio::select! {
             stored = events.next() => {
@@ -462,6 +544,7 @@ async fn wait_for_end(
                     return Ok(end);
                 }
             }
+            end = &mut silent => return end,
             () = output.changed(limit) => {
                 // The output itself does not matter.
                 match output.take().end {

@@ -2,6 +2,7 @@
 
 mod agent;
 mod agent_config;
+pub(crate) mod agent_monitor;
 mod answer;
 mod ask;
 mod cluster_builder;
@@ -10,6 +11,7 @@ mod cluster_manager;
 mod cluster_status;
 mod owed_answer;
 mod readiness;
+mod stop_on_drop;
 
 pub use agent::{Agent, SendToOptions};
 pub use agent_config::{AgentConfig, AgentRole};
@@ -18,3 +20,4 @@ pub use cluster_builder::ClusterBuilder;
 pub use cluster_config::ClusterConfig;
 pub use cluster_manager::ClusterManager;
 pub use cluster_status::{AgentStatus, ClusterStatus};
+pub use stop_on_drop::StopOnDrop;

@@ -122,7 +122,16 @@ impl AgentDefinitions {
         mistakes
     }
 
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+    /// For a message: `name` is not among the definitions.
+    pub(crate) fn unknown(&self, name: &str) -> String {
+        let known: Vec<_> = self.names().collect();
+        format!(
+            "agent program `{name}` is not known; known are {}",
+            known.join(", ")
+        )
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
         self.by_name.keys().map(String::as_str)
     }
 
@@ -292,15 +301,6 @@ fn program_of(command: &str) -> &str {
         .find(|word| !is_assignment(word) && !matches!(*word, "exec" | "env" | "command"))
         .unwrap_or_default();
     program.rsplit('/').next().unwrap_or_default()
-}
-
-/// For messages: the file of a definition that was named in a configuration.
-pub(crate) fn unknown_agent(name: &str, definitions: &AgentDefinitions) -> String {
-    let known: Vec<_> = definitions.names().collect();
-    format!(
-        "agent `{name}` is not known; known are {}",
-        known.join(", ")
-    )
 }
 
 #[cfg(test)]

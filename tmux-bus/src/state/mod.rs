@@ -3,6 +3,7 @@
 mod agent_state;
 pub(crate) mod decoration;
 mod explanation;
+pub(crate) mod hook_report;
 pub(crate) mod input_line;
 #[cfg(test)]
 mod recorded_screens;
