@@ -20,7 +20,7 @@
 
 use std::error::Error as _;
 use std::pin::pin;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
@@ -39,7 +39,7 @@ use crate::log::{FileWatch, Message, MessageType};
 use crate::pane::pane_lock::PaneLockGuard;
 use crate::pane::{PaneId, PaneIo, ResponseOptions, SendOptions, Sent};
 use crate::state::AgentState;
-use crate::timing::{DRAFT_WAIT, FRAME_QUIET, HOOK_GRACE, SPINNER_LIMIT, TRANSCRIPT_GRACE};
+use crate::timing::{DRAFT_WAIT, HOOK_GRACE, PROMPT_QUIET, SPINNER_LIMIT, TRANSCRIPT_GRACE};
 use crate::{Error, PartialAnswer, Refusal};
 
 /// One message to an agent.
@@ -257,6 +257,7 @@ impl Ask {
             .map(|hook| HookTurn::new(hook.rules, record.text.clone()));
         let mut watch = FileWatch::new();
         let output = io.watch_output(self.pane);
+        let mut idle = pin!(self.wait_for_idle(bound));
         loop {
             watch.arm(owed.path());
             if !owed.is_open() {
@@ -294,11 +295,16 @@ impl Ask {
             tokio::select! {
                 () = watch.changed() => {}
                 () = stored => {}
+                // Its turn has ended, and no hook has reported an answer.
+                idle = &mut idle => {
+                    owed.settle();
+                    return idle;
+                }
                 () = output.changed(bound) => {}
                 () = sleep_until(bound) => {}
             }
             let limit = bound.min(Instant::now() + SPINNER_LIMIT);
-            output.quiet(FRAME_QUIET, limit).await;
+            output.quiet(PROMPT_QUIET, limit).await;
         }
     }
 
@@ -336,30 +342,42 @@ impl Ask {
     ///   working one.
     /// - **Race.** The hook may come after the screen. It has [`HOOK_GRACE`] to come; then the agent must still be
     ///   idle.
-    async fn silent_end(&self, rules: &HookRules, limit: Instant) -> Result<TurnEnd, Error> {
+    async fn silent_end(
+        &self,
+        rules: &HookRules,
+        since: SystemTime,
+        limit: Instant,
+    ) -> Result<TurnEnd, Error> {
         if !rules.interrupt_is_silent {
             return std::future::pending().await;
         }
-        let since = SystemTime::now();
         let monitor = self.cluster.monitor(&self.message.to_agent)?;
-        let is = |state: AgentState| move |seen: &Observation| seen.state == state;
-        let never = std::future::pending();
-        let Ok(_) = monitor.wait_until(limit, is(AgentState::Working)).await? else {
-            return never.await;
-        };
-        loop {
-            let Ok(_) = monitor.wait_until(limit, is(AgentState::Idle)).await? else {
-                return never.await;
-            };
-            sleep_until(Instant::now() + HOOK_GRACE).await;
-            if monitor.observe().await?.state == AgentState::Idle {
-                break;
-            }
+        let is_working = |seen: &Observation| seen.state == AgentState::Working;
+        if monitor.wait_until(limit, is_working).await?.is_err() {
+            return std::future::pending().await;
         }
+        self.wait_for_idle(limit).await?;
         let codex = rules.transcript == Some(TranscriptFormat::CodexRollout);
         let receiver = self.cluster.agent_config(&self.message.to_agent)?;
         let found = codex.then(|| hook::read_codex_rollout(&receiver.env, &self.text, since));
         Ok(found.flatten().unwrap_or(TurnEnd::NoAnswer))
+    }
+
+    /// Waits until the agent is idle and stays so for [`HOOK_GRACE`]. Does not return after `limit`, or for a program
+    /// that has no rules.
+    async fn wait_for_idle(&self, limit: Instant) -> Result<(), Error> {
+        let monitor = self.cluster.monitor(&self.message.to_agent)?;
+        let is_idle = |seen: &Observation| seen.state == AgentState::Idle;
+        while !monitor.definition().is_plain() {
+            if monitor.wait_until(limit, is_idle).await?.is_err() {
+                break;
+            }
+            sleep_until(Instant::now() + HOOK_GRACE).await;
+            if is_idle(&monitor.observe().await?) {
+                return Ok(());
+            }
+        }
+        std::future::pending().await
     }
 
     /// The answer for the caller, after it is logged.
@@ -518,7 +536,7 @@ impl Reading<'_> {
                 events,
                 since,
             } => {
-                let end = wait_for_end(ask, sent, turn, events, limit).await?;
+                let end = wait_for_end(ask, sent, turn, events, *since, limit).await?;
                 let text = ask.text_of(end, &ask.text, *since, limit).await?;
                 Ok((text, turn.altered().map(str::to_owned)))
             }
@@ -532,10 +550,11 @@ async fn wait_for_end(
     sent: &Sent,
     turn: &mut HookTurn<'_>,
     events: &mut EventFolder,
+    since: SystemTime,
     limit: Instant,
 ) -> Result<TurnEnd, Error> {
     let output = &sent.submitted.tap;
-    let mut silent = pin!(ask.silent_end(turn.rules(), limit));
+    let mut silent = pin!(ask.silent_end(turn.rules(), since, limit));
     loop {
         tokio::select! {
             stored = events.next() => {

@@ -226,10 +226,8 @@ impl PaneIo {
         if !panes.contains(pane) {
             self.control.list_panes_and_exits().await?;
         }
-        let lock = panes.lock(pane).ok_or(Error::Refused {
-            pane,
-            reason: Refusal::NoSuchPane,
-        })?;
+        let lock = panes.lock(pane);
+        let lock = lock.ok_or_else(|| Error::refused(pane, Refusal::NoSuchPane))?;
         lock.lock().await.map_err(|error| {
             // The folder of the session, with the lock in it, is removed with the session.
             if error.is_not_found() {
@@ -300,7 +298,7 @@ impl PaneIo {
 
     /// The text on the screen of a pane.
     pub(crate) async fn screen(&self, pane: PaneId) -> Result<String, Error> {
-        self.control.capture(pane, 0).await
+        self.control.capture(pane).await
     }
 
     /// Whether a program that prints lines shows a prompt. Programs that draw show their input box also while they

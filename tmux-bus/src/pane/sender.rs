@@ -46,6 +46,7 @@ use super::pane_lock::PaneLockGuard;
 use super::pane_table::PaneTarget;
 use super::paste_buffer::PasteBuffer;
 use super::tty_modes::{self, TtyModes};
+use crate::answer::extract;
 use crate::answer::marker::{self, FoldedChar};
 use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
@@ -94,6 +95,8 @@ pub(crate) struct Submitted {
     pub(crate) scrolled_lines: usize,
     /// The terminal driver echoes the message after the submit.
     pub(crate) echoed: bool,
+    /// The program showed a prompt when the message was pasted.
+    pub(crate) has_prompt: bool,
     /// Held until the answer is read, or given up.
     lock: Mutex<Option<PaneLockGuard>>,
 }
@@ -131,7 +134,7 @@ impl Sender {
         } else {
             return Ok(());
         };
-        Err(Error::Refused { pane, reason })
+        Err(Error::refused(pane, reason))
     }
 
     pub(crate) async fn send(
@@ -166,6 +169,7 @@ impl Sender {
                 height: report.height,
                 scrolled_lines: report.scrolled_lines,
                 echoed: in_one_paste && modes.echo,
+                has_prompt: report.has_prompt,
                 lock: Mutex::new(Some(lock)),
             });
         }
@@ -199,11 +203,13 @@ impl Sender {
             .paste(target.pid, message.as_bytes(), Bracket::IfEnabled, &echo)
             .await
             .map_err(|error| self.not_submitted(error))?;
-        if pasted.is_none() {
+        let Some(pasted) = pasted else {
             return Ok(None);
-        }
+        };
         wait_for_echo(&echo, &target.tty, message).await;
-        self.submit(target.pid, modes, tap).await.map(Some)
+        let mut report = self.submit(target.pid, modes, tap).await?;
+        report.has_prompt = pasted.has_prompt;
+        Ok(Some(report))
     }
 
     async fn submit(
@@ -320,7 +326,8 @@ impl Sender {
         let line = format!(
             "{load} ; display-message -p -t {pane} {report} ; capture-pane -p -J -t {pane} ; \
              if-shell -F -t {pane} {unfit} {{ delete-buffer -b {name}{fill_up} }} \
-             {{ {leave_copy_mode}paste-buffer -d -r {bracket} -b {name} -t {pane} }}",
+             {{ {leave_copy_mode}paste-buffer {flags} {bracket} -b {name} -t {pane} }}",
+            flags = self.control.paste_flags(),
             report = quote(PasteReport::FORMAT),
         );
         let request = Request::new("paste-buffer", line).blocks(blocks).tap(tap);
@@ -349,10 +356,7 @@ impl Sender {
     }
 
     fn refused(&self, reason: Refusal) -> Error {
-        Error::Refused {
-            pane: self.pane,
-            reason,
-        }
+        Error::refused(self.pane, reason)
     }
 
     /// For an error of a paste that submits: a lost connection leaves the outcome unknown.
@@ -403,24 +407,31 @@ struct PasteReport {
     input_off: bool,
     pid: u32,
     screen: String,
+    /// The row of the cursor is a prompt.
+    has_prompt: bool,
 }
 
 impl PasteReport {
-    const FORMAT: &str =
-        "#{pane_width} #{pane_height} #{history_size} #{pane_dead} #{pane_input_off} #{pane_pid}";
+    const FORMAT: &str = "#{pane_width} #{pane_height} #{history_size} #{pane_dead} #{pane_input_off} #{cursor_y} #{pane_pid}";
 
     fn parse(fields: &[u8], screen: &[u8]) -> Option<Self> {
         let fields = String::from_utf8_lossy(fields);
         let mut fields = fields.split(' ');
         let mut next = || fields.next();
+        let screen = String::from_utf8_lossy(screen).into_owned();
         Some(Self {
             width: next()?.parse().ok()?,
             height: next()?.parse().ok()?,
             scrolled_lines: next()?.parse().ok()?,
             dead: next()? == "1",
             input_off: next()? == "1",
-            pid: next()?.parse().ok()?,
-            screen: String::from_utf8_lossy(screen).into_owned(),
+            has_prompt: {
+                let row = next()?.parse().ok()?;
+                screen.lines().nth(row).is_some_and(extract::is_prompt)
+            },
+            // tmux 3.8 has no process id for a dead pane.
+            pid: next()?.parse().unwrap_or(0),
+            screen,
         })
     }
 }
