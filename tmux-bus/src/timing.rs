@@ -89,6 +89,13 @@ pub(crate) const PROMPT_QUIET: Duration = Duration::from_millis(100);
 /// Longest timeout. A later point in time may not be representable.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// Time for a hook that reports the end of a turn after the screen shows it. Hooks came 0.15 to 1.6 s
+/// before the screen.
+pub(crate) const HOOK_GRACE: Duration = Duration::from_secs(2);
+
+/// Time for a transcript to have the answer that a hook reports. Usually it is written before.
+pub(crate) const TRANSCRIPT_GRACE: Duration = Duration::from_secs(2);
+
 // tmux
 
 /// Time limit of one tmux command. tmux answers within a millisecond; a server that does not

@@ -233,8 +233,8 @@ impl PaneIo {
 
     /// Waits until a message may be typed into an agent, for the holder of the pane's lock. Cancel
     /// safe: nothing is typed.
-    pub(crate) async fn admit(&self, options: &SendOptions, typist: &Typist) -> Result<(), Error> {
-        let sender = self.sender(typist.monitor.pane(), options, None);
+    pub(crate) async fn admit(&self, typist: &Typist) -> Result<(), Error> {
+        let sender = self.sender(typist.monitor.pane(), &SendOptions::default(), None);
         sender.admit(typist).await.map(drop)
     }
 

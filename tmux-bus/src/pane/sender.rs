@@ -71,7 +71,6 @@ pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 #[non_exhaustive]
 pub struct SendOptions {
     unbracketed: bool,
-    pub(super) waits_for_person: bool,
 }
 
 impl SendOptions {
@@ -80,14 +79,6 @@ impl SendOptions {
     #[must_use]
     pub fn allow_unbracketed(mut self) -> Self {
         self.unbracketed = true;
-        self
-    }
-
-    /// Waits while the agent asks for approval or shows a dialog, at most as long as for its answer,
-    /// in place of a refusal. For agents of a cluster whose screen is known.
-    #[must_use]
-    pub fn wait_for_person(mut self) -> Self {
-        self.waits_for_person = true;
         self
     }
 }

@@ -48,6 +48,8 @@ use crate::{Error, PartialAnswer, Refusal};
 pub(crate) struct Typist {
     pub(crate) monitor: AgentMonitor,
     pub(crate) limit: Instant,
+    /// Whether the message waits while the agent asks a person.
+    pub(crate) waits_for_person: bool,
 }
 
 impl Sender {
@@ -67,7 +69,7 @@ impl Sender {
             };
             let changed = if seen.state.needs_a_person() {
                 // A screen that is being drawn can look like a dialog for a moment.
-                let until = match self.options.waits_for_person {
+                let until = match typist.waits_for_person {
                     true => limit,
                     false => limit.min(Instant::now() + DIALOG_SETTLE),
                 };
