@@ -31,6 +31,7 @@ pub struct SendToOptions {
     nonce: bool,
     is_command: bool,
     without_marker: bool,
+    waits_for_person: bool,
 }
 
 impl SendToOptions {
@@ -71,6 +72,14 @@ impl SendToOptions {
     #[must_use]
     pub fn command(mut self) -> Self {
         self.is_command = true;
+        self
+    }
+
+    /// Waits, within the time limit, while the agent asks a person for approval or shows a dialog; the default is to
+    /// refuse the message at once.
+    #[must_use]
+    pub fn wait_for_person(mut self) -> Self {
+        self.waits_for_person = true;
         self
     }
 
@@ -226,7 +235,7 @@ impl Agent {
             marker = format!("{marker} {}", &nonce[..8]);
             content = format!("{content} (end your answer with this line: {marker})");
         }
-        let special = self.cluster.special_first(to_agent);
+        let special = self.cluster.special_first(to_agent)?;
         let text = match options.is_command || !is_special(&content, special) {
             true => content.clone(),
             false => format!("{}\n{content}", self.header()),
@@ -246,6 +255,7 @@ impl Agent {
             response,
             send: options.send.clone(),
             without_marker: options.without_marker,
+            waits_for_person: options.waits_for_person,
         })
     }
 

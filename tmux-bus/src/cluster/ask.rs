@@ -19,11 +19,13 @@
 //!   folder of events. The folder is chosen after the submit; all events in a new folder are new.
 
 use std::error::Error as _;
-use std::time::{Duration, SystemTime};
+use std::pin::pin;
+use std::time::SystemTime;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
+use super::agent_monitor::Observation;
 use super::answer::Answer;
 use super::cluster_manager::ClusterManager;
 use super::owed_answer::{OwedAnswer, OwedRecord};
@@ -31,19 +33,15 @@ use crate::answer::answer_reader::AnswerReader;
 use crate::answer::marker::Marker;
 use crate::control::tap::{OutputEnd, deadline};
 use crate::definition::agent_definition::AgentDefinition;
-use crate::definition::hook_rules::HookRules;
+use crate::definition::hook_rules::{HookRules, TranscriptFormat};
 use crate::hook::{self, EventFolder, HookTurn, LaunchFolder, TurnEnd};
 use crate::log::{FileWatch, Message, MessageType};
 use crate::pane::pane_lock::PaneLockGuard;
+use crate::pane::typist::Typist;
 use crate::pane::{PaneId, PaneIo, ResponseOptions, SendOptions, Sent};
-use crate::timing::{PROMPT_QUIET, SPINNER_LIMIT};
+use crate::state::AgentState;
+use crate::timing::{HOOK_GRACE, PROMPT_QUIET, SPINNER_LIMIT, TRANSCRIPT_GRACE};
 use crate::{Error, PartialAnswer, Refusal};
-
-/// Time for a hook that reports the end of a turn after the screen shows it. Hooks usually come before the screen.
-const HOOK_GRACE: Duration = Duration::from_secs(2);
-
-/// Time for a transcript to have the answer that a hook reports. Usually it is written before.
-const TRANSCRIPT_GRACE: Duration = Duration::from_secs(2);
 
 /// One message to an agent.
 #[derive(Debug)]
@@ -59,6 +57,8 @@ pub(super) struct Ask {
     pub(super) response: ResponseOptions,
     pub(super) send: SendOptions,
     pub(super) without_marker: bool,
+    /// Waits while the agent asks a person something.
+    pub(super) waits_for_person: bool,
 }
 
 impl Ask {
@@ -68,8 +68,12 @@ impl Ask {
         let lock = io.lock(pane, &self.text).await?;
         let limit = deadline(Instant::now(), self.response.timeout);
         self.wait_until_settled(limit).await?;
+        let typist = self.typist(limit)?;
+        if let Some(typist) = &typist {
+            io.admit(typist).await?;
+        }
         let (reply, answer) = oneshot::channel();
-        tokio::spawn(async move { self.send_and_read(lock, Reply(Some(reply))).await });
+        tokio::spawn(async move { self.send_and_read(typist, lock, Reply(Some(reply))).await });
         // The runtime is shutting down, or the task panicked.
         let unfinished = |_| Error::SubmitUnknown {
             pane,
@@ -78,8 +82,19 @@ impl Ask {
         answer.await.map_err(unfinished)?
     }
 
+    /// How the message is typed, if the screen of the agent is known.
+    fn typist(&self, limit: Instant) -> Result<Option<Typist>, Error> {
+        let monitor = self.cluster.monitor(&self.message.to_agent)?;
+        let is_known = !monitor.definition().is_plain();
+        Ok(is_known.then(|| Typist {
+            monitor: monitor.clone(),
+            limit,
+            waits_for_person: self.waits_for_person,
+        }))
+    }
+
     /// Steps 3 to 6 of the theory.
-    async fn send_and_read(self, lock: PaneLockGuard, mut reply: Reply) {
+    async fn send_and_read(self, typist: Option<Typist>, lock: PaneLockGuard, mut reply: Reply) {
         let io = self.cluster.pane_io();
         let launch = self.launch();
         let bound = match self.wants_answer {
@@ -99,7 +114,7 @@ impl Ask {
             Err(error) => return reply.send(Err(error)),
         };
         let sent = match io
-            .send_locked(self.pane, &self.text, &self.send, lock)
+            .send_locked(self.pane, &self.text, &self.send, typist, lock)
             .await
         {
             Ok(sent) => sent,
@@ -192,7 +207,14 @@ impl Ask {
         let io = self.cluster.pane_io();
         for owed in OwedAnswer::of_pane(io.folder(), self.pane)? {
             let settled = tokio::time::timeout_at(limit, self.settle(&io, &owed)).await;
-            settled.map_err(|_| Error::refused(self.pane, Refusal::OwesAnswer))??;
+            if settled.is_err() {
+                return Err(Error::Refused {
+                    pane: self.pane,
+                    reason: Refusal::OwesAnswer,
+                    screen: self.screen().await,
+                });
+            }
+            settled.unwrap_or(Ok(()))?;
         }
         Ok(())
     }
@@ -207,6 +229,7 @@ impl Ask {
             .map(|hook| HookTurn::new(hook.rules, record.text.clone()));
         let mut watch = FileWatch::new();
         let output = io.watch_output(self.pane);
+        let mut idle = pin!(self.wait_for_idle(bound));
         loop {
             watch.arm(owed.path());
             if !owed.is_open() {
@@ -244,6 +267,11 @@ impl Ask {
             tokio::select! {
                 () = watch.changed() => {}
                 () = stored => {}
+                // Its turn has ended, and no hook has reported an answer.
+                idle = &mut idle => {
+                    owed.settle();
+                    return idle;
+                }
                 () = output.changed(bound) => {}
                 () = sleep_until(bound) => {}
             }
@@ -277,6 +305,51 @@ impl Ask {
                 partial: self.screen().await,
             }),
         }
+    }
+
+    /// Waits until the screen shows the end of a turn that no hook reports: an interrupt by a person, or a payload that
+    /// Codex cannot pass on. Never ends for agents whose hooks report every end.
+    ///
+    /// - **Race.** The screen is idle until the agent shows that it works. So an idle screen counts only after a
+    ///   working one.
+    /// - **Race.** The hook may come after the screen. It has [`HOOK_GRACE`] to come; then the agent must still be
+    ///   idle.
+    async fn silent_end(
+        &self,
+        rules: &HookRules,
+        since: SystemTime,
+        limit: Instant,
+    ) -> Result<TurnEnd, Error> {
+        if !rules.interrupt_is_silent {
+            return std::future::pending().await;
+        }
+        let monitor = self.cluster.monitor(&self.message.to_agent)?;
+        let is_working = |seen: &Observation| seen.state == AgentState::Working;
+        if monitor.wait_until(limit, is_working).await?.is_err() {
+            return std::future::pending().await;
+        }
+        self.wait_for_idle(limit).await?;
+        let codex = rules.transcript == Some(TranscriptFormat::CodexRollout);
+        let receiver = self.cluster.agent_config(&self.message.to_agent)?;
+        let found = codex.then(|| hook::read_codex_rollout(&receiver.env, &self.text, since));
+        Ok(found.flatten().unwrap_or(TurnEnd::NoAnswer))
+    }
+
+    /// Waits until the agent is idle and stays so for [`HOOK_GRACE`]. Does not return after `limit`, or for a program
+    /// that has no rules.
+    async fn wait_for_idle(&self, limit: Instant) -> Result<(), Error> {
+        let monitor = self.cluster.monitor(&self.message.to_agent)?;
+        let is_idle = |seen: &Observation| seen.state == AgentState::Idle;
+        while !monitor.definition().is_plain() {
+            if monitor.wait_until(limit, is_idle).await?.is_err() {
+                break;
+            }
+            sleep_until(Instant::now() + HOOK_GRACE).await;
+            if is_idle(&monitor.observe().await?) {
+                return Ok(());
+            }
+        }
+        std::future::pending().await
     }
 
     /// The answer for the caller, after it is logged.
@@ -350,7 +423,7 @@ impl Ask {
         let rules = self.definition()?.hook.as_ref()?;
         let io = self.cluster.pane_io();
         let folder = LaunchFolder::new(io.folder(), launch);
-        let mut events = EventFolder::new(folder.events(), rules.event.clone());
+        let events = EventFolder::new(folder.events(), rules.event.clone());
         if !folder.events().is_dir() {
             return None;
         }
@@ -363,7 +436,8 @@ impl Ask {
     }
 
     fn definition(&self) -> Option<&AgentDefinition> {
-        None
+        let monitor = self.cluster.monitor(&self.message.to_agent).ok()?;
+        Some(monitor.definition())
     }
 
     async fn no_answer(&self) -> Error {
@@ -434,7 +508,7 @@ impl Reading<'_> {
                 events,
                 since,
             } => {
-                let end = wait_for_end(ask, sent, turn, events, limit).await?;
+                let end = wait_for_end(ask, sent, turn, events, *since, limit).await?;
                 let text = ask.text_of(end, &ask.text, *since, limit).await?;
                 Ok((text, turn.altered().map(str::to_owned)))
             }
@@ -448,9 +522,11 @@ async fn wait_for_end(
     sent: &Sent,
     turn: &mut HookTurn<'_>,
     events: &mut EventFolder,
+    since: SystemTime,
     limit: Instant,
 ) -> Result<TurnEnd, Error> {
     let output = &sent.submitted.tap;
+    let mut silent = pin!(ask.silent_end(turn.rules(), since, limit));
     loop {
         tokio::select! {
             stored = events.next() => {
@@ -459,6 +535,7 @@ async fn wait_for_end(
                     return Ok(end);
                 }
             }
+            end = &mut silent => return end,
             () = output.changed(limit) => {
                 // The output itself does not matter.
                 match output.take().end {

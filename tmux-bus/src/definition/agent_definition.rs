@@ -60,7 +60,7 @@ impl AgentDefinition {
 }
 
 /// Additions to the command of an agent. Placeholders are expanded at each launch.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LaunchRules {
     /// Arguments behind those of the command.
@@ -77,7 +77,7 @@ pub(crate) struct LaunchRules {
     pub(crate) default_files: BTreeMap<String, Vec<PathBuf>>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LaunchFile {
     /// A name in the private folder.

@@ -4,7 +4,8 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use crate::definition::hook_rules::EventMatch;
+use crate::definition::hook_rules::{EventMatch, HookRules};
+use crate::state::hook_report::HookSignal;
 
 /// The largest payload. The hook programs keep no more.
 pub(crate) const MAX_PAYLOAD: usize = 8 << 20;
@@ -52,6 +53,12 @@ impl HookEvent {
             at,
             payload,
         }
+    }
+
+    /// What the event tells about the state of the agent.
+    pub(crate) fn signal(&self, rules: &HookRules) -> Option<HookSignal> {
+        let payload = self.payload.as_ref().unwrap_or(&Value::Null);
+        rules.signal(&self.kind, payload)
     }
 
     pub(crate) fn matches(&self, rule: &EventMatch) -> bool {

@@ -66,8 +66,13 @@ impl<'a> HookTurn<'a> {
         }
     }
 
+    pub(crate) fn rules(&self) -> &'a HookRules {
+        self.rules
+    }
+
     /// Whether the agent has reported the prompt.
-    pub(crate) fn has_begun(&self) -> bool {
+    #[cfg(test)]
+    fn has_begun(&self) -> bool {
         self.begun.is_some()
     }
 

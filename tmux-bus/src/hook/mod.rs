@@ -23,6 +23,7 @@ mod json_merge;
 mod launch_folder;
 mod shell_words;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
@@ -33,7 +34,7 @@ use tokio::time::Instant;
 use crate::log::FileWatch;
 
 pub(crate) use event_folder::EventFolder;
-pub(crate) use hook_event::{HookEvent, MAX_PAYLOAD};
+pub(crate) use hook_event::MAX_PAYLOAD;
 pub(crate) use hook_turn::{HookTurn, TurnEnd};
 pub(crate) use launch_folder::LaunchFolder;
 
@@ -57,6 +58,17 @@ pub(crate) async fn read_gemini_chat(
         }
         let _ = tokio::time::timeout_at(limit, watch.changed()).await;
     }
+}
+
+/// How the turn of a prompt that was submitted after `since` ended, by the transcripts of Codex. `env` are the variables that
+/// the configuration sets for the agent.
+pub(crate) fn read_codex_rollout(
+    env: &BTreeMap<String, String>,
+    prompt: &str,
+    since: SystemTime,
+) -> Option<TurnEnd> {
+    let home = injection::codex_home(env);
+    codex_rollout::turn_end(&home, prompt, since, &time_stamp(since))
 }
 
 /// A time as the transcripts of agents write it, to the millisecond, so that texts can be compared.

@@ -89,6 +89,11 @@ impl PaneTable {
         }
     }
 
+    /// The folder of the session.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Takes output. Returns the bracketed-paste mode if the output changed it.
     pub(crate) fn output(&self, id: PaneId, bytes: &[u8], now: Instant) -> Option<bool> {
         let mut panes = self.lock_table();

@@ -1,6 +1,5 @@
 //! Clusters: start, messages, status, restart, stop, and attach.
 
-use std::error::Error as _;
 use std::fs;
 use std::ops::Deref;
 use std::time::Duration;

@@ -9,6 +9,7 @@
 )]
 
 mod pane_program;
+mod recorded_agent;
 mod support;
 mod worker;
 
@@ -16,7 +17,9 @@ mod answers;
 mod cluster;
 mod config;
 mod deaths;
+mod definitions;
 mod faults;
 mod log;
 mod privacy;
 mod sends;
+mod states;
