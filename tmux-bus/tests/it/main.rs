@@ -8,6 +8,7 @@
     unreachable_pub
 )]
 
+mod fake_agent;
 mod pane_program;
 mod support;
 mod worker;
@@ -17,6 +18,8 @@ mod cluster;
 mod config;
 mod deaths;
 mod faults;
+mod hooks;
+mod late;
 mod log;
 mod privacy;
 mod sends;

@@ -1,0 +1,138 @@
+//! Whether a message may be typed: the agent owes no answer, is idle, and its input line is empty.
+
+use std::pin::pin;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::ask::Ask;
+use super::owed_answer::OwedAnswer;
+use crate::control::tap::deadline;
+use crate::hook::HookTurn;
+use crate::log::FileWatch;
+use crate::pane::PaneIo;
+use crate::state::AgentState;
+use crate::timing::{DRAFT_WAIT, PROMPT_QUIET, SPINNER_LIMIT};
+use crate::{Error, PartialAnswer, Refusal};
+
+impl Ask {
+    /// Waits until the pane owes no answer.
+    pub(super) async fn wait_until_settled(&self, limit: Instant) -> Result<(), Error> {
+        let io = self.cluster.pane_io();
+        for owed in OwedAnswer::of_pane(io.folder(), self.pane)? {
+            let settled = tokio::time::timeout_at(limit, self.settle(&io, &owed)).await;
+            if settled.is_err() {
+                return Err(Error::Refused {
+                    pane: self.pane,
+                    reason: Refusal::OwesAnswer,
+                    screen: self.screen().await,
+                });
+            }
+            settled.unwrap_or(Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of a turn that an earlier sender gave up.
+    async fn settle(&self, io: &PaneIo, owed: &OwedAnswer) -> Result<(), Error> {
+        let record = &owed.record;
+        let bound = deadline(Instant::now(), record.left());
+        let mut hook = self.hook(&record.launch);
+        let mut turn = hook
+            .as_ref()
+            .map(|hook| HookTurn::new(hook.rules, record.text.clone()));
+        let mut watch = FileWatch::new();
+        let output = io.watch_output(self.pane);
+        let mut idle = pin!(self.wait_for_idle(bound));
+        loop {
+            watch.arm(owed.path());
+            if !owed.is_open() {
+                return Ok(());
+            }
+            if Instant::now() >= bound || self.launch() != record.launch {
+                owed.settle();
+                return Ok(());
+            }
+            if let (Some(hook), Some(turn)) = (&mut hook, &mut turn) {
+                hook.events.arm();
+                let events = hook.events.read_new()?;
+                let mut events = events
+                    .into_iter()
+                    .filter(|event| event.at >= record.since());
+                if let Some(end) = events.find_map(|event| turn.observe(event)) {
+                    let text = self.text_of(end, &record.text, record.since(), bound).await;
+                    if owed.settle()
+                        && let Ok(text) = text
+                    {
+                        self.log_late(owed, &text);
+                    }
+                    return Ok(());
+                }
+            } else if io.shows_prompt(self.pane).await? {
+                owed.settle();
+                return Ok(());
+            }
+            let stored = async {
+                match &mut hook {
+                    Some(hook) => hook.events.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = watch.changed() => {}
+                () = stored => {}
+                // Its turn has ended, and no hook has reported an answer.
+                idle = &mut idle => {
+                    owed.settle();
+                    return idle;
+                }
+                () = output.changed(bound) => {}
+                () = sleep_until(bound) => {}
+            }
+            let limit = bound.min(Instant::now() + SPINNER_LIMIT);
+            output.quiet(PROMPT_QUIET, limit).await;
+        }
+    }
+
+    /// Waits until the agent is idle and its input line is empty. Programs without rules are typed to at once.
+    pub(super) async fn wait_until_admitted(&self, limit: Instant) -> Result<(), Error> {
+        let monitor = self.cluster.monitor(&self.message.to_agent)?;
+        if monitor.definition().is_plain() {
+            return Ok(());
+        }
+        let mut draft_until = None;
+        loop {
+            let seen = monitor.wait_until(draft_until.unwrap_or(limit).min(limit), |seen| {
+                let is_draft = seen.state == AgentState::Idle && !seen.admits_a_message();
+                seen.admits_a_message()
+                    || (seen.state.needs_a_person() && !self.waits_for_person)
+                    || (is_draft && draft_until.is_none())
+            });
+            let seen = match seen.await? {
+                Ok(seen) if seen.admits_a_message() => return Ok(()),
+                Ok(seen) | Err(seen) => seen,
+            };
+            let reason = match &seen.state {
+                AgentState::Exited => Refusal::Dead,
+                AgentState::WaitingForApproval => Refusal::Approval,
+                AgentState::Dialog { .. } => Refusal::Dialog,
+                AgentState::Idle if draft_until.is_none() => {
+                    // A person may be about to send it.
+                    draft_until = Some(Instant::now() + DRAFT_WAIT);
+                    continue;
+                }
+                AgentState::Idle => Refusal::Draft,
+                // The draft is gone: the agent works on it, or a person opened a menu.
+                _ if Instant::now() < limit => {
+                    draft_until = None;
+                    continue;
+                }
+                _ => Refusal::Busy,
+            };
+            return Err(Error::Refused {
+                pane: self.pane,
+                reason,
+                screen: PartialAnswer::new(seen.screen.text()),
+            });
+        }
+    }
+}
