@@ -82,6 +82,10 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How long a message waits for a person to send or delete the text in the input line.
 pub(crate) const DRAFT_WAIT: Duration = Duration::from_secs(10);
 
+/// Time for the first event of an agent that reports its start. Without one, its hooks are switched off. Claude reports its
+/// start up to 2 s after it shows its input line.
+pub(crate) const FIRST_EVENT_WAIT: Duration = Duration::from_secs(8);
+
 /// Time for a hook that reports the end of a turn after the screen shows it. Hooks came 0.15 to 1.6 s
 /// before the screen.
 pub(crate) const HOOK_GRACE: Duration = Duration::from_secs(2);

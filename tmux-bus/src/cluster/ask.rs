@@ -35,6 +35,7 @@ use crate::hook::{EventFolder, HookTurn, LaunchFolder};
 use crate::log::{FileWatch, Message, MessageType};
 use crate::pane::pane_lock::PaneLockGuard;
 use crate::pane::{PaneId, ResponseOptions, SendOptions};
+use crate::timing::FIRST_EVENT_WAIT;
 use crate::{Error, PartialAnswer};
 
 /// One message to an agent.
@@ -83,7 +84,7 @@ impl Ask {
             false => self.response.timeout / 10,
         };
         let record = OwedRecord::new(&self.message, &self.text, launch.clone(), bound);
-        let mut hook = self.hook(&launch);
+        let mut hook = self.hook(&launch).await;
         let prepared = match &mut hook {
             Some(hook) => hook.events.skip_existing(),
             None => Ok(()),
@@ -112,7 +113,7 @@ impl Ask {
         let id = self.log();
         let submitted_to = self.launch();
         if submitted_to != launch {
-            hook = self.hook(&submitted_to);
+            hook = self.hook(&submitted_to).await;
             owed.record.launch = submitted_to;
         }
         if !self.wants_answer {
@@ -243,19 +244,26 @@ impl Ask {
         panes.unwrap_or_default()
     }
 
-    /// The hooks of a launch; `None` if the agent has none, or was started without them.
-    pub(super) fn hook(&self, launch: &str) -> Option<LaunchHooks<'_>> {
+    /// The hooks of a launch; `None` if the agent has none, or was started without them, or they do not run.
+    pub(super) async fn hook(&self, launch: &str) -> Option<LaunchHooks<'_>> {
         let rules = self.definition()?.hook.as_ref()?;
         let io = self.cluster.pane_io();
         let folder = LaunchFolder::new(io.folder(), launch);
-        let events = EventFolder::new(folder.events(), rules.event.clone());
         if !folder.events().is_dir() {
             return None;
         }
-        // The user may have switched hooks off. An agent that reports its start would have done so by now.
+        let mut events = EventFolder::new(folder.events(), rules.event.clone());
+        // An agent that reports its start does so about when it shows its input line.
         if !rules.ready.is_empty() && events.is_empty() {
-            tracing::warn!(agent = %self.message.to_agent, "its hooks do not run: its answers are read from its output");
-            return None;
+            let first = tokio::time::timeout(FIRST_EVENT_WAIT, events.next());
+            if folder.is_silent() || first.await.is_err() {
+                folder.mark_silent();
+                tracing::warn!(
+                    agent = %self.message.to_agent,
+                    "its hooks do not run: its answers are read from its output"
+                );
+                return None;
+            }
         }
         Some(LaunchHooks { rules, events })
     }

@@ -36,7 +36,7 @@ impl Ask {
     async fn settle(&self, io: &PaneIo, owed: &OwedAnswer) -> Result<(), Error> {
         let record = &owed.record;
         let bound = deadline(Instant::now(), record.left());
-        let mut hook = self.hook(&record.launch);
+        let mut hook = self.hook(&record.launch).await;
         let mut turn = hook
             .as_ref()
             .map(|hook| HookTurn::new(hook.rules, record.text.clone()));
