@@ -131,6 +131,7 @@ impl Ask {
                 sent: &sent,
                 turn: HookTurn::new(hook.rules, self.text.clone()),
                 events: hook.events,
+                is_silent: hook.is_silent,
                 since,
             })),
             None => {
@@ -256,16 +257,20 @@ impl Ask {
         // An agent that reports its start does so about when it shows its input line.
         if !rules.ready.is_empty() && events.is_empty() {
             let first = tokio::time::timeout(FIRST_EVENT_WAIT, events.next());
-            if folder.is_silent() || first.await.is_err() {
+            if !folder.is_silent() && first.await.is_err() {
                 folder.mark_silent();
-                tracing::warn!(
-                    agent = %self.message.to_agent,
-                    "its hooks do not run: its answers are read from its output"
-                );
-                return None;
+                tracing::warn!(agent = %self.message.to_agent, "its hooks do not run");
             }
         }
-        Some(LaunchHooks { rules, events })
+        let is_silent = events.is_empty() && folder.is_silent();
+        if is_silent && rules.transcript.is_none() {
+            return None;
+        }
+        Some(LaunchHooks {
+            rules,
+            events,
+            is_silent,
+        })
     }
 
     fn definition(&self) -> Option<&AgentDefinition> {
@@ -300,6 +305,8 @@ impl Ask {
 pub(super) struct LaunchHooks<'a> {
     pub(super) rules: &'a HookRules,
     pub(super) events: EventFolder,
+    /// No event will come: only the screen and the transcript tell.
+    pub(super) is_silent: bool,
 }
 
 /// Gives the result to the caller, once.
