@@ -12,6 +12,9 @@
 //!   definition. Every other state counts at once: it never leads to typing.
 //! - **Bound.** A program that prints all the time and looks idle all the time is idle after
 //!   [`SETTLE_LIMIT`].
+//! - **Splash.** Some agents show their input line before they know whether they need a dialog; rules tell such
+//!   a screen from an idle one. A user can have switched off the line that these rules wait for, so after
+//!   [`SPLASH_LIMIT`] of quiet the agent is idle.
 //! - **Race.** Output between the capture and the check of the quiet time would make an old screen
 //!   settled. The time of the last output is read before the capture and compared with the time of the
 //!   capture; output after it wakes the waiter again.
@@ -32,7 +35,7 @@ use crate::state::input_line::InputLine;
 use crate::state::screen::{Cursor, Screen};
 use crate::state::screen_reading;
 use crate::state::{AgentState, Evidence, EvidenceSource, TriedRule};
-use crate::timing::{FRAME_QUIET, SETTLE_LIMIT};
+use crate::timing::{FRAME_QUIET, SETTLE_LIMIT, SPLASH_LIMIT};
 use crate::{Error, Exit};
 
 /// Clones observe the same agent.
@@ -131,13 +134,18 @@ impl AgentMonitor {
             if taken.last > opened {
                 last_output = taken.last;
             }
-            let observation = self.capture().await?;
+            let mut observation = self.capture().await?;
             if taken.end.is_some() && observation.exit.is_none() {
                 // The program was started again.
                 (tap, opened) = self.tap();
                 continue;
             }
             let now = Instant::now();
+            let is_splash = observation.state == AgentState::Starting
+                && observation.input != InputLine::Missing;
+            if is_splash && now >= last_output + SPLASH_LIMIT {
+                observation.state = AgentState::Idle;
+            }
             let looks_idle = observation.state == AgentState::Idle;
             idle_since = looks_idle.then(|| idle_since.unwrap_or(now));
             let is_settled = now >= last_output + settle
@@ -151,6 +159,8 @@ impl AgentMonitor {
             let mut wake = limit;
             if !is_settled {
                 wake = wake.min(last_output + settle);
+            } else if is_splash {
+                wake = wake.min(last_output + SPLASH_LIMIT);
             } else if observation.is_by_hook_alone {
                 wake = wake.min(now + HOOK_TRUST);
             }
