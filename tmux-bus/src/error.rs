@@ -134,6 +134,8 @@ pub enum Error {
         pane: PaneId,
         /// The cause.
         reason: Refusal,
+        /// The text of the screen, if it is the cause: a question of the agent, or a draft.
+        screen: PartialAnswer,
     },
 
     /// Too many senders of this process use the pane or wait for it.
@@ -194,6 +196,15 @@ pub enum Error {
         partial: PartialAnswer,
     },
 
+    /// The agent ended its turn without an answer: it failed, or a person interrupted it.
+    #[error("the agent in pane {pane} ended its turn without an answer")]
+    NoAnswer {
+        /// The pane.
+        pane: PaneId,
+        /// The text on the screen.
+        partial: PartialAnswer,
+    },
+
     /// The answer is longer than the limit.
     #[error("the answer from pane {pane} is longer than {limit} bytes")]
     AnswerTooLong {
@@ -202,6 +213,18 @@ pub enum Error {
         /// The limit, see [`ServerBuilder::max_answer`](crate::ServerBuilder::max_answer).
         limit: usize,
         /// The output received up to the limit.
+        partial: PartialAnswer,
+    },
+
+    /// The marker was printed, but the answer cannot be read as a whole: a part of it has left the
+    /// screen, or was cleared. The message was submitted.
+    #[error("the answer from pane {pane} is not complete: {reason}")]
+    AnswerIncomplete {
+        /// The pane.
+        pane: PaneId,
+        /// What is missing.
+        reason: &'static str,
+        /// The text of the screen.
         partial: PartialAnswer,
     },
 
@@ -286,17 +309,28 @@ impl Error {
     }
 
     /// The output received so far, for the errors that end a wait for an answer. The text on the
-    /// screen, for those that end a wait for a state.
+    /// screen, for those that end a wait for a state, and for a refusal that it is the reason of.
     #[must_use]
     pub fn partial(&self) -> Option<&str> {
         match self {
+            Self::Refused { screen, .. } => Some(screen.as_str()).filter(|text| !text.is_empty()),
             Self::ResponseTimeout { partial, .. }
             | Self::PaneDied { partial, .. }
+            | Self::NoAnswer { partial, .. }
             | Self::ServerGone { partial, .. }
+            | Self::AnswerIncomplete { partial, .. }
             | Self::AnswerTooLong { partial, .. } => Some(partial.as_str()),
             Self::StateTimeout { screen, .. } => Some(screen.as_str()),
             Self::NotReady { source, .. } => source.partial(),
             _ => None,
+        }
+    }
+
+    pub(crate) fn refused(pane: PaneId, reason: Refusal) -> Self {
+        Self::Refused {
+            pane,
+            reason,
+            screen: PartialAnswer::default(),
         }
     }
 

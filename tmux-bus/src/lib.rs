@@ -18,6 +18,8 @@ mod answer;
 mod control;
 #[allow(dead_code, reason = "parts are for the hooks and the sender")]
 mod definition;
+#[allow(dead_code, reason = "parts are for the monitor of an agent")]
+mod hook;
 mod timing;
 
 #[cfg(hot_paths)]
@@ -36,8 +38,8 @@ mod shared {
 
 pub use answer::PartialAnswer;
 pub use cluster::{
-    Agent, AgentConfig, AgentRole, AgentStatus, ClusterBuilder, ClusterConfig, ClusterManager,
-    ClusterStatus, SendToOptions, StopOnDrop,
+    Agent, AgentConfig, AgentRole, AgentStatus, Answer, ClusterBuilder, ClusterConfig,
+    ClusterManager, ClusterStatus, SendToOptions, StopOnDrop,
 };
 pub use error::Error;
 pub use log::{

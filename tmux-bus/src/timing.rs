@@ -53,6 +53,10 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// and continue. A heuristic: a shorter time cuts more answers, a longer one delays all of them.
 pub(crate) const ANSWER_QUIET: Duration = Duration::from_millis(300);
 
+/// How many times longer the quiet time is while a program that had a prompt shows none: it runs a
+/// tool, or thinks. Programs that show a prompt only once are answered late, but whole.
+pub(crate) const NO_PROMPT_FACTOR: u32 = 10;
+
 /// Quiet time after which a word at the end of the output is complete: an agent prints as it
 /// thinks, and `CODING OK` can still become `CODING OKAY`. As long as [`ANSWER_QUIET`].
 pub(crate) const WORD_QUIET: Duration = Duration::from_millis(300);
@@ -72,8 +76,22 @@ pub(crate) const SPLASH_LIMIT: Duration = Duration::from_secs(10);
 /// can look like a dialog for a moment.
 pub(crate) const DIALOG_SETTLE: Duration = Duration::from_secs(1);
 
+/// Quiet time of a program before a prompt is looked for: while it prints, any line can look like a
+/// prompt for a moment.
+pub(crate) const PROMPT_QUIET: Duration = Duration::from_millis(100);
+
 /// Longest timeout. A later point in time may not be representable.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// How long a message waits for a person to send or delete the text in the input line.
+pub(crate) const DRAFT_WAIT: Duration = Duration::from_secs(10);
+
+/// Time for a hook that reports the end of a turn after the screen shows it. Hooks came 0.15 to 1.6 s
+/// before the screen.
+pub(crate) const HOOK_GRACE: Duration = Duration::from_secs(2);
+
+/// Time for a transcript to have the answer that a hook reports. Usually it is written before.
+pub(crate) const TRANSCRIPT_GRACE: Duration = Duration::from_secs(2);
 
 // tmux
 

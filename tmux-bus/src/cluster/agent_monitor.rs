@@ -7,6 +7,8 @@
 //! state is woken by events: output of the pane (a new title is output, too), a report of a hook, or
 //! the end of the program.
 //!
+//! - **Hooks.** The events of the launch that runs are read before each capture. Files that were stored between
+//!   the read and the wait wake the waiter, because the watch is armed first.
 //! - **Settled.** A TUI draws a frame in several writes, and it shows that it works up to half a second
 //!   after Enter. So an idle screen counts only after the pane has been quiet for `settle_ms` of the
 //!   definition. Every other state counts at once: it never leads to typing.
@@ -22,13 +24,13 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
 use crate::control::tap::{Tap, deadline};
 use crate::definition::agent_definition::AgentDefinition;
+use crate::hook::{EventFolder, LaunchFolder};
 use crate::pane::PaneId;
 use crate::state::hook_report::{HOOK_TRUST, HookReport, weigh};
 use crate::state::input_line::InputLine;
@@ -44,7 +46,15 @@ pub(crate) struct AgentMonitor {
     control: ControlClient,
     pane: PaneId,
     definition: Arc<AgentDefinition>,
-    hooks: watch::Sender<Option<HookReport>>,
+}
+
+/// The events of one launch, as far as a waiter has read them.
+#[derive(Default)]
+struct ReadHooks {
+    launch: String,
+    events: Option<EventFolder>,
+    /// The newest one.
+    report: Option<HookReport>,
 }
 
 /// The state of an agent at one moment.
@@ -81,7 +91,6 @@ impl AgentMonitor {
             control,
             pane,
             definition,
-            hooks: watch::Sender::new(None),
         }
     }
 
@@ -91,12 +100,6 @@ impl AgentMonitor {
 
     pub(crate) fn definition(&self) -> &Arc<AgentDefinition> {
         &self.definition
-    }
-
-    /// Where the reader of the hooks puts the newest report; `None` at a new launch.
-    #[allow(dead_code, reason = "for the reader of the hooks")]
-    pub(crate) fn hook_reports(&self) -> &watch::Sender<Option<HookReport>> {
-        &self.hooks
     }
 
     /// The state now. Waits until the pane is quiet if it looks idle, at most for [`SETTLE_LIMIT`].
@@ -123,18 +126,18 @@ impl AgentMonitor {
         mut accept: impl FnMut(&Observation) -> bool,
     ) -> Result<Result<Observation, Observation>, Error> {
         let settle = self.definition.idle.settle;
-        let mut hooks = self.hooks.subscribe();
+        let mut hooks = ReadHooks::default();
         let (mut tap, mut opened) = self.tap();
         // Of a pane that has printed nothing to this process, the last output may be just before.
         let mut last_output = self.known_quiet().unwrap_or(opened);
         let mut idle_since: Option<Instant> = None;
         loop {
-            hooks.borrow_and_update();
+            self.read_events(&mut hooks);
             let taken = tap.take();
             if taken.last > opened {
                 last_output = taken.last;
             }
-            let mut observation = self.capture().await?;
+            let mut observation = self.capture(hooks.report.as_ref()).await?;
             if taken.end.is_some() && observation.exit.is_none() {
                 // The program was started again.
                 (tap, opened) = self.tap();
@@ -164,14 +167,62 @@ impl AgentMonitor {
             } else if observation.is_by_hook_alone {
                 wake = wake.min(now + HOOK_TRUST);
             }
+            if let Some(events) = &mut hooks.events {
+                events.arm();
+            }
+            if self.read_events(&mut hooks) {
+                continue;
+            }
+            let stored = async {
+                match &hooks.events {
+                    Some(events) => events.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = tap.changed(wake) => {}
-                _ = hooks.changed() => {}
+                () = stored => continue,
             }
             // A frame has several writes. A spinner is never quiet for long.
             let frame = (Instant::now() + settle).min(limit);
             tap.quiet(FRAME_QUIET, frame).await;
         }
+    }
+
+    /// Reads the new events of the launch that runs. Returns whether one of them tells about the state.
+    fn read_events(&self, hooks: &mut ReadHooks) -> bool {
+        let Some(rules) = &self.definition.hook else {
+            return false;
+        };
+        let panes = self.control.panes();
+        let launch = panes.launch(self.pane).unwrap_or_default();
+        if hooks.launch != launch {
+            let folder = LaunchFolder::new(panes.folder(), &launch);
+            *hooks = ReadHooks {
+                launch,
+                events: Some(EventFolder::new(folder.events(), rules.event.clone())),
+                report: None,
+            };
+        }
+        let Some(events) = &mut hooks.events else {
+            return false;
+        };
+        let stored = events.read_new().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot read the events of an agent");
+            Vec::new()
+        });
+        let newest = stored.iter().rev().find_map(|event| {
+            Some(HookReport {
+                signal: event.signal(rules)?,
+                event: event.kind.clone(),
+                at: event.at,
+            })
+        });
+        let has_news = newest.is_some();
+        if has_news {
+            hooks.report = newest;
+        }
+        has_news
     }
 
     /// A tap that keeps no output and tells when there is some, and when it was opened.
@@ -190,7 +241,7 @@ impl AgentMonitor {
         Instant::now().checked_sub(quiet)
     }
 
-    async fn capture(&self) -> Result<Observation, Error> {
+    async fn capture(&self, report: Option<&HookReport>) -> Result<Observation, Error> {
         let pane = self.pane;
         let line = format!(
             "display-message -p -t {pane} \"#{{cursor_x}} #{{cursor_y}} #{{pane_width}} #{{alternate_on}} #{{pane_in_mode}} #{{pane_title}}\" ; capture-pane -p -t {pane}"
@@ -210,14 +261,18 @@ impl AgentMonitor {
         let title = fields.next().unwrap_or_default();
         let text = String::from_utf8_lossy(text);
         let screen = Screen::new(&text, width, Cursor { row, column }, title, alternate);
-        Ok(self.evaluate(screen, in_copy_mode))
+        Ok(self.evaluate(screen, in_copy_mode, report))
     }
 
-    fn evaluate(&self, screen: Screen, in_copy_mode: bool) -> Observation {
+    fn evaluate(
+        &self,
+        screen: Screen,
+        in_copy_mode: bool,
+        report: Option<&HookReport>,
+    ) -> Observation {
         let reading = screen_reading::read(&self.definition, &screen);
-        let report = self.hooks.borrow().clone();
         let rules = self.definition.hook.as_ref();
-        let (mut state, mut evidence) = weigh(&reading, report.as_ref(), rules, SystemTime::now());
+        let (mut state, mut evidence) = weigh(&reading, report, rules, SystemTime::now());
         let is_by_hook_alone = state != reading.state;
         let target = self.control.panes().target(self.pane);
         let exit = match target {

@@ -13,8 +13,11 @@ use super::agent_monitor::{AgentMonitor, Observation, until};
 use super::cluster_builder::ClusterBuilder;
 use super::cluster_config::ClusterConfig;
 use super::cluster_status::{AgentStatus, ClusterStatus};
+use super::owed_answer::OwedAnswer;
 use super::readiness::{self, Readiness};
 use super::stop_on_drop::StopOnDrop;
+use crate::definition::agent_definition::LaunchRules;
+use crate::hook::LaunchFolder;
 use crate::log::MessageLogger;
 use crate::pane::PaneId;
 use crate::pane::PaneIo;
@@ -232,7 +235,8 @@ impl ClusterManager {
             state: seen.state,
             evidence: seen.evidence,
             exit: seen.exit,
-            busy: panes.lock(pane).is_some_and(|lock| lock.is_held()),
+            busy: panes.lock(pane).is_some_and(|lock| lock.is_held())
+                || OwedAnswer::is_owed(self.pane_io().folder(), pane),
             last_activity: panes.last_output(pane).max(terminal),
         })
     }
@@ -338,6 +342,23 @@ impl ClusterManager {
         self.cluster.start_agent(agent).await
     }
 
+    /// Gives up the answers that an agent still owes after timeouts, see [`Agent::send_to`]: the next message does not
+    /// wait for them, in any process. For an agent that will not answer any more. A wait that is under way
+    /// continues.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAgent`], [`Error::Io`].
+    pub fn reset(&self, agent: &str) -> Result<(), Error> {
+        let pane = self.get_pane(agent)?;
+        OwedAnswer::settle_all(self.pane_io().folder(), pane)
+    }
+
+    /// The first characters of a message that an agent takes for a command.
+    pub(super) fn special_first(&self, agent: &str) -> Result<&[char], Error> {
+        Ok(&self.monitor(agent)?.definition().submit.special_first)
+    }
+
     /// Ends all agents (SIGTERM, after 3 s SIGKILL) with all their processes, then the session, and
     /// removes its folder with the socket. Returns when they are gone. A cluster that is already gone
     /// is not an error.
@@ -380,7 +401,6 @@ impl Cluster {
     pub(super) async fn start_agent(&self, name: &str) -> Result<(), Error> {
         let agent = self.agent_config(name)?;
         let monitor = self.monitor(name)?;
-        let launch = agent.launch(&self.config.work_dir, monitor.definition());
         let readiness = Readiness {
             server: &self.server,
             monitor,
@@ -389,7 +409,7 @@ impl Cluster {
             dialogs: self.dialogs,
         };
         let started = async {
-            self.server.launch(monitor.pane(), &launch).await?;
+            self.launch(agent, monitor).await?;
             readiness.wait().await
         };
         started.await.map_err(|unready| Error::NotReady {
@@ -398,5 +418,24 @@ impl Cluster {
             others: Vec::new(),
             source: Box::new(unready.source),
         })
+    }
+
+    /// Starts the program of an agent, with the hooks of its definition.
+    async fn launch(&self, agent: &AgentConfig, monitor: &AgentMonitor) -> Result<(), Error> {
+        let (pane, definition) = (monitor.pane(), monitor.definition());
+        let io = self.server.pane_io();
+        let before = io.panes().launch(pane);
+        let mut launch = agent.launch(&self.config.work_dir, definition);
+        if definition.launch != LaunchRules::default() {
+            let id = launch.new_id();
+            let folder = LaunchFolder::new(io.folder(), &id);
+            launch = definition.launch.inject(&folder, launch, &agent.env)?;
+            launch = launch.id(id);
+        }
+        self.server.launch(pane, &launch).await?;
+        if let Some(before) = before {
+            LaunchFolder::new(io.folder(), &before).remove();
+        }
+        Ok(())
     }
 }

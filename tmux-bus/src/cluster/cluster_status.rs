@@ -58,7 +58,7 @@ pub struct AgentStatus {
     pub evidence: Evidence,
     /// How its program ended; `None` while it runs.
     pub exit: Option<Exit>,
-    /// Whether a sender, of any process, sends to it or waits for its answer.
+    /// Whether a sender, of any process, sends to it or waits for its answer, or it owes one after a timeout.
     pub busy: bool,
     /// Time of its last output, as far as this process or the system knows.
     pub last_activity: Option<SystemTime>,

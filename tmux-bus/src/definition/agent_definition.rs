@@ -1,6 +1,7 @@
 //! What is known about one agent program.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -62,7 +63,7 @@ impl AgentDefinition {
 }
 
 /// Additions to the command of an agent. Placeholders are expanded at each launch.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LaunchRules {
     /// Arguments behind those of the command.
@@ -73,9 +74,13 @@ pub(crate) struct LaunchRules {
     /// Files in the private folder of the launch.
     #[serde(default)]
     pub(crate) file: Vec<LaunchFile>,
+    /// Files that the agent reads if a variable of `env` is not set, by variable. They are merged into the
+    /// file that the variable names.
+    #[serde(default)]
+    pub(crate) default_files: BTreeMap<String, Vec<PathBuf>>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LaunchFile {
     /// A name in the private folder.

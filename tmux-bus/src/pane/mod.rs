@@ -6,7 +6,7 @@ pub(crate) mod exit_watch;
 mod pane_id;
 pub(crate) mod pane_info;
 mod pane_io;
-mod pane_lock;
+pub(crate) mod pane_lock;
 pub(crate) mod pane_processes;
 pub(crate) mod pane_table;
 pub(crate) mod paste_buffer;

@@ -36,7 +36,7 @@
 //! with `"\015"` and without `-p`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::Instant;
 
@@ -46,6 +46,7 @@ use super::pane_lock::PaneLockGuard;
 use super::pane_table::PaneTarget;
 use super::paste_buffer::PasteBuffer;
 use super::tty_modes::{self, TtyModes};
+use crate::answer::extract;
 use crate::answer::marker::{self, FoldedChar};
 use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
@@ -94,8 +95,19 @@ pub(crate) struct Submitted {
     pub(crate) scrolled_lines: usize,
     /// The terminal driver echoes the message after the submit.
     pub(crate) echoed: bool,
-    /// Held until the answer is read.
-    _lock: PaneLockGuard,
+    /// The program showed a prompt when the message was pasted.
+    pub(crate) has_prompt: bool,
+    /// Held until the answer is read, or given up.
+    lock: Mutex<Option<PaneLockGuard>>,
+}
+
+impl Submitted {
+    pub(super) fn release(&self) {
+        self.lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+    }
 }
 
 /// Sends one message.
@@ -110,7 +122,7 @@ pub(crate) struct Sender {
 
 impl Sender {
     /// Refuses text that no pane can take.
-    pub(crate) fn check(&self, message: &str) -> Result<(), Error> {
+    pub(crate) fn check(pane: PaneId, message: &str) -> Result<(), Error> {
         let reason = if message.is_empty() {
             Refusal::Empty
         } else if message.len() > MAX_MESSAGE {
@@ -122,7 +134,7 @@ impl Sender {
         } else {
             return Ok(());
         };
-        Err(self.refused(reason))
+        Err(Error::refused(pane, reason))
     }
 
     pub(crate) async fn send(
@@ -157,7 +169,8 @@ impl Sender {
                 height: report.height,
                 scrolled_lines: report.scrolled_lines,
                 echoed: in_one_paste && modes.echo,
-                _lock: lock,
+                has_prompt: report.has_prompt,
+                lock: Mutex::new(Some(lock)),
             });
         }
         Err(self.refused(Refusal::Dead))
@@ -190,11 +203,13 @@ impl Sender {
             .paste(target.pid, message.as_bytes(), Bracket::IfEnabled, &echo)
             .await
             .map_err(|error| self.not_submitted(error))?;
-        if pasted.is_none() {
+        let Some(pasted) = pasted else {
             return Ok(None);
-        }
+        };
         wait_for_echo(&echo, &target.tty, message).await;
-        self.submit(target.pid, modes, tap).await.map(Some)
+        let mut report = self.submit(target.pid, modes, tap).await?;
+        report.has_prompt = pasted.has_prompt;
+        Ok(Some(report))
     }
 
     async fn submit(
@@ -311,7 +326,8 @@ impl Sender {
         let line = format!(
             "{load} ; display-message -p -t {pane} {report} ; capture-pane -p -J -t {pane} ; \
              if-shell -F -t {pane} {unfit} {{ delete-buffer -b {name}{fill_up} }} \
-             {{ {leave_copy_mode}paste-buffer -d -r {bracket} -b {name} -t {pane} }}",
+             {{ {leave_copy_mode}paste-buffer {flags} {bracket} -b {name} -t {pane} }}",
+            flags = self.control.paste_flags(),
             report = quote(PasteReport::FORMAT),
         );
         let request = Request::new("paste-buffer", line).blocks(blocks).tap(tap);
@@ -340,10 +356,7 @@ impl Sender {
     }
 
     fn refused(&self, reason: Refusal) -> Error {
-        Error::Refused {
-            pane: self.pane,
-            reason,
-        }
+        Error::refused(self.pane, reason)
     }
 
     /// For an error of a paste that submits: a lost connection leaves the outcome unknown.
@@ -394,24 +407,31 @@ struct PasteReport {
     input_off: bool,
     pid: u32,
     screen: String,
+    /// The row of the cursor is a prompt.
+    has_prompt: bool,
 }
 
 impl PasteReport {
-    const FORMAT: &str =
-        "#{pane_width} #{pane_height} #{history_size} #{pane_dead} #{pane_input_off} #{pane_pid}";
+    const FORMAT: &str = "#{pane_width} #{pane_height} #{history_size} #{pane_dead} #{pane_input_off} #{cursor_y} #{pane_pid}";
 
     fn parse(fields: &[u8], screen: &[u8]) -> Option<Self> {
         let fields = String::from_utf8_lossy(fields);
         let mut fields = fields.split(' ');
         let mut next = || fields.next();
+        let screen = String::from_utf8_lossy(screen).into_owned();
         Some(Self {
             width: next()?.parse().ok()?,
             height: next()?.parse().ok()?,
             scrolled_lines: next()?.parse().ok()?,
             dead: next()? == "1",
             input_off: next()? == "1",
-            pid: next()?.parse().ok()?,
-            screen: String::from_utf8_lossy(screen).into_owned(),
+            has_prompt: {
+                let row = next()?.parse().ok()?;
+                screen.lines().nth(row).is_some_and(extract::is_prompt)
+            },
+            // tmux 3.8 has no process id for a dead pane.
+            pid: next()?.parse().unwrap_or(0),
+            screen,
         })
     }
 }

@@ -181,7 +181,7 @@ impl Server {
 
     /// Starts a program in a pane, in place of the program that may run there.
     pub(crate) async fn launch(&self, pane: PaneId, launch: &Launch) -> Result<(), Error> {
-        let id = uuid::Uuid::new_v4().simple().to_string();
+        let id = launch.new_id();
         let line = format!(
             "set-option -p -t {pane} @tmux_bus_launch {id} ; set-option -p -t {pane} @tmux_bus_bracketing 0 ; {}",
             launch.respawn(pane, &id)?
