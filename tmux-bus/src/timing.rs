@@ -44,6 +44,16 @@ pub(crate) const TAKE_IN_LIMIT: Duration = Duration::from_secs(3);
 /// text can be taken for a part of it.
 pub(crate) const TAKE_IN_PER_BYTE: Duration = Duration::from_micros(16);
 
+/// How long the draft of a person in the input line of an agent delays a message before it is refused.
+pub(crate) const DRAFT_WAIT: Duration = Duration::from_secs(10);
+
+/// How long an agent may take to show a pasted message in its input line. It takes milliseconds; a
+/// message of 1 MB on a loaded machine takes seconds.
+pub(crate) const TYPE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a message may stay in the input line after Enter.
+pub(crate) const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
 // Reading
 
 /// Default timeout of an answer, as specified.
@@ -82,9 +92,6 @@ pub(crate) const PROMPT_QUIET: Duration = Duration::from_millis(100);
 
 /// Longest timeout. A later point in time may not be representable.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// How long a message waits for a person to send or delete the text in the input line.
-pub(crate) const DRAFT_WAIT: Duration = Duration::from_secs(10);
 
 /// Time for a hook that reports the end of a turn after the screen shows it. Hooks came 0.15 to 1.6 s
 /// before the screen.

@@ -241,6 +241,11 @@ impl AgentMonitor {
         Instant::now().checked_sub(quiet)
     }
 
+    /// The state by the screen alone as it is now, settled or not.
+    pub(crate) async fn look(&self) -> Result<Observation, Error> {
+        self.capture(None).await
+    }
+
     async fn capture(&self, report: Option<&HookReport>) -> Result<Observation, Error> {
         let pane = self.pane;
         let line = format!(

@@ -37,9 +37,10 @@ use crate::definition::hook_rules::{HookRules, TranscriptFormat};
 use crate::hook::{self, EventFolder, HookTurn, LaunchFolder, TurnEnd};
 use crate::log::{FileWatch, Message, MessageType};
 use crate::pane::pane_lock::PaneLockGuard;
+use crate::pane::typist::Typist;
 use crate::pane::{PaneId, PaneIo, ResponseOptions, SendOptions, Sent};
 use crate::state::AgentState;
-use crate::timing::{DRAFT_WAIT, HOOK_GRACE, PROMPT_QUIET, SPINNER_LIMIT, TRANSCRIPT_GRACE};
+use crate::timing::{HOOK_GRACE, PROMPT_QUIET, SPINNER_LIMIT, TRANSCRIPT_GRACE};
 use crate::{Error, PartialAnswer, Refusal};
 
 /// One message to an agent.
@@ -67,9 +68,12 @@ impl Ask {
         let lock = io.lock(pane, &self.text).await?;
         let limit = deadline(Instant::now(), self.response.timeout);
         self.wait_until_settled(limit).await?;
-        self.wait_until_admitted(limit).await?;
+        let typist = self.typist(limit)?;
+        if let Some(typist) = &typist {
+            io.admit(typist).await?;
+        }
         let (reply, answer) = oneshot::channel();
-        tokio::spawn(async move { self.send_and_read(lock, Reply(Some(reply))).await });
+        tokio::spawn(async move { self.send_and_read(typist, lock, Reply(Some(reply))).await });
         // The runtime is shutting down, or the task panicked.
         let unfinished = |_| Error::SubmitUnknown {
             pane,
@@ -78,8 +82,19 @@ impl Ask {
         answer.await.map_err(unfinished)?
     }
 
+    /// How the message is typed, if the screen of the agent is known.
+    fn typist(&self, limit: Instant) -> Result<Option<Typist>, Error> {
+        let monitor = self.cluster.monitor(&self.message.to_agent)?;
+        let is_known = !monitor.definition().is_plain();
+        Ok(is_known.then(|| Typist {
+            monitor: monitor.clone(),
+            limit,
+            waits_for_person: self.waits_for_person,
+        }))
+    }
+
     /// Steps 3 to 6 of the theory.
-    async fn send_and_read(self, lock: PaneLockGuard, mut reply: Reply) {
+    async fn send_and_read(self, typist: Option<Typist>, lock: PaneLockGuard, mut reply: Reply) {
         let io = self.cluster.pane_io();
         let launch = self.launch();
         let bound = match self.wants_answer {
@@ -99,7 +114,7 @@ impl Ask {
             Err(error) => return reply.send(Err(error)),
         };
         let sent = match io
-            .send_locked(self.pane, &self.text, &self.send, lock)
+            .send_locked(self.pane, &self.text, &self.send, typist, lock)
             .await
         {
             Ok(sent) => sent,
@@ -184,49 +199,6 @@ impl Ask {
                 }
             }
             () = settled_elsewhere => {}
-        }
-    }
-
-    /// Waits until the agent is idle and its input line is empty. Programs without rules are typed to at once.
-    async fn wait_until_admitted(&self, limit: Instant) -> Result<(), Error> {
-        let monitor = self.cluster.monitor(&self.message.to_agent)?;
-        if monitor.definition().is_plain() {
-            return Ok(());
-        }
-        let mut draft_until = None;
-        loop {
-            let seen = monitor.wait_until(draft_until.unwrap_or(limit).min(limit), |seen| {
-                let is_draft = seen.state == AgentState::Idle && !seen.admits_a_message();
-                seen.admits_a_message()
-                    || (seen.state.needs_a_person() && !self.waits_for_person)
-                    || (is_draft && draft_until.is_none())
-            });
-            let seen = match seen.await? {
-                Ok(seen) if seen.admits_a_message() => return Ok(()),
-                Ok(seen) | Err(seen) => seen,
-            };
-            let reason = match &seen.state {
-                AgentState::Exited => Refusal::Dead,
-                AgentState::WaitingForApproval => Refusal::Approval,
-                AgentState::Dialog { .. } => Refusal::Dialog,
-                AgentState::Idle if draft_until.is_none() => {
-                    // A person may be about to send it.
-                    draft_until = Some(Instant::now() + DRAFT_WAIT);
-                    continue;
-                }
-                AgentState::Idle => Refusal::Draft,
-                // The draft is gone: the agent works on it, or a person opened a menu.
-                _ if Instant::now() < limit => {
-                    draft_until = None;
-                    continue;
-                }
-                _ => Refusal::Busy,
-            };
-            return Err(Error::Refused {
-                pane: self.pane,
-                reason,
-                screen: PartialAnswer::new(seen.screen.text()),
-            });
         }
     }
 

@@ -1,0 +1,345 @@
+//! Types a message into an agent whose screen is known.
+//!
+//! # Theory
+//!
+//! An agent takes keys for more than messages: Enter approves a tool, answers a dialog, or submits the
+//! draft of a person. So each key is sent only if the screen says what it will do:
+//!
+//! 1. **Admit.** The agent is idle and its input line is recognised and empty. A working agent is waited
+//!    for. An approval or a dialog is refused with the text of the screen, or waited for by option. A
+//!    draft is waited for up to [`DRAFT_WAIT`], then refused. Only text that this crate typed last and
+//!    that was not submitted (see [`TypedText`]) is removed.
+//! 2. **Paste**, and wait until the input line shows the message.
+//! 3. **Enter**, after the submit delay of the agent.
+//! 4. **Verify** that the message left the input line.
+//!
+//! - **Invariant.** Enter is sent once. If the message stays in the input line, it is removed and the
+//!   message is refused. A second Enter could answer a dialog that has just opened.
+//! - **Race.** The screen changes between a look and the key that depends on it. tmux itself compares the
+//!   cursor with that of the look, in the same step as the paste: a dialog, a draft and a new frame move
+//!   it. On a difference nothing is pasted, and the screen is read again.
+//! - **Race.** A person types while the message is pasted. The input line then shows another text than
+//!   the message, and Enter is not sent: [`Error::NotSubmitted`].
+//!
+//! **Example.** Gemini shows `Type your message`, cursor at 3,30. The message is pasted if the cursor is
+//! still there; the input line shows it after 20 ms; Enter follows 400 ms after the paste, if the cursor
+//! is still at the end of the message; the input line shows the placeholder again: submitted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::sender::{Bracket, PasteReport, Sender};
+use super::typed_text::TypedText;
+use crate::answer::marker;
+use crate::cluster::agent_monitor::{AgentMonitor, Observation};
+use crate::control::tap::Tap;
+use crate::definition::pattern::Pattern;
+use crate::state::AgentState;
+use crate::state::input_line::InputLine;
+use crate::timing::{
+    DIALOG_SETTLE, DRAFT_WAIT, FRAME_QUIET, LEAVE_LIMIT, SUBMIT_QUIET, TYPE_LIMIT,
+};
+use crate::{Error, PartialAnswer, Refusal};
+
+/// An agent to type into, and how long it may take to become idle.
+#[derive(Clone, Debug)]
+pub(crate) struct Typist {
+    pub(crate) monitor: AgentMonitor,
+    pub(crate) limit: Instant,
+    /// Whether the message waits while the agent asks a person.
+    pub(crate) waits_for_person: bool,
+}
+
+impl Sender {
+    /// Waits until a message may be typed. Changes nothing, except that it removes a text that this
+    /// crate typed.
+    pub(crate) async fn admit(&self, typist: &Typist) -> Result<Observation, Error> {
+        let (monitor, limit) = (&typist.monitor, typist.limit);
+        let draft_limit = limit.min(Instant::now() + DRAFT_WAIT);
+        loop {
+            let is_news = |seen: &Observation| {
+                seen.admits_a_message() || seen.state.needs_a_person() || is_draft(seen)
+            };
+            let seen = match monitor.wait_until(limit, is_news).await? {
+                Ok(seen) if seen.admits_a_message() => return Ok(seen),
+                Ok(seen) => seen,
+                Err(seen) => return Err(self.not_admitted(&seen)),
+            };
+            let changed = if seen.state.needs_a_person() {
+                // A screen that is being drawn can look like a dialog for a moment.
+                let until = match typist.waits_for_person {
+                    true => limit,
+                    false => limit.min(Instant::now() + DIALOG_SETTLE),
+                };
+                monitor
+                    .wait_until(until, |seen| !seen.state.needs_a_person())
+                    .await?
+            } else if self.is_own(typist, &seen.input)? && self.clear(typist).await? {
+                continue;
+            } else {
+                monitor
+                    .wait_until(draft_limit, |seen| !is_draft(seen))
+                    .await?
+            };
+            if let Err(seen) = changed {
+                return Err(self.not_admitted(&seen));
+            }
+        }
+    }
+
+    /// Steps 2 to 4 of the theory; `None` if the screen has changed since it was `seen`.
+    pub(super) async fn type_and_submit(
+        &self,
+        typist: &Typist,
+        seen: &Observation,
+        message: &str,
+        (pid, submit_byte): (u32, u8),
+        tap: &Arc<Tap>,
+    ) -> Result<Option<PasteReport>, Error> {
+        let submit = &typist.monitor.definition().submit;
+        let typed = TypedText::of(&self.folder, self.pane);
+        typed.record(message)?;
+        let output = Arc::new(Tap::new(0));
+        let at = Some(seen.screen.cursor);
+        let pasted = self
+            .paste(pid, message.as_bytes(), Bracket::IfEnabled, at, &output)
+            .await;
+        if !matches!(pasted, Ok(Some(_))) {
+            typed.remove();
+            return pasted.map_err(|error| self.not_submitted(error));
+        }
+        let pasted_at = Instant::now();
+        let wanted = visible(message);
+        let pattern = self.pasted_pattern(typist);
+        let holds = |seen: &Observation| shows(&seen.input, &wanted, pattern);
+        let shown = self.look(typist, &output, TYPE_LIMIT, holds).await?;
+        let mut shown = shown.map_err(|seen| self.left_in_input(&seen))?;
+        sleep_until(pasted_at + submit.delay).await;
+        let report = loop {
+            let at = Some(shown.screen.cursor);
+            let entered = self.submit(pid, submit_byte, at, tap).await?;
+            if let Some(report) = entered {
+                break report;
+            }
+            let again = self.look(typist, &output, TYPE_LIMIT, holds).await?;
+            shown = again.map_err(|seen| self.left_in_input(&seen))?;
+        };
+        let left = |seen: &Observation| {
+            !holds(seen) && (seen.input != InputLine::Missing || seen.state != AgentState::Unknown)
+        };
+        match self.look(typist, &output, LEAVE_LIMIT, left).await? {
+            Ok(_) => {
+                typed.remove();
+                Ok(Some(report))
+            }
+            Err(seen) if holds(&seen) && self.clear(typist).await? => {
+                Err(self.refused_with(Refusal::NotTaken, &seen))
+            }
+            Err(seen) if holds(&seen) => Err(self.left_in_input(&seen)),
+            Err(seen) => Err(Error::SubmitUnknown {
+                pane: self.pane,
+                source: Box::new(self.refused_with(Refusal::Busy, &seen)),
+            }),
+        }
+    }
+
+    /// Looks at the screen after each frame, for at most `limit`, until `accept` holds.
+    async fn look(
+        &self,
+        typist: &Typist,
+        output: &Tap,
+        limit: Duration,
+        accept: impl Fn(&Observation) -> bool,
+    ) -> Result<Result<Observation, Observation>, Error> {
+        let limit = Instant::now() + limit;
+        loop {
+            output
+                .quiet(SUBMIT_QUIET, (Instant::now() + FRAME_QUIET).min(limit))
+                .await;
+            let seen = typist.monitor.look().await?;
+            if accept(&seen) {
+                return Ok(Ok(seen));
+            }
+            if Instant::now() >= limit || seen.exit.is_some() {
+                return Ok(Err(seen));
+            }
+            output.changed(limit).await;
+        }
+    }
+
+    /// Whether the input line has the text that this crate typed last.
+    fn is_own(&self, typist: &Typist, input: &InputLine) -> Result<bool, Error> {
+        let typed = TypedText::of(&self.folder, self.pane).read()?;
+        let pattern = self.pasted_pattern(typist);
+        Ok(typed.is_some_and(|typed| shows(input, &visible(&typed), pattern)))
+    }
+
+    /// Removes the text that this crate typed from the input line; `false` if a part of it stays.
+    async fn clear(&self, typist: &Typist) -> Result<bool, Error> {
+        /// A key removes a line at most.
+        const MAX_KEYS: usize = 500;
+        let definition = typist.monitor.definition();
+        let keys: Option<Vec<u8>> = definition
+            .submit
+            .clear_keys
+            .iter()
+            .map(|key| byte(key))
+            .collect();
+        let Some(keys) = keys.filter(|keys| !keys.is_empty()) else {
+            return Ok(false);
+        };
+        let typed = TypedText::of(&self.folder, self.pane);
+        let Some(text) = typed.read()? else {
+            return Ok(false);
+        };
+        let (wanted, pattern) = (visible(&text), self.pasted_pattern(typist));
+        let output = Arc::new(Tap::new(0));
+        let mut last = None;
+        for _ in 0..MAX_KEYS {
+            let seen = typist.monitor.look().await?;
+            if seen.input == InputLine::Empty {
+                typed.remove();
+                return Ok(true);
+            }
+            let is_rest = shows(&seen.input, &wanted, pattern)
+                || matches!(&seen.input, InputLine::Text(text) if wanted.starts_with(&visible(text)));
+            let state = (seen.screen.cursor, seen.input.clone());
+            if !is_rest || last.as_ref() == Some(&state) {
+                return Ok(false);
+            }
+            let (target, _) = self.target().await?;
+            let at = Some(seen.screen.cursor);
+            let pasted = self
+                .paste(target.pid, &keys, Bracket::Never, at, &output)
+                .await?;
+            if pasted.is_some() {
+                last = Some(state);
+            }
+            // The program shows the change within a frame; a slow one is looked at again.
+            let limit = Instant::now() + DIALOG_SETTLE;
+            output.changed(limit).await;
+            output.quiet(FRAME_QUIET, limit).await;
+        }
+        Ok(false)
+    }
+
+    fn pasted_pattern<'a>(&self, typist: &'a Typist) -> Option<&'a Pattern> {
+        typist.monitor.definition().input.as_ref()?.pasted.as_ref()
+    }
+
+    fn not_admitted(&self, seen: &Observation) -> Error {
+        let reason = match &seen.state {
+            _ if seen.exit.is_some() => Refusal::Dead,
+            AgentState::WaitingForApproval => Refusal::Approval,
+            AgentState::Dialog { .. } => Refusal::Dialog,
+            _ if matches!(seen.input, InputLine::Text(_) | InputLine::OtherMode) => Refusal::Draft,
+            _ => Refusal::Busy,
+        };
+        self.refused_with(reason, seen)
+    }
+
+    fn left_in_input(&self, seen: &Observation) -> Error {
+        match self.not_admitted(seen) {
+            // The text has ended with the program that had it.
+            error @ Error::Refused {
+                reason: Refusal::Dead,
+                ..
+            } => error,
+            error => Error::NotSubmitted {
+                pane: self.pane,
+                source: Box::new(error),
+            },
+        }
+    }
+
+    fn refused_with(&self, reason: Refusal, seen: &Observation) -> Error {
+        Error::Refused {
+            pane: self.pane,
+            reason,
+            screen: PartialAnswer::new(seen.screen.text()),
+        }
+    }
+}
+
+fn is_draft(seen: &Observation) -> bool {
+    seen.state == AgentState::Idle
+        && matches!(seen.input, InputLine::Text(_) | InputLine::OtherMode)
+}
+
+/// The visible characters: agents wrap and indent a message, and replace tabs.
+fn visible(text: &str) -> Vec<char> {
+    marker::fold(text).iter().map(|folded| folded.c).collect()
+}
+
+/// Whether an input line shows a text: whole, in part if the line scrolls, or as a placeholder.
+fn shows(input: &InputLine, wanted: &[char], pasted: Option<&Pattern>) -> bool {
+    /// Fewer characters than these are no proof.
+    const PART: usize = 40;
+    let InputLine::Text(shown) = input else {
+        return false;
+    };
+    let placeholder = pasted.and_then(|pattern| pattern.found(shown));
+    if let Some((before, after)) = placeholder.and_then(|found| shown.split_once(found)) {
+        return wanted.starts_with(&visible(before)) && wanted.ends_with(&visible(after));
+    }
+    let shown = visible(shown);
+    shown == wanted
+        || (shown.len() >= PART && (wanted.ends_with(&shown) || wanted.starts_with(&shown)))
+}
+
+/// The byte of a key such as `C-u`.
+fn byte(key: &str) -> Option<u8> {
+    match key.strip_prefix("C-").unwrap_or(key).as_bytes() {
+        [letter @ b'a'..=b'z'] if key.starts_with("C-") => Some(letter & 0x1f),
+        _ if key == "BSpace" => Some(0x7f),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::definition::agent_definitions::AgentDefinitions;
+
+    #[test]
+    fn a_message_is_recognised_in_the_input_line() {
+        let definitions = AgentDefinitions::builtin().unwrap();
+        let claude = definitions.get("claude").unwrap();
+        let pattern = claude.input.as_ref().unwrap().pasted.as_ref();
+        let check = |shown: &str, message: &str, expected| {
+            let input = InputLine::Text(shown.to_owned());
+            assert_eq!(
+                shows(&input, &visible(message), pattern),
+                expected,
+                "{shown:?}"
+            );
+        };
+        check("two\nlines", "two\nlines", true);
+        check("a    b", "a\tb", true);
+        check(
+            "a long\nline that the agent wraps",
+            "a long line that the agent wraps",
+            true,
+        );
+        check("[Pasted text #3 +20 lines]", "anything", true);
+        check("begin [Pasted text #3]", "begin and so on", true);
+        check("a draft [Pasted text #3]", "anything", false);
+        check("hello a draft", "hello", false);
+        check("a drafthello", "hello", false);
+        check("hell", "hello", false);
+        let long = "word ".repeat(40);
+        check(&long[100..], &long, true);
+        check("", "hello", false);
+        assert!(!shows(&InputLine::Empty, &visible("hello"), None));
+        assert!(!shows(&InputLine::OtherMode, &visible("hello"), None));
+    }
+
+    #[test]
+    fn keys_have_bytes() {
+        assert_eq!(byte("C-u"), Some(0x15));
+        assert_eq!(byte("BSpace"), Some(0x7f));
+        assert_eq!((byte("Enter"), byte("u"), byte("C-")), (None, None, None));
+    }
+}
