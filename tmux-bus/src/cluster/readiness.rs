@@ -155,8 +155,14 @@ impl Readiness<'_> {
 /// What an agent shows, and what a person can do about it.
 pub(super) fn advice(seen: &Observation, server: &Server) -> String {
     let shown = match (&seen.state, &seen.say) {
-        (_, Some(say)) if seen.exit.is_none() => say.clone(),
-        (AgentState::Exited, _) => format!("its program has ended ({})", seen.evidence.rule),
+        (AgentState::Exited, say) => {
+            let ended = format!("its program has ended ({})", seen.evidence.rule);
+            match say {
+                Some(say) => format!("{ended}. {say}"),
+                None => ended,
+            }
+        }
+        (_, Some(say)) => say.clone(),
         (AgentState::WaitingForApproval, _) => "it asks for approval".to_owned(),
         (AgentState::Unknown, _) => "no rule knows what it shows".to_owned(),
         (state, _) => format!("it is {state}"),
