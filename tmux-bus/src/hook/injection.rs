@@ -258,7 +258,7 @@ fn file_url(path: &Path) -> String {
     for byte in path.as_os_str().as_encoded_bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' => {
-                url.push(char::from(*byte))
+                url.push(char::from(*byte));
             }
             byte => url.push_str(&format!("%{byte:02X}")),
         }

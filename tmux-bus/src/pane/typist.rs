@@ -70,14 +70,7 @@ impl Sender {
                 Err(seen) => return Err(self.not_admitted(&seen)),
             };
             let changed = if seen.state.needs_a_person() {
-                // A screen that is being drawn can look like a dialog for a moment.
-                let until = match typist.waits_for_person {
-                    true => limit,
-                    false => limit.min(Instant::now() + DIALOG_SETTLE),
-                };
-                monitor
-                    .wait_until(until, |seen| !seen.state.needs_a_person())
-                    .await?
+                self.question_ends(typist).await?
             } else if self.is_own(typist, &seen)? && self.clear(typist).await? {
                 continue;
             } else {
@@ -89,6 +82,30 @@ impl Sender {
                 return Err(self.not_admitted(&seen));
             }
         }
+    }
+
+    /// Refuses a message if the agent asks a person something, unless the message waits for that.
+    pub(crate) async fn refuse_question(&self, typist: &Typist) -> Result<(), Error> {
+        let seen = typist.monitor.look().await?;
+        if !seen.state.needs_a_person() || typist.waits_for_person {
+            return Ok(());
+        }
+        let ended = self.question_ends(typist).await?;
+        ended.map(drop).map_err(|seen| self.not_admitted(&seen))
+    }
+
+    /// Waits until the agent asks nothing any more: for as long as the message waits for that, or else
+    /// for a moment, because a screen that is being drawn can look like a dialog.
+    async fn question_ends(
+        &self,
+        typist: &Typist,
+    ) -> Result<Result<Observation, Observation>, Error> {
+        let until = match typist.waits_for_person {
+            true => typist.limit,
+            false => typist.limit.min(Instant::now() + DIALOG_SETTLE),
+        };
+        let is_over = |seen: &Observation| !seen.state.needs_a_person();
+        typist.monitor.wait_until(until, is_over).await
     }
 
     /// Steps 2 to 4 of the theory; `None` if the screen has changed since it was `seen`.
