@@ -44,6 +44,16 @@ pub(crate) const TAKE_IN_LIMIT: Duration = Duration::from_secs(3);
 /// text can be taken for a part of it.
 pub(crate) const TAKE_IN_PER_BYTE: Duration = Duration::from_micros(16);
 
+/// How long the draft of a person in the input line of an agent delays a message before it is refused.
+pub(crate) const DRAFT_WAIT: Duration = Duration::from_secs(10);
+
+/// How long an agent may take to show a pasted message in its input line. It takes milliseconds; a
+/// message of 1 MB on a loaded machine takes seconds.
+pub(crate) const TYPE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a message may stay in the input line after Enter.
+pub(crate) const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
 // Reading
 
 /// Default timeout of an answer, as specified.
@@ -68,6 +78,10 @@ pub(crate) const FRAME_QUIET: Duration = Duration::from_millis(30);
 /// Longest wait for a quiet pane that looks idle: a program can print all the time, such as a clock.
 pub(crate) const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 
+/// Quiet time after which a starting screen with an input line counts as idle: the user may have switched
+/// off what the rules wait for. Codex shows such a screen for up to 2.5 s.
+pub(crate) const SPLASH_LIMIT: Duration = Duration::from_secs(10);
+
 /// How long a dialog of a starting agent must stay before the start fails: a screen that is being drawn
 /// can look like a dialog for a moment.
 pub(crate) const DIALOG_SETTLE: Duration = Duration::from_secs(1);
@@ -78,9 +92,6 @@ pub(crate) const PROMPT_QUIET: Duration = Duration::from_millis(100);
 
 /// Longest timeout. A later point in time may not be representable.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// How long a message waits for a person to send or delete the text in the input line.
-pub(crate) const DRAFT_WAIT: Duration = Duration::from_secs(10);
 
 /// Time for the first event of an agent that reports its start. Without one, its hooks are switched off. Claude reports its
 /// start up to 2 s after it shows its input line.

@@ -10,7 +10,6 @@ use super::ask::Ask;
 use crate::Error;
 use crate::answer::answer_reader::AnswerReader;
 use crate::control::tap::OutputEnd;
-use crate::definition::hook_rules::HookRules;
 use crate::hook::{self, EventFolder, HookTurn, TurnEnd};
 use crate::pane::Sent;
 use crate::state::AgentState;
@@ -62,7 +61,7 @@ impl HookWait<'_> {
         let is_silent = self.is_silent || rules.interrupt_is_silent;
         let mut silent = pin!(async {
             match is_silent {
-                true => ask.silent_end(rules, self.since, limit).await,
+                true => ask.silent_end(self.since, limit).await,
                 // Hooks report every end.
                 false => std::future::pending().await,
             }
@@ -130,15 +129,9 @@ impl Ask {
     ///   working one, or if the transcript has the end of the turn.
     /// - **Race.** The hook may come after the screen. It has [`HOOK_GRACE`] to come; then the agent must still be
     ///   idle.
-    async fn silent_end(
-        &self,
-        rules: &HookRules,
-        since: SystemTime,
-        limit: Instant,
-    ) -> Result<TurnEnd, Error> {
+    async fn silent_end(&self, since: SystemTime, limit: Instant) -> Result<TurnEnd, Error> {
         let monitor = self.cluster.monitor(&self.message.to_agent)?;
-        let receiver = self.cluster.agent_config(&self.message.to_agent)?;
-        let transcribed = || hook::turn_end(rules.transcript?, &receiver.env, &self.text, since);
+        let transcribed = || self.transcribed_end(&self.text, since);
         let mut has_worked = false;
         loop {
             let is_idle = |seen: &Observation| {
@@ -157,6 +150,13 @@ impl Ask {
                 return Ok(transcribed().unwrap_or(TurnEnd::NoAnswer));
             }
         }
+    }
+
+    /// How the turn of a prompt ended, by the transcripts of the agent.
+    pub(super) fn transcribed_end(&self, prompt: &str, since: SystemTime) -> Option<TurnEnd> {
+        let format = self.definition()?.hook.as_ref()?.transcript?;
+        let receiver = self.cluster.agent_config(&self.message.to_agent).ok()?;
+        hook::turn_end(format, &receiver.env, prompt, since)
     }
 
     /// Waits until the agent is idle and stays so for [`HOOK_GRACE`]. Does not return after `limit`, or for a program

@@ -34,6 +34,7 @@ use crate::definition::hook_rules::HookRules;
 use crate::hook::{EventFolder, HookTurn, LaunchFolder};
 use crate::log::{FileWatch, Message, MessageType};
 use crate::pane::pane_lock::PaneLockGuard;
+use crate::pane::typist::Typist;
 use crate::pane::{PaneId, ResponseOptions, SendOptions};
 use crate::timing::FIRST_EVENT_WAIT;
 use crate::{Error, PartialAnswer};
@@ -54,6 +55,7 @@ pub(super) struct Ask {
     pub(super) without_marker: bool,
     /// Waits while the agent asks a person something.
     pub(super) waits_for_person: bool,
+    pub(super) is_command: bool,
 }
 
 impl Ask {
@@ -62,10 +64,19 @@ impl Ask {
         let (pane, io) = (self.pane, self.cluster.pane_io());
         let lock = io.lock(pane, &self.text).await?;
         let limit = deadline(Instant::now(), self.response.timeout);
+        let typist = self.typist(limit)?;
+        if let Some(typist) = &typist {
+            // An agent that asks a person will not settle what it owes.
+            io.refuse_question(typist).await?;
+        }
         self.wait_until_settled(limit).await?;
-        self.wait_until_admitted(limit).await?;
+        if let Some(typist) = &typist {
+            // The first event of a new agent can take a while: it is waited for before the agent is seen idle.
+            drop(self.hook(&self.launch()).await);
+            io.admit(typist).await?;
+        }
         let (reply, answer) = oneshot::channel();
-        tokio::spawn(async move { self.send_and_read(lock, Reply(Some(reply))).await });
+        tokio::spawn(async move { self.send_and_read(typist, lock, Reply(Some(reply))).await });
         // The runtime is shutting down, or the task panicked.
         let unfinished = |_| Error::SubmitUnknown {
             pane,
@@ -74,8 +85,20 @@ impl Ask {
         answer.await.map_err(unfinished)?
     }
 
+    /// How the message is typed, if the screen of the agent is known.
+    fn typist(&self, limit: Instant) -> Result<Option<Typist>, Error> {
+        let monitor = self.cluster.monitor(&self.message.to_agent)?;
+        let is_known = !monitor.definition().is_plain();
+        Ok(is_known.then(|| Typist {
+            monitor: monitor.clone(),
+            limit,
+            waits_for_person: self.waits_for_person,
+            is_command: self.is_command,
+        }))
+    }
+
     /// Steps 3 to 6 of the theory.
-    async fn send_and_read(self, lock: PaneLockGuard, mut reply: Reply) {
+    async fn send_and_read(self, typist: Option<Typist>, lock: PaneLockGuard, mut reply: Reply) {
         let io = self.cluster.pane_io();
         let launch = self.launch();
         let bound = match self.wants_answer {
@@ -95,7 +118,7 @@ impl Ask {
             Err(error) => return reply.send(Err(error)),
         };
         let sent = match io
-            .send_locked(self.pane, &self.text, &self.send, lock)
+            .send_locked(self.pane, &self.text, &self.send, typist, lock)
             .await
         {
             Ok(sent) => sent,
@@ -136,7 +159,12 @@ impl Ask {
             })),
             None => {
                 let reader = io.reader(&sent, self.marker.clone(), &self.response);
-                AnswerWait::Marker(Box::new(reader))
+                AnswerWait::Marker(Box::new(
+                    match self.cluster.monitor(&self.message.to_agent) {
+                        Ok(monitor) => reader.observed_by(monitor),
+                        Err(_) => reader,
+                    },
+                ))
             }
         };
         if self.wants_answer {
@@ -273,7 +301,7 @@ impl Ask {
         })
     }
 
-    fn definition(&self) -> Option<&AgentDefinition> {
+    pub(super) fn definition(&self) -> Option<&AgentDefinition> {
         let monitor = self.cluster.monitor(&self.message.to_agent).ok()?;
         Some(monitor.definition())
     }

@@ -7,12 +7,11 @@ use tokio::time::{Instant, sleep_until};
 use super::ask::Ask;
 use super::owed_answer::OwedAnswer;
 use crate::control::tap::deadline;
-use crate::hook::HookTurn;
+use crate::hook::{HookTurn, TurnEnd};
 use crate::log::FileWatch;
 use crate::pane::PaneIo;
-use crate::state::AgentState;
-use crate::timing::{DRAFT_WAIT, PROMPT_QUIET, SPINNER_LIMIT};
-use crate::{Error, PartialAnswer, Refusal};
+use crate::timing::{PROMPT_QUIET, SPINNER_LIMIT};
+use crate::{Error, Refusal};
 
 impl Ask {
     /// Waits until the pane owes no answer.
@@ -82,7 +81,10 @@ impl Ask {
                 () = stored => {}
                 // Its turn has ended, and no hook has reported an answer.
                 idle = &mut idle => {
-                    owed.settle();
+                    let end = self.transcribed_end(&record.text, record.since());
+                    if owed.settle() && let Some(TurnEnd::Answer(text)) = end {
+                        self.log_late(owed, &text);
+                    }
                     return idle;
                 }
                 () = output.changed(bound) => {}
@@ -90,49 +92,6 @@ impl Ask {
             }
             let limit = bound.min(Instant::now() + SPINNER_LIMIT);
             output.quiet(PROMPT_QUIET, limit).await;
-        }
-    }
-
-    /// Waits until the agent is idle and its input line is empty. Programs without rules are typed to at once.
-    pub(super) async fn wait_until_admitted(&self, limit: Instant) -> Result<(), Error> {
-        let monitor = self.cluster.monitor(&self.message.to_agent)?;
-        if monitor.definition().is_plain() {
-            return Ok(());
-        }
-        let mut draft_until = None;
-        loop {
-            let seen = monitor.wait_until(draft_until.unwrap_or(limit).min(limit), |seen| {
-                let is_draft = seen.state == AgentState::Idle && !seen.admits_a_message();
-                seen.admits_a_message()
-                    || (seen.state.needs_a_person() && !self.waits_for_person)
-                    || (is_draft && draft_until.is_none())
-            });
-            let seen = match seen.await? {
-                Ok(seen) if seen.admits_a_message() => return Ok(()),
-                Ok(seen) | Err(seen) => seen,
-            };
-            let reason = match &seen.state {
-                AgentState::Exited => Refusal::Dead,
-                AgentState::WaitingForApproval => Refusal::Approval,
-                AgentState::Dialog { .. } => Refusal::Dialog,
-                AgentState::Idle if draft_until.is_none() => {
-                    // A person may be about to send it.
-                    draft_until = Some(Instant::now() + DRAFT_WAIT);
-                    continue;
-                }
-                AgentState::Idle => Refusal::Draft,
-                // The draft is gone: the agent works on it, or a person opened a menu.
-                _ if Instant::now() < limit => {
-                    draft_until = None;
-                    continue;
-                }
-                _ => Refusal::Busy,
-            };
-            return Err(Error::Refused {
-                pane: self.pane,
-                reason,
-                screen: PartialAnswer::new(seen.screen.text()),
-            });
         }
     }
 }

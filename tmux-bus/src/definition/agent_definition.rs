@@ -46,6 +46,9 @@ pub(crate) struct AgentDefinition {
     pub(crate) title: Vec<TitleRule>,
     #[serde(default)]
     pub(crate) working: Vec<ScreenRule>,
+    /// Screens with an input line that takes no messages yet: a dialog may follow.
+    #[serde(default)]
+    pub(crate) starting: Vec<ScreenRule>,
     #[serde(default)]
     pub(crate) idle: IdleRules,
     #[serde(default)]

@@ -12,10 +12,14 @@ use super::pattern::{self, Pattern};
 pub(crate) struct ScreenRule {
     pub(crate) id: String,
     /// Each of these patterns matches some line of the window.
+    #[serde(default)]
     pub(crate) all: Vec<Pattern>,
     /// None of these patterns matches a line of the window.
     #[serde(default)]
     pub(crate) none: Vec<Pattern>,
+    /// Each line of the window matches one of these patterns; no condition if there are none.
+    #[serde(default)]
+    pub(crate) only: Vec<Pattern>,
     /// Number of lines with text, from the bottom of the screen.
     #[serde(default = "default_window")]
     pub(crate) window: usize,

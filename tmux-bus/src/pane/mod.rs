@@ -13,6 +13,8 @@ pub(crate) mod paste_buffer;
 mod refusal;
 pub(crate) mod sender;
 mod tty_modes;
+mod typed_text;
+pub(crate) mod typist;
 
 pub use exit::Exit;
 pub use pane_id::PaneId;

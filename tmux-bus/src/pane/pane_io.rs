@@ -9,6 +9,7 @@ use super::pane_id::PaneId;
 use super::pane_lock::PaneLockGuard;
 use super::pane_table::PaneTable;
 use super::sender::{SendOptions, Sender, Submitted};
+use super::typist::Typist;
 use crate::answer::answer_reader::AnswerReader;
 use crate::answer::extract;
 use crate::answer::marker::Marker;
@@ -216,7 +217,31 @@ impl PaneIo {
         options: &SendOptions,
     ) -> Result<Sent, Error> {
         let lock = self.lock(pane, content).await?;
-        self.send_locked(pane, content, options, lock).await
+        self.send_locked(pane, content, options, None, lock).await
+    }
+
+    fn sender(&self, pane: PaneId, options: &SendOptions, typist: Option<Typist>) -> Sender {
+        Sender {
+            control: self.control.clone(),
+            folder: self.folder.clone(),
+            pane,
+            options: options.clone(),
+            max_answer: self.max_answer,
+            typist,
+        }
+    }
+
+    /// Refuses a message if the agent asks a person something, unless the message waits for that.
+    pub(crate) async fn refuse_question(&self, typist: &Typist) -> Result<(), Error> {
+        let sender = self.sender(typist.monitor.pane(), &SendOptions::default(), None);
+        sender.refuse_question(typist).await
+    }
+
+    /// Waits until a message may be typed into an agent, for the holder of the pane's lock. Cancel
+    /// safe: nothing is typed.
+    pub(crate) async fn admit(&self, typist: &Typist) -> Result<(), Error> {
+        let sender = self.sender(typist.monitor.pane(), &SendOptions::default(), None);
+        sender.admit(typist).await.map(drop)
     }
 
     /// Waits for the lock of a pane. Refuses text that no pane can take before it waits.
@@ -244,15 +269,10 @@ impl PaneIo {
         pane: PaneId,
         content: &str,
         options: &SendOptions,
+        typist: Option<Typist>,
         lock: PaneLockGuard,
     ) -> Result<Sent, Error> {
-        let sender = Sender {
-            control: self.control.clone(),
-            folder: self.folder.clone(),
-            pane,
-            options: options.clone(),
-            max_answer: self.max_answer,
-        };
+        let sender = self.sender(pane, options, typist);
         let message = content.to_owned();
         let sending = tokio::spawn(async move { sender.send(&message, lock).await });
         match sending.await {

@@ -17,6 +17,9 @@ pub enum Refusal {
     /// The program in the pane has ended.
     #[error("the program in the pane has ended")]
     Dead,
+    /// The agent left the message in its input line after Enter. The message was removed again.
+    #[error("the agent did not take it")]
+    NotTaken,
     /// The agent works, or its screen is not known, and did not become idle in time.
     #[error("the agent did not become idle in time")]
     Busy,

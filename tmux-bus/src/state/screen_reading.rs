@@ -7,7 +7,7 @@ use super::screen::Screen;
 use crate::answer::extract;
 use crate::definition::agent_definition::AgentDefinition;
 use crate::definition::pattern::Pattern;
-use crate::definition::screen_rules::{RulePlace, TitleState};
+use crate::definition::screen_rules::{RulePlace, ScreenRule, TitleState};
 
 #[derive(Clone, Debug)]
 pub(crate) struct ScreenReading {
@@ -33,7 +33,8 @@ pub(crate) struct ScreenReading {
 /// 2. the title: it is set by the agent for this purpose, and text that the agent prints cannot look
 ///    like it.
 /// 3. working rules.
-/// 4. the input line at the cursor: idle, unless a hint hides whether the agent works.
+/// 4. starting rules: some agents show their input line before they know whether they need a dialog.
+/// 5. the input line at the cursor: idle, unless a hint hides whether the agent works.
 ///
 /// **Example.** Codex streams an answer: the input line is on the screen, the status line above it
 /// is hidden, and the title begins with a spinner: working, by the title.
@@ -73,16 +74,15 @@ impl RuleReader<'_> {
         use EvidenceSource::{Screen, Title};
         for rule in &definition.approval {
             let name = format!("approval:{}", rule.id);
-            let matches = self.matches(&rule.all, &rule.none, rule.window, rule.place);
-            if self.tried(&name, matches) {
+            if self.tried(&name, self.matches_rule(rule)) {
                 let evidence = Evidence::new(Screen, name);
                 return (AgentState::WaitingForApproval, evidence, None);
             }
         }
         for rule in &definition.dialog {
             let name = format!("dialog:{}", rule.id);
-            let matches = self.matches(&rule.all, &rule.none, rule.window, RulePlace::Anywhere);
-            if self.tried(&name, matches) {
+            let lines = self.window(rule.window, RulePlace::Anywhere);
+            if self.tried(&name, matches(&lines, &rule.all, &rule.none)) {
                 let state = AgentState::Dialog {
                     id: rule.id.clone(),
                 };
@@ -107,9 +107,14 @@ impl RuleReader<'_> {
         }
         for rule in &definition.working {
             let name = format!("working:{}", rule.id);
-            let matches = self.matches(&rule.all, &rule.none, rule.window, rule.place);
-            if self.tried(&name, matches) {
+            if self.tried(&name, self.matches_rule(rule)) {
                 return (AgentState::Working, Evidence::new(Screen, name), None);
+            }
+        }
+        for rule in &definition.starting {
+            let name = format!("starting:{}", rule.id);
+            if self.tried(&name, self.matches_rule(rule)) {
+                return (AgentState::Starting, Evidence::new(Screen, name), None);
             }
         }
         self.idle(definition, idle_title)
@@ -160,26 +165,30 @@ impl RuleReader<'_> {
         matched
     }
 
-    fn matches(&self, all: &[Pattern], none: &[Pattern], window: usize, place: RulePlace) -> bool {
+    fn matches_rule(&self, rule: &ScreenRule) -> bool {
+        let lines = self.window(rule.window, rule.place);
+        let has_input = self.input.is_some() || rule.place == RulePlace::Anywhere;
+        let is_known = |line: &&String| rule.only.iter().any(|known| known.is_match(line));
+        has_input
+            && matches(&lines, &rule.all, &rule.none)
+            && (rule.only.is_empty() || (!lines.is_empty() && lines.iter().all(is_known)))
+    }
+
+    /// The last lines with text, as far as they are in the place.
+    fn window(&self, window: usize, place: RulePlace) -> Vec<&String> {
         let rows = match (place, &self.input) {
             (RulePlace::Anywhere, _) => 0..usize::MAX,
             (RulePlace::AboveInput, Some(input)) => 0..input.first,
             (RulePlace::BelowInput, Some(input)) => input.last + 1..usize::MAX,
-            (_, None) => return false,
+            (_, None) => 0..0,
         };
-        let lines: Vec<_> = self
-            .screen
-            .lines
-            .iter()
-            .enumerate()
-            .rev()
+        let rows_with_text = self.screen.lines.iter().enumerate().rev();
+        rows_with_text
             .filter(|(_, line)| !line.trim().is_empty())
             .take(window)
             .filter(|(row, _)| rows.contains(row))
             .map(|(_, line)| line)
-            .collect();
-        let on_screen = |pattern: &Pattern| lines.iter().any(|line| pattern.is_match(line));
-        all.iter().all(on_screen) && !none.iter().any(on_screen)
+            .collect()
     }
 
     fn is_held(&self, definition: &AgentDefinition, input: &FoundInput) -> bool {
@@ -192,6 +201,11 @@ impl RuleReader<'_> {
         let above = above.filter(|line| !line.trim().is_empty()).take(2);
         any_match(&definition.idle.done, above)
     }
+}
+
+fn matches(lines: &[&String], all: &[Pattern], none: &[Pattern]) -> bool {
+    let on_screen = |pattern: &Pattern| lines.iter().any(|line| pattern.is_match(line));
+    all.iter().all(on_screen) && !none.iter().any(on_screen)
 }
 
 fn any_match<'a>(patterns: &[Pattern], lines: impl Iterator<Item = &'a String>) -> bool {
