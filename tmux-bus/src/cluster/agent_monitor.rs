@@ -27,6 +27,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
+#[cfg(test)]
+use unicode_width::UnicodeWidthStr;
 
 use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
@@ -79,6 +81,26 @@ pub(crate) struct Observation {
 }
 
 impl Observation {
+    /// By the screen alone; the cursor stands behind the last character.
+    #[cfg(test)]
+    pub(crate) fn of_screen(definition: &AgentDefinition, text: &str) -> Self {
+        let row = text.lines().count().saturating_sub(1);
+        let column = text.lines().last().unwrap_or_default().width();
+        let screen = Screen::new(text, 120, Cursor { row, column }, "", false);
+        let reading = screen_reading::read(definition, &screen);
+        Self {
+            state: reading.state,
+            evidence: reading.evidence,
+            input: reading.input,
+            screen,
+            in_copy_mode: false,
+            exit: None,
+            say: reading.say,
+            tried: reading.tried,
+            is_by_hook_alone: false,
+        }
+    }
+
     /// Whether a message may be typed: the agent is idle, and its input line is known to be empty.
     pub(crate) fn admits_a_message(&self) -> bool {
         self.state == AgentState::Idle && self.input == InputLine::Empty && !self.in_copy_mode

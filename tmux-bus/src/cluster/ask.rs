@@ -59,6 +59,7 @@ pub(super) struct Ask {
     pub(super) without_marker: bool,
     /// Waits while the agent asks a person something.
     pub(super) waits_for_person: bool,
+    pub(super) is_command: bool,
 }
 
 impl Ask {
@@ -90,6 +91,7 @@ impl Ask {
             monitor: monitor.clone(),
             limit,
             waits_for_person: self.waits_for_person,
+            is_command: self.is_command,
         }))
     }
 
@@ -152,11 +154,15 @@ impl Ask {
                 events: hook.events,
                 since,
             },
-            None => Reading::Marker(Box::new(io.reader(
-                &sent,
-                self.marker.clone(),
-                &self.response,
-            ))),
+            None => {
+                let reader = io.reader(&sent, self.marker.clone(), &self.response);
+                Reading::Marker(Box::new(
+                    match self.cluster.monitor(&self.message.to_agent) {
+                        Ok(monitor) => reader.observed_by(monitor),
+                        Err(_) => reader,
+                    },
+                ))
+            }
         };
         if self.wants_answer {
             let limit = deadline(sent.submitted.at, self.response.timeout);

@@ -23,3 +23,4 @@ mod log;
 mod privacy;
 mod sends;
 mod states;
+mod typing;
