@@ -78,6 +78,10 @@ pub(crate) const FRAME_QUIET: Duration = Duration::from_millis(30);
 /// Longest wait for a quiet pane that looks idle: a program can print all the time, such as a clock.
 pub(crate) const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 
+/// Quiet time after which a starting screen with an input line counts as idle: the user may have switched
+/// off what the rules wait for. Codex shows such a screen for up to 2.5 s.
+pub(crate) const SPLASH_LIMIT: Duration = Duration::from_secs(10);
+
 /// How long a dialog of a starting agent must stay before the start fails: a screen that is being drawn
 /// can look like a dialog for a moment.
 pub(crate) const DIALOG_SETTLE: Duration = Duration::from_secs(1);
@@ -88,6 +92,10 @@ pub(crate) const PROMPT_QUIET: Duration = Duration::from_millis(100);
 
 /// Longest timeout. A later point in time may not be representable.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Time for the first event of an agent that reports its start. Without one, its hooks are switched off. Claude reports its
+/// start up to 2 s after it shows its input line.
+pub(crate) const FIRST_EVENT_WAIT: Duration = Duration::from_secs(8);
 
 /// Time for a hook that reports the end of a turn after the screen shows it. Hooks came 0.15 to 1.6 s
 /// before the screen.

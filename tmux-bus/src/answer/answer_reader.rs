@@ -39,10 +39,12 @@ use super::extract::{self, ScreenAnswer};
 use super::line_reader::LineReader;
 use super::marker::Marker;
 use super::screen_reader::ScreenReader;
+use crate::cluster::agent_monitor::{AgentMonitor, Observation};
 use crate::control::control_client::ControlClient;
 use crate::control::tap::{OutputEnd, TapOutput, deadline};
 use crate::pane::{AnswerEnd, ResponseOptions, Sent};
-use crate::timing::{FRAME_QUIET, NO_PROMPT_FACTOR, WORD_QUIET};
+use crate::state::{AgentState, decoration};
+use crate::timing::{FRAME_QUIET, NO_PROMPT_FACTOR, SETTLE_LIMIT, WORD_QUIET};
 use crate::{Error, PartialAnswer};
 
 /// Waits for the answer to a message, with the line reader until the program draws and with the
@@ -57,9 +59,12 @@ pub(crate) struct AnswerReader<'a> {
     lines: LineReader,
     /// Present since the first drawing.
     screen: Option<ScreenReader>,
+    /// Present if the screen of the agent is known.
+    monitor: Option<AgentMonitor>,
 }
 
 const NO_BEGINNING: &str = "its beginning is not on the screen any more";
+const STILL_WORKS: &str = "the agent still works after the time limit";
 const STILL_PRINTS: &str = "the program still prints after the time limit";
 
 /// Where the marker was found.
@@ -87,8 +92,16 @@ impl<'a> AnswerReader<'a> {
             limit,
             lines: LineReader::new(&target, submitted),
             screen: None,
+            monitor: None,
             target,
         }
+    }
+
+    /// The agent must be idle again, and what its TUI adds to the answer is removed.
+    #[must_use]
+    pub(crate) fn observed_by(mut self, monitor: &AgentMonitor) -> Self {
+        self.monitor = Some(monitor.clone()).filter(|known| !known.definition().is_plain());
+        self
     }
 
     /// Sets a new time limit, for an answer that is late.
@@ -215,6 +228,7 @@ impl<'a> AnswerReader<'a> {
             AnswerEnd::Quiet(quiet) => self.wait_for_quiet(quiet).await?,
             AnswerEnd::AtMarker => self.finish_line(&found).await,
         }
+        self.wait_for_idle().await?;
         let output = self.sent.submitted.tap.take();
         self.feed(&output);
         if output.overflow {
@@ -268,6 +282,19 @@ impl<'a> AnswerReader<'a> {
         }
     }
 
+    /// Waits until an agent whose screen is known has ended its turn.
+    async fn wait_for_idle(&mut self) -> Result<(), Error> {
+        let Some(monitor) = &self.monitor else {
+            return Ok(());
+        };
+        let limit = self.deadline.max(Instant::now() + SETTLE_LIMIT);
+        let is_idle = |seen: &Observation| seen.state == AgentState::Idle;
+        match monitor.wait_until(limit, is_idle).await? {
+            Err(seen) if seen.exit.is_none() => Err(self.incomplete(STILL_WORKS).await),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits for the rest of the marker's line.
     async fn finish_line(&mut self, found: &Found) {
         let tap = &self.sent.submitted.tap;
@@ -307,11 +334,21 @@ impl<'a> AnswerReader<'a> {
             false => &submitted.screen,
         };
         let is_whole = capture.begins_at_since && !self.lines.has_lost_text();
+        let definition = self.monitor.as_ref().map(|monitor| monitor.definition());
+        let text = match definition {
+            Some(definition) => decoration::without_side_bar(definition, &capture.text),
+            None => trim_lines(&capture.text),
+        };
+        let clean = |text: &str| match definition {
+            Some(definition) => decoration::remove(&definition.decoration, text, None),
+            None => extract::remove_prompts(text),
+        };
         Ok(extract::from_screen(
-            &trim_lines(&capture.text),
+            &text,
             is_whole.then_some(before),
             &submitted.folded,
             self.target.marker(),
+            clean,
         ))
     }
 

@@ -59,12 +59,13 @@ pub(crate) enum ScreenAnswer {
 
 /// The answer on a screen, including the lines that scrolled off since the submit. `before` is the
 /// screen at the submit, `None` if lines since then are missing: then only the echo of the message
-/// proves that the beginning is there.
+/// proves that the beginning is there. `clean` removes what does not belong to the answer.
 pub(crate) fn from_screen(
     screen: &str,
     before: Option<&str>,
     message: &[FoldedChar],
     marker: &Marker,
+    clean: impl Fn(&str) -> String,
 ) -> ScreenAnswer {
     let visible: Vec<_> = offsets(screen).collect();
     let shown = echoes(&visible, message).filter(|echo| echo.stands_alone(screen));
@@ -72,12 +73,10 @@ pub(crate) fn from_screen(
     let is_answered = |start: &usize| has_marker(&screen[*start..], marker);
     let unchanged = before.map(|before| common_lines(screen, before));
     match starts.iter().copied().rfind(is_answered) {
-        Some(start) => ScreenAnswer::Whole(remove_prompts(&screen[start..])),
+        Some(start) => ScreenAnswer::Whole(clean(&screen[start..])),
         None if !starts.is_empty() => ScreenAnswer::NoMarker,
         None => match unchanged {
-            Some(start) if is_answered(&start) => {
-                ScreenAnswer::Whole(remove_prompts(&screen[start..]))
-            }
+            Some(start) if is_answered(&start) => ScreenAnswer::Whole(clean(&screen[start..])),
             Some(start) if became_a_word(&screen[start..], marker) => ScreenAnswer::NoMarker,
             _ => ScreenAnswer::NoBeginning,
         },
@@ -312,8 +311,15 @@ mod tests {
     #[test]
     fn the_answer_on_a_screen_begins_after_the_message() {
         let marker = Marker::new("X OK").unwrap();
-        let answer =
-            |screen, before| from_screen(screen, before, &marker::fold("hi there"), &marker);
+        let answer = |screen, before| {
+            from_screen(
+                screen,
+                before,
+                &marker::fold("hi there"),
+                &marker,
+                remove_prompts,
+            )
+        };
         let check = |screen, before, expected: &str| {
             let expected = ScreenAnswer::Whole(expected.to_owned());
             assert_eq!(answer(screen, Some(before)), expected);
@@ -364,7 +370,7 @@ mod tests {
             from_transcript(&text, &marker::fold(&message), true);
             from_transcript(&text, &marker::fold(&message), false);
             let marker = Marker::new("X OK").unwrap();
-            from_screen(&text, Some(&message), &marker::fold(&message), &marker);
+            from_screen(&text, Some(&message), &marker::fold(&message), &marker, remove_prompts);
             until_marker(&text, &marker);
         }
     }

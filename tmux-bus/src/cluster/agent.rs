@@ -230,20 +230,22 @@ impl Agent {
         let receiver = self.cluster.agent_config(to_agent)?;
         let mut marker = receiver.marker.clone();
         let mut content = content.to_owned();
-        if options.nonce && wants_answer {
+        let submit = &self.cluster.monitor(to_agent)?.definition().submit;
+        if (options.nonce || submit.nonce) && wants_answer {
             let nonce = uuid::Uuid::new_v4().simple().to_string();
             marker = format!("{marker} {}", &nonce[..8]);
             content = format!("{content} (end your answer with this line: {marker})");
         }
-        let special = self.cluster.special_first(to_agent)?;
-        let text = match options.is_command || !is_special(&content, special) {
+        let text = match options.is_command || !is_special(&content, &submit.special_first) {
             true => content.clone(),
             false => format!("{}\n{content}", self.header()),
         };
         let mut response =
             ResponseOptions::default().timeout(options.timeout.unwrap_or(receiver.timeout));
-        if let Some(end) = options.end {
-            response = response.end(end);
+        match options.end {
+            Some(end) => response = response.end(end),
+            None if submit.quiet.is_zero() => {}
+            None => response = response.end(AnswerEnd::Quiet(submit.quiet)),
         }
         Ok(Ask {
             pane: self.cluster.get_pane(to_agent)?,
@@ -256,6 +258,7 @@ impl Agent {
             send: options.send.clone(),
             without_marker: options.without_marker,
             waits_for_person: options.waits_for_person,
+            is_command: options.is_command,
         })
     }
 

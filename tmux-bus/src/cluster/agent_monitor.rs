@@ -7,34 +7,42 @@
 //! state is woken by events: output of the pane (a new title is output, too), a report of a hook, or
 //! the end of the program.
 //!
-//! - **Hooks.** The events of the launch that runs are read before each capture. Files that were stored between
-//!   the read and the wait wake the waiter, because the watch is armed first.
+//! - **Hooks.** The events of the launch that runs are read before each capture, each event once for all
+//!   callers. An event that is stored between the read and the wait wakes the waiter: the watch is armed, then
+//!   the events are read again.
 //! - **Settled.** A TUI draws a frame in several writes, and it shows that it works up to half a second
 //!   after Enter. So an idle screen counts only after the pane has been quiet for `settle_ms` of the
 //!   definition. Every other state counts at once: it never leads to typing.
 //! - **Bound.** A program that prints all the time and looks idle all the time is idle after
 //!   [`SETTLE_LIMIT`].
+//! - **Splash.** Some agents show their input line before they know whether they need a dialog; rules tell such
+//!   a screen from an idle one. A user can have switched off the line that these rules wait for, so after
+//!   [`SPLASH_LIMIT`] of quiet the agent is idle.
 //! - **Race.** Output between the capture and the check of the quiet time would make an old screen
 //!   settled. The time of the last output is read before the capture and compared with the time of the
 //!   capture; output after it wakes the waiter again.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
+#[cfg(test)]
+use unicode_width::UnicodeWidthStr;
 
 use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
 use crate::control::tap::{Tap, deadline};
 use crate::definition::agent_definition::AgentDefinition;
 use crate::hook::{EventFolder, LaunchFolder};
+use crate::log::FileWatch;
 use crate::pane::PaneId;
 use crate::state::hook_report::{HOOK_TRUST, HookReport, weigh};
 use crate::state::input_line::InputLine;
 use crate::state::screen::{Cursor, Screen};
 use crate::state::screen_reading;
 use crate::state::{AgentState, Evidence, EvidenceSource, TriedRule};
-use crate::timing::{FRAME_QUIET, SETTLE_LIMIT};
+use crate::timing::{FRAME_QUIET, SETTLE_LIMIT, SPLASH_LIMIT};
 use crate::{Error, Exit};
 
 /// Clones observe the same agent.
@@ -43,10 +51,11 @@ pub(crate) struct AgentMonitor {
     control: ControlClient,
     pane: PaneId,
     definition: Arc<AgentDefinition>,
+    hooks: Arc<Mutex<ReadHooks>>,
 }
 
-/// The events of one launch, as far as a waiter has read them.
-#[derive(Default)]
+/// The events of one launch, as far as they have been read.
+#[derive(Debug, Default)]
 struct ReadHooks {
     launch: String,
     events: Option<EventFolder>,
@@ -72,6 +81,26 @@ pub(crate) struct Observation {
 }
 
 impl Observation {
+    /// By the screen alone; the cursor stands behind the last character.
+    #[cfg(test)]
+    pub(crate) fn of_screen(definition: &AgentDefinition, text: &str) -> Self {
+        let row = text.lines().count().saturating_sub(1);
+        let column = text.lines().last().unwrap_or_default().width();
+        let screen = Screen::new(text, 120, Cursor { row, column }, "", false);
+        let reading = screen_reading::read(definition, &screen);
+        Self {
+            state: reading.state,
+            evidence: reading.evidence,
+            input: reading.input,
+            screen,
+            in_copy_mode: false,
+            exit: None,
+            say: reading.say,
+            tried: reading.tried,
+            is_by_hook_alone: false,
+        }
+    }
+
     /// Whether a message may be typed: the agent is idle, and its input line is known to be empty.
     pub(crate) fn admits_a_message(&self) -> bool {
         self.state == AgentState::Idle && self.input == InputLine::Empty && !self.in_copy_mode
@@ -88,6 +117,7 @@ impl AgentMonitor {
             control,
             pane,
             definition,
+            hooks: Arc::default(),
         }
     }
 
@@ -123,24 +153,29 @@ impl AgentMonitor {
         mut accept: impl FnMut(&Observation) -> bool,
     ) -> Result<Result<Observation, Observation>, Error> {
         let settle = self.definition.idle.settle;
-        let mut hooks = ReadHooks::default();
+        let mut watch = None;
         let (mut tap, mut opened) = self.tap();
         // Of a pane that has printed nothing to this process, the last output may be just before.
         let mut last_output = self.known_quiet().unwrap_or(opened);
         let mut idle_since: Option<Instant> = None;
         loop {
-            self.read_events(&mut hooks);
+            let report = self.newest_report();
             let taken = tap.take();
             if taken.last > opened {
                 last_output = taken.last;
             }
-            let observation = self.capture(hooks.report.as_ref()).await?;
+            let mut observation = self.capture(report.as_ref()).await?;
             if taken.end.is_some() && observation.exit.is_none() {
                 // The program was started again.
                 (tap, opened) = self.tap();
                 continue;
             }
             let now = Instant::now();
+            let is_splash = observation.state == AgentState::Starting
+                && observation.input != InputLine::Missing;
+            if is_splash && now >= last_output + SPLASH_LIMIT {
+                observation.state = AgentState::Idle;
+            }
             let looks_idle = observation.state == AgentState::Idle;
             idle_since = looks_idle.then(|| idle_since.unwrap_or(now));
             let is_settled = now >= last_output + settle
@@ -154,18 +189,21 @@ impl AgentMonitor {
             let mut wake = limit;
             if !is_settled {
                 wake = wake.min(last_output + settle);
+            } else if is_splash {
+                wake = wake.min(last_output + SPLASH_LIMIT);
             } else if observation.is_by_hook_alone {
                 wake = wake.min(now + HOOK_TRUST);
             }
-            if let Some(events) = &mut hooks.events {
-                events.arm();
-            }
-            if self.read_events(&mut hooks) {
-                continue;
+            if self.definition.hook.is_some() {
+                let watch = watch.get_or_insert_with(FileWatch::new);
+                watch.arm(&self.events().join("event"));
+                if self.newest_report() != report {
+                    continue;
+                }
             }
             let stored = async {
-                match &hooks.events {
-                    Some(events) => events.changed().await,
+                match &watch {
+                    Some(watch) => watch.changed().await,
                     None => std::future::pending().await,
                 }
             };
@@ -179,25 +217,19 @@ impl AgentMonitor {
         }
     }
 
-    /// Reads the new events of the launch that runs. Returns whether one of them tells about the state.
-    fn read_events(&self, hooks: &mut ReadHooks) -> bool {
-        let Some(rules) = &self.definition.hook else {
-            return false;
-        };
-        let panes = self.control.panes();
-        let launch = panes.launch(self.pane).unwrap_or_default();
+    /// The newest event of the launch that runs that tells about the state.
+    fn newest_report(&self) -> Option<HookReport> {
+        let rules = self.definition.hook.as_ref()?;
+        let launch = self.launch();
+        let mut hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner);
         if hooks.launch != launch {
-            let folder = LaunchFolder::new(panes.folder(), &launch);
             *hooks = ReadHooks {
                 launch,
-                events: Some(EventFolder::new(folder.events(), rules.event.clone())),
+                events: Some(EventFolder::new(self.events(), rules.event.clone())),
                 report: None,
             };
         }
-        let Some(events) = &mut hooks.events else {
-            return false;
-        };
-        let stored = events.read_new().unwrap_or_else(|error| {
+        let stored = hooks.events.as_mut()?.read_new().unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot read the events of an agent");
             Vec::new()
         });
@@ -208,11 +240,22 @@ impl AgentMonitor {
                 at: event.at,
             })
         });
-        let has_news = newest.is_some();
-        if has_news {
+        if newest.is_some() {
             hooks.report = newest;
         }
-        has_news
+        hooks.report.clone()
+    }
+
+    /// The id of the launch that runs.
+    fn launch(&self) -> String {
+        let launch = self.control.panes().launch(self.pane);
+        launch.unwrap_or_default()
+    }
+
+    /// The folder of its events.
+    fn events(&self) -> PathBuf {
+        let folder = self.control.panes().folder();
+        LaunchFolder::new(folder, &self.launch()).events()
     }
 
     /// A tap that keeps no output and tells when there is some, and when it was opened.

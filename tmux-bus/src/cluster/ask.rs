@@ -19,29 +19,25 @@
 //!   folder of events. The folder is chosen after the submit; all events in a new folder are new.
 
 use std::error::Error as _;
-use std::pin::pin;
-use std::time::SystemTime;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
-use super::agent_monitor::Observation;
 use super::answer::Answer;
+use super::answer_wait::{AnswerText, AnswerWait, HookWait};
 use super::cluster_manager::ClusterManager;
 use super::owed_answer::{OwedAnswer, OwedRecord};
-use crate::answer::answer_reader::AnswerReader;
 use crate::answer::marker::Marker;
-use crate::control::tap::{OutputEnd, deadline};
+use crate::control::tap::deadline;
 use crate::definition::agent_definition::AgentDefinition;
-use crate::definition::hook_rules::{HookRules, TranscriptFormat};
-use crate::hook::{self, EventFolder, HookTurn, LaunchFolder, TurnEnd};
+use crate::definition::hook_rules::HookRules;
+use crate::hook::{EventFolder, HookTurn, LaunchFolder};
 use crate::log::{FileWatch, Message, MessageType};
 use crate::pane::pane_lock::PaneLockGuard;
 use crate::pane::typist::Typist;
-use crate::pane::{PaneId, PaneIo, ResponseOptions, SendOptions, Sent};
-use crate::state::AgentState;
-use crate::timing::{HOOK_GRACE, PROMPT_QUIET, SPINNER_LIMIT, TRANSCRIPT_GRACE};
-use crate::{Error, PartialAnswer, Refusal};
+use crate::pane::{PaneId, ResponseOptions, SendOptions};
+use crate::timing::FIRST_EVENT_WAIT;
+use crate::{Error, PartialAnswer};
 
 /// One message to an agent.
 #[derive(Debug)]
@@ -59,6 +55,7 @@ pub(super) struct Ask {
     pub(super) without_marker: bool,
     /// Waits while the agent asks a person something.
     pub(super) waits_for_person: bool,
+    pub(super) is_command: bool,
 }
 
 impl Ask {
@@ -67,9 +64,15 @@ impl Ask {
         let (pane, io) = (self.pane, self.cluster.pane_io());
         let lock = io.lock(pane, &self.text).await?;
         let limit = deadline(Instant::now(), self.response.timeout);
-        self.wait_until_settled(limit).await?;
         let typist = self.typist(limit)?;
         if let Some(typist) = &typist {
+            // An agent that asks a person will not settle what it owes.
+            io.refuse_question(typist).await?;
+        }
+        self.wait_until_settled(limit).await?;
+        if let Some(typist) = &typist {
+            // The first event of a new agent can take a while: it is waited for before the agent is seen idle.
+            drop(self.hook(&self.launch()).await);
             io.admit(typist).await?;
         }
         let (reply, answer) = oneshot::channel();
@@ -90,6 +93,7 @@ impl Ask {
             monitor: monitor.clone(),
             limit,
             waits_for_person: self.waits_for_person,
+            is_command: self.is_command,
         }))
     }
 
@@ -103,7 +107,7 @@ impl Ask {
             false => self.response.timeout / 10,
         };
         let record = OwedRecord::new(&self.message, &self.text, launch.clone(), bound);
-        let mut hook = self.hook(&launch);
+        let mut hook = self.hook(&launch).await;
         let prepared = match &mut hook {
             Some(hook) => hook.events.skip_existing(),
             None => Ok(()),
@@ -132,7 +136,7 @@ impl Ask {
         let id = self.log();
         let submitted_to = self.launch();
         if submitted_to != launch {
-            hook = self.hook(&submitted_to);
+            hook = self.hook(&submitted_to).await;
             owed.record.launch = submitted_to;
         }
         if !self.wants_answer {
@@ -144,23 +148,28 @@ impl Ask {
             }
         }
         let since = owed.record.since();
-        let mut reading = match hook {
-            Some(hook) => Reading::Hook {
+        let mut wait = match hook {
+            Some(hook) => AnswerWait::Hook(Box::new(HookWait {
                 ask: &self,
                 sent: &sent,
                 turn: HookTurn::new(hook.rules, self.text.clone()),
                 events: hook.events,
+                is_silent: hook.is_silent,
                 since,
-            },
-            None => Reading::Marker(Box::new(io.reader(
-                &sent,
-                self.marker.clone(),
-                &self.response,
-            ))),
+            })),
+            None => {
+                let reader = io.reader(&sent, self.marker.clone(), &self.response);
+                AnswerWait::Marker(Box::new(
+                    match self.cluster.monitor(&self.message.to_agent) {
+                        Ok(monitor) => reader.observed_by(monitor),
+                        Err(_) => reader,
+                    },
+                ))
+            }
         };
         if self.wants_answer {
             let limit = deadline(sent.submitted.at, self.response.timeout);
-            let read = reading.run(limit).await;
+            let read = wait.run(limit).await;
             match read {
                 Err(error @ Error::ResponseTimeout { .. }) => {
                     self.log_reply(MessageType::Error, error.to_string(), id.as_deref());
@@ -176,11 +185,11 @@ impl Ask {
             owed.add_message(id);
         }
         sent.release();
-        self.wait_for_late_answer(&mut reading, &owed).await;
+        self.wait_for_late_answer(&mut wait, &owed).await;
     }
 
     /// Waits until the answer comes, another process settles the record, or the bound is reached.
-    async fn wait_for_late_answer(&self, reading: &mut Reading<'_>, owed: &OwedAnswer) {
+    async fn wait_for_late_answer(&self, wait: &mut AnswerWait<'_>, owed: &OwedAnswer) {
         let limit = deadline(Instant::now(), owed.record.left());
         let mut watch = FileWatch::new();
         let settled_elsewhere = async {
@@ -193,7 +202,7 @@ impl Ask {
             }
         };
         tokio::select! {
-            read = reading.run(limit) => {
+            read = wait.run(limit) => {
                 if owed.settle() && let Ok((text, _)) = read {
                     self.log_late(owed, &text);
                 }
@@ -202,162 +211,8 @@ impl Ask {
         }
     }
 
-    /// Waits until the pane owes no answer.
-    async fn wait_until_settled(&self, limit: Instant) -> Result<(), Error> {
-        let io = self.cluster.pane_io();
-        for owed in OwedAnswer::of_pane(io.folder(), self.pane)? {
-            let settled = tokio::time::timeout_at(limit, self.settle(&io, &owed)).await;
-            if settled.is_err() {
-                return Err(Error::Refused {
-                    pane: self.pane,
-                    reason: Refusal::OwesAnswer,
-                    screen: self.screen().await,
-                });
-            }
-            settled.unwrap_or(Ok(()))?;
-        }
-        Ok(())
-    }
-
-    /// Waits for the end of a turn that an earlier sender gave up.
-    async fn settle(&self, io: &PaneIo, owed: &OwedAnswer) -> Result<(), Error> {
-        let record = &owed.record;
-        let bound = deadline(Instant::now(), record.left());
-        let mut hook = self.hook(&record.launch);
-        let mut turn = hook
-            .as_ref()
-            .map(|hook| HookTurn::new(hook.rules, record.text.clone()));
-        let mut watch = FileWatch::new();
-        let output = io.watch_output(self.pane);
-        let mut idle = pin!(self.wait_for_idle(bound));
-        loop {
-            watch.arm(owed.path());
-            if !owed.is_open() {
-                return Ok(());
-            }
-            if Instant::now() >= bound || self.launch() != record.launch {
-                owed.settle();
-                return Ok(());
-            }
-            if let (Some(hook), Some(turn)) = (&mut hook, &mut turn) {
-                hook.events.arm();
-                let events = hook.events.read_new()?;
-                let mut events = events
-                    .into_iter()
-                    .filter(|event| event.at >= record.since());
-                if let Some(end) = events.find_map(|event| turn.observe(event)) {
-                    let text = self.text_of(end, &record.text, record.since(), bound).await;
-                    if owed.settle()
-                        && let Ok(text) = text
-                    {
-                        self.log_late(owed, &text);
-                    }
-                    return Ok(());
-                }
-            } else if io.shows_prompt(self.pane).await? {
-                owed.settle();
-                return Ok(());
-            }
-            let stored = async {
-                match &mut hook {
-                    Some(hook) => hook.events.changed().await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = watch.changed() => {}
-                () = stored => {}
-                // Its turn has ended, and no hook has reported an answer.
-                idle = &mut idle => {
-                    owed.settle();
-                    return idle;
-                }
-                () = output.changed(bound) => {}
-                () = sleep_until(bound) => {}
-            }
-            let limit = bound.min(Instant::now() + SPINNER_LIMIT);
-            output.quiet(PROMPT_QUIET, limit).await;
-        }
-    }
-
-    /// The text at the end of a turn.
-    async fn text_of(
-        &self,
-        end: TurnEnd,
-        prompt: &str,
-        since: SystemTime,
-        limit: Instant,
-    ) -> Result<String, Error> {
-        match end {
-            TurnEnd::Answer(text) => Ok(text),
-            TurnEnd::Transcript(path) => {
-                let limit = limit.min(Instant::now() + TRANSCRIPT_GRACE);
-                let found = hook::read_gemini_chat(&path, prompt, since, limit).await;
-                match found {
-                    Some(text) => Ok(text),
-                    None => Err(self.no_answer().await),
-                }
-            }
-            TurnEnd::NoAnswer => Err(self.no_answer().await),
-            TurnEnd::TooLong => Err(Error::AnswerTooLong {
-                pane: self.pane,
-                limit: hook::MAX_PAYLOAD,
-                partial: self.screen().await,
-            }),
-        }
-    }
-
-    /// Waits until the screen shows the end of a turn that no hook reports: an interrupt by a person, or a payload that
-    /// Codex cannot pass on. Never ends for agents whose hooks report every end.
-    ///
-    /// - **Race.** The screen is idle until the agent shows that it works. So an idle screen counts only after a
-    ///   working one.
-    /// - **Race.** The hook may come after the screen. It has [`HOOK_GRACE`] to come; then the agent must still be
-    ///   idle.
-    async fn silent_end(
-        &self,
-        rules: &HookRules,
-        since: SystemTime,
-        limit: Instant,
-    ) -> Result<TurnEnd, Error> {
-        if !rules.interrupt_is_silent {
-            return std::future::pending().await;
-        }
-        let monitor = self.cluster.monitor(&self.message.to_agent)?;
-        let is_working = |seen: &Observation| seen.state == AgentState::Working;
-        if monitor.wait_until(limit, is_working).await?.is_err() {
-            return std::future::pending().await;
-        }
-        self.wait_for_idle(limit).await?;
-        let codex = rules.transcript == Some(TranscriptFormat::CodexRollout);
-        let receiver = self.cluster.agent_config(&self.message.to_agent)?;
-        let found = codex.then(|| hook::read_codex_rollout(&receiver.env, &self.text, since));
-        Ok(found.flatten().unwrap_or(TurnEnd::NoAnswer))
-    }
-
-    /// Waits until the agent is idle and stays so for [`HOOK_GRACE`]. Does not return after `limit`, or for a program
-    /// that has no rules.
-    async fn wait_for_idle(&self, limit: Instant) -> Result<(), Error> {
-        let monitor = self.cluster.monitor(&self.message.to_agent)?;
-        let is_idle = |seen: &Observation| seen.state == AgentState::Idle;
-        while !monitor.definition().is_plain() {
-            if monitor.wait_until(limit, is_idle).await?.is_err() {
-                break;
-            }
-            sleep_until(Instant::now() + HOOK_GRACE).await;
-            if is_idle(&monitor.observe().await?) {
-                return Ok(());
-            }
-        }
-        std::future::pending().await
-    }
-
     /// The answer for the caller, after it is logged.
-    fn finish(
-        &self,
-        read: Result<(String, Option<String>), Error>,
-        id: Option<&str>,
-    ) -> Result<Answer, Error> {
+    fn finish(&self, read: Result<AnswerText, Error>, id: Option<&str>) -> Result<Answer, Error> {
         let (text, altered) = match read {
             Ok(read) => read,
             Err(error) => {
@@ -401,7 +256,7 @@ impl Ask {
     }
 
     /// Only for the process that has settled the record.
-    fn log_late(&self, owed: &OwedAnswer, text: &str) {
+    pub(super) fn log_late(&self, owed: &OwedAnswer, text: &str) {
         let record = &owed.record;
         let reply = Message::new(&record.to, &record.from, text);
         let (logger, kind) = (self.cluster.logger(), MessageType::from("late"));
@@ -413,41 +268,52 @@ impl Ask {
     }
 
     /// The id of the launch that runs in the pane.
-    fn launch(&self) -> String {
+    pub(super) fn launch(&self) -> String {
         let panes = self.cluster.pane_io().panes().launch(self.pane);
         panes.unwrap_or_default()
     }
 
-    /// The hooks of a launch; `None` if the agent has none, or was started without them.
-    fn hook(&self, launch: &str) -> Option<LaunchHooks<'_>> {
+    /// The hooks of a launch; `None` if the agent has none, or was started without them, or they do not run.
+    pub(super) async fn hook(&self, launch: &str) -> Option<LaunchHooks<'_>> {
         let rules = self.definition()?.hook.as_ref()?;
         let io = self.cluster.pane_io();
         let folder = LaunchFolder::new(io.folder(), launch);
-        let events = EventFolder::new(folder.events(), rules.event.clone());
         if !folder.events().is_dir() {
             return None;
         }
-        // The user may have switched hooks off. An agent that reports its start would have done so by now.
+        let mut events = EventFolder::new(folder.events(), rules.event.clone());
+        // An agent that reports its start does so about when it shows its input line.
         if !rules.ready.is_empty() && events.is_empty() {
-            tracing::warn!(agent = %self.message.to_agent, "its hooks do not run: its answers are read from its output");
+            let first = tokio::time::timeout(FIRST_EVENT_WAIT, events.next());
+            if !folder.is_silent() && first.await.is_err() {
+                folder.mark_silent();
+                tracing::warn!(agent = %self.message.to_agent, "its hooks do not run");
+            }
+        }
+        let is_silent = events.is_empty() && folder.is_silent();
+        if is_silent && rules.transcript.is_none() {
             return None;
         }
-        Some(LaunchHooks { rules, events })
+        Some(LaunchHooks {
+            rules,
+            events,
+            is_silent,
+        })
     }
 
-    fn definition(&self) -> Option<&AgentDefinition> {
+    pub(super) fn definition(&self) -> Option<&AgentDefinition> {
         let monitor = self.cluster.monitor(&self.message.to_agent).ok()?;
         Some(monitor.definition())
     }
 
-    async fn no_answer(&self) -> Error {
+    pub(super) async fn no_answer(&self) -> Error {
         Error::NoAnswer {
             pane: self.pane,
             partial: self.screen().await,
         }
     }
 
-    async fn timed_out(&self) -> Error {
+    pub(super) async fn timed_out(&self) -> Error {
         Error::ResponseTimeout {
             marker: self.marker.as_str().to_owned(),
             pane: self.pane,
@@ -457,16 +323,18 @@ impl Ask {
     }
 
     /// The text on the screen.
-    async fn screen(&self) -> PartialAnswer {
+    pub(super) async fn screen(&self) -> PartialAnswer {
         let screen = self.cluster.pane_io().screen(self.pane).await;
         PartialAnswer::new(screen.unwrap_or_default().trim_end().to_owned())
     }
 }
 
 /// The hooks of one launch of an agent.
-struct LaunchHooks<'a> {
-    rules: &'a HookRules,
-    events: EventFolder,
+pub(super) struct LaunchHooks<'a> {
+    pub(super) rules: &'a HookRules,
+    pub(super) events: EventFolder,
+    /// No event will come: only the screen and the transcript tell.
+    pub(super) is_silent: bool,
 }
 
 /// Gives the result to the caller, once.
@@ -477,80 +345,6 @@ impl Reply {
         if let Some(reply) = self.0.take() {
             // The caller may have given up.
             let _ = reply.send(result);
-        }
-    }
-}
-
-/// The wait for one answer. It can be continued after its time limit.
-enum Reading<'a> {
-    Hook {
-        ask: &'a Ask,
-        sent: &'a Sent,
-        turn: HookTurn<'a>,
-        events: EventFolder,
-        since: SystemTime,
-    },
-    Marker(Box<AnswerReader<'a>>),
-}
-
-impl Reading<'_> {
-    /// The answer, and the message that the agent got if the agent has changed it.
-    async fn run(&mut self, limit: Instant) -> Result<(String, Option<String>), Error> {
-        match self {
-            Self::Marker(reader) => {
-                reader.extend_until(limit);
-                Ok((reader.run().await?, None))
-            }
-            Self::Hook {
-                ask,
-                sent,
-                turn,
-                events,
-                since,
-            } => {
-                let end = wait_for_end(ask, sent, turn, events, *since, limit).await?;
-                let text = ask.text_of(end, &ask.text, *since, limit).await?;
-                Ok((text, turn.altered().map(str::to_owned)))
-            }
-        }
-    }
-}
-
-/// Waits for the end of the turn.
-async fn wait_for_end(
-    ask: &Ask,
-    sent: &Sent,
-    turn: &mut HookTurn<'_>,
-    events: &mut EventFolder,
-    since: SystemTime,
-    limit: Instant,
-) -> Result<TurnEnd, Error> {
-    let output = &sent.submitted.tap;
-    let mut silent = pin!(ask.silent_end(turn.rules(), since, limit));
-    loop {
-        tokio::select! {
-            stored = events.next() => {
-                let mut stored = stored?.into_iter();
-                if let Some(end) = stored.find_map(|event| turn.observe(event)) {
-                    return Ok(end);
-                }
-            }
-            end = &mut silent => return end,
-            () = output.changed(limit) => {
-                // The output itself does not matter.
-                match output.take().end {
-                    Some(OutputEnd::Exited(exit)) => {
-                        return Err(Error::PaneDied { pane: ask.pane, exit, partial: ask.screen().await });
-                    }
-                    Some(OutputEnd::ServerGone) => {
-                        return Err(ask.cluster.pane_io().gone());
-                    }
-                    None => {}
-                }
-            }
-        }
-        if Instant::now() >= limit {
-            return Err(ask.timed_out().await);
         }
     }
 }

@@ -354,11 +354,6 @@ impl ClusterManager {
         OwedAnswer::settle_all(self.pane_io().folder(), pane)
     }
 
-    /// The first characters of a message that an agent takes for a command.
-    pub(super) fn special_first(&self, agent: &str) -> Result<&[char], Error> {
-        Ok(&self.monitor(agent)?.definition().submit.special_first)
-    }
-
     /// Ends all agents (SIGTERM, after 3 s SIGKILL) with all their processes, then the session, and
     /// removes its folder with the socket. Returns when they are gone. A cluster that is already gone
     /// is not an error.

@@ -6,7 +6,9 @@ use tokio::time::Instant;
 
 use super::agent_config::AgentConfig;
 use super::agent_monitor::{AgentMonitor, Observation, until};
-use crate::pane::ResponseOptions;
+use crate::answer::marker::Marker;
+use crate::pane::typist::Typist;
+use crate::pane::{ResponseOptions, SendOptions};
 use crate::state::AgentState;
 use crate::timing::DIALOG_SETTLE;
 use crate::tmux::Server;
@@ -63,11 +65,23 @@ impl Readiness<'_> {
             }
         }
         let io = self.server.pane_io();
-        let sent = io.send_message(self.monitor.pane(), question).await?;
+        let pane = self.monitor.pane();
+        let lock = io.lock(pane, question).await?;
+        let typist = (!self.monitor.definition().is_plain()).then(|| Typist {
+            monitor: self.monitor.clone(),
+            limit,
+            waits_for_person: false,
+            is_command: false,
+        });
+        let options = SendOptions::default();
+        let sent = io
+            .send_locked(pane, question, &options, typist, lock)
+            .await?;
         let left = limit.saturating_duration_since(Instant::now());
         let options = ResponseOptions::default().timeout(left);
-        io.get_response_with(sent, &self.agent.marker, &options)
-            .await?;
+        let marker = Marker::new(&self.agent.marker)?;
+        let reader = io.reader(&sent, marker, &options);
+        reader.observed_by(self.monitor).run().await?;
         Ok(())
     }
 
@@ -141,8 +155,14 @@ impl Readiness<'_> {
 /// What an agent shows, and what a person can do about it.
 pub(super) fn advice(seen: &Observation, server: &Server) -> String {
     let shown = match (&seen.state, &seen.say) {
-        (_, Some(say)) if seen.exit.is_none() => say.clone(),
-        (AgentState::Exited, _) => format!("its program has ended ({})", seen.evidence.rule),
+        (AgentState::Exited, say) => {
+            let ended = format!("its program has ended ({})", seen.evidence.rule);
+            match say {
+                Some(say) => format!("{ended}. {say}"),
+                None => ended,
+            }
+        }
+        (_, Some(say)) => say.clone(),
         (AgentState::WaitingForApproval, _) => "it asks for approval".to_owned(),
         (AgentState::Unknown, _) => "no rule knows what it shows".to_owned(),
         (state, _) => format!("it is {state}"),

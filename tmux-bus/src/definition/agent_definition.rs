@@ -46,6 +46,9 @@ pub(crate) struct AgentDefinition {
     pub(crate) title: Vec<TitleRule>,
     #[serde(default)]
     pub(crate) working: Vec<ScreenRule>,
+    /// Screens with an input line that takes no messages yet: a dialog may follow.
+    #[serde(default)]
+    pub(crate) starting: Vec<ScreenRule>,
     #[serde(default)]
     pub(crate) idle: IdleRules,
     #[serde(default)]
@@ -75,6 +78,10 @@ pub(crate) struct LaunchRules {
     /// file that the variable names.
     #[serde(default)]
     pub(crate) default_files: BTreeMap<String, Vec<PathBuf>>,
+    /// Variables of `env` that name a file which the agent reads only if root owns it with all its folders. For
+    /// other users they are not set.
+    #[serde(default)]
+    pub(crate) root_files: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

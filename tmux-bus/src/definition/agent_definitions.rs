@@ -242,10 +242,12 @@ fn check(definition: &AgentDefinition) -> Result<(), String> {
     let approval = definition.approval.iter().map(|rule| &rule.id);
     let dialog = definition.dialog.iter().map(|rule| &rule.id);
     let working = definition.working.iter().map(|rule| &rule.id);
+    let starting = definition.starting.iter().map(|rule| &rule.id);
     let title = definition.title.iter().map(|rule| &rule.id);
     unique("approval", approval)?;
     unique("dialog", dialog)?;
     unique("working", working)?;
+    unique("starting", starting)?;
     unique("title", title)?;
     for file in &definition.launch.file {
         let mut parts = Path::new(&file.path).components();

@@ -12,10 +12,14 @@ use super::pattern::{self, Pattern};
 pub(crate) struct ScreenRule {
     pub(crate) id: String,
     /// Each of these patterns matches some line of the window.
+    #[serde(default)]
     pub(crate) all: Vec<Pattern>,
     /// None of these patterns matches a line of the window.
     #[serde(default)]
     pub(crate) none: Vec<Pattern>,
+    /// Each line of the window matches one of these patterns; no condition if there are none.
+    #[serde(default)]
+    pub(crate) only: Vec<Pattern>,
     /// Number of lines with text, from the bottom of the screen.
     #[serde(default = "default_window")]
     pub(crate) window: usize,
@@ -33,6 +37,8 @@ pub(crate) enum RulePlace {
     AboveInput,
     /// Lines below the input line. Without an input line the rule does not match.
     BelowInput,
+    /// All lines. With an input line the rule does not match: what looks like a dialog is an answer.
+    WithoutInput,
 }
 
 /// A question that a person has to answer before the agent takes messages.
@@ -45,6 +51,8 @@ pub(crate) struct DialogRule {
     pub(crate) none: Vec<Pattern>,
     #[serde(default = "default_window")]
     pub(crate) window: usize,
+    #[serde(default)]
+    pub(crate) place: RulePlace,
     /// What the dialog asks, and the remedy.
     pub(crate) say: String,
 }

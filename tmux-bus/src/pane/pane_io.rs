@@ -231,6 +231,12 @@ impl PaneIo {
         }
     }
 
+    /// Refuses a message if the agent asks a person something, unless the message waits for that.
+    pub(crate) async fn refuse_question(&self, typist: &Typist) -> Result<(), Error> {
+        let sender = self.sender(typist.monitor.pane(), &SendOptions::default(), None);
+        sender.refuse_question(typist).await
+    }
+
     /// Waits until a message may be typed into an agent, for the holder of the pane's lock. Cancel
     /// safe: nothing is typed.
     pub(crate) async fn admit(&self, typist: &Typist) -> Result<(), Error> {

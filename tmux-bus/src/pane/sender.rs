@@ -14,6 +14,8 @@
 //! 4. Paste a return by the same guarded line. Its `%begin` is the submit offset of the tap, its
 //!    capture the screen before the answer.
 //!
+//! An agent whose screen is known is typed to with more care, see `typist.rs`.
+//!
 //! If the terminal is in canonical mode and the program did not enable bracketed paste, steps 2 to
 //! 4 are one paste of text and return: the terminal driver itself separates the line.
 //!

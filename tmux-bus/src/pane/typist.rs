@@ -50,6 +50,8 @@ pub(crate) struct Typist {
     pub(crate) limit: Instant,
     /// Whether the message waits while the agent asks a person.
     pub(crate) waits_for_person: bool,
+    /// Whether the message may switch the input line to another mode, such as a shell mode.
+    pub(crate) is_command: bool,
 }
 
 impl Sender {
@@ -68,15 +70,8 @@ impl Sender {
                 Err(seen) => return Err(self.not_admitted(&seen)),
             };
             let changed = if seen.state.needs_a_person() {
-                // A screen that is being drawn can look like a dialog for a moment.
-                let until = match typist.waits_for_person {
-                    true => limit,
-                    false => limit.min(Instant::now() + DIALOG_SETTLE),
-                };
-                monitor
-                    .wait_until(until, |seen| !seen.state.needs_a_person())
-                    .await?
-            } else if self.is_own(typist, &seen.input)? && self.clear(typist).await? {
+                self.question_ends(typist).await?
+            } else if self.is_own(typist, &seen)? && self.clear(typist).await? {
                 continue;
             } else {
                 monitor
@@ -87,6 +82,30 @@ impl Sender {
                 return Err(self.not_admitted(&seen));
             }
         }
+    }
+
+    /// Refuses a message if the agent asks a person something, unless the message waits for that.
+    pub(crate) async fn refuse_question(&self, typist: &Typist) -> Result<(), Error> {
+        let seen = typist.monitor.look().await?;
+        if !seen.state.needs_a_person() || typist.waits_for_person {
+            return Ok(());
+        }
+        let ended = self.question_ends(typist).await?;
+        ended.map(drop).map_err(|seen| self.not_admitted(&seen))
+    }
+
+    /// Waits until the agent asks nothing any more: for as long as the message waits for that, or else
+    /// for a moment, because a screen that is being drawn can look like a dialog.
+    async fn question_ends(
+        &self,
+        typist: &Typist,
+    ) -> Result<Result<Observation, Observation>, Error> {
+        let until = match typist.waits_for_person {
+            true => typist.limit,
+            false => typist.limit.min(Instant::now() + DIALOG_SETTLE),
+        };
+        let is_over = |seen: &Observation| !seen.state.needs_a_person();
+        typist.monitor.wait_until(until, is_over).await
     }
 
     /// Steps 2 to 4 of the theory; `None` if the screen has changed since it was `seen`.
@@ -110,21 +129,25 @@ impl Sender {
             typed.remove();
             return pasted.map_err(|error| self.not_submitted(error));
         }
-        let pasted_at = Instant::now();
         let wanted = visible(message);
         let pattern = self.pasted_pattern(typist);
-        let holds = |seen: &Observation| shows(&seen.input, &wanted, pattern);
-        let shown = self.look(typist, &output, TYPE_LIMIT, holds).await?;
-        let mut shown = shown.map_err(|seen| self.left_in_input(&seen))?;
-        sleep_until(pasted_at + submit.delay).await;
+        let holds = |seen: &Observation| shows(seen, &wanted, pattern);
+        let is_fit = |seen: &Observation| typist.is_command || seen.input != InputLine::OtherMode;
+        let mut shown = match self.look(typist, &output, TYPE_LIMIT, holds).await? {
+            Ok(seen) if is_fit(&seen) => seen,
+            Ok(seen) | Err(seen) => return Err(self.not_taken(typist, seen).await?),
+        };
+        sleep_until(Instant::now() + submit.delay).await;
         let report = loop {
             let at = Some(shown.screen.cursor);
             let entered = self.submit(pid, submit_byte, at, tap).await?;
             if let Some(report) = entered {
                 break report;
             }
-            let again = self.look(typist, &output, TYPE_LIMIT, holds).await?;
-            shown = again.map_err(|seen| self.left_in_input(&seen))?;
+            shown = match self.look(typist, &output, TYPE_LIMIT, holds).await? {
+                Ok(seen) if is_fit(&seen) => seen,
+                Ok(seen) | Err(seen) => return Err(self.not_taken(typist, seen).await?),
+            };
         };
         let left = |seen: &Observation| {
             !holds(seen) && (seen.input != InputLine::Missing || seen.state != AgentState::Unknown)
@@ -134,10 +157,7 @@ impl Sender {
                 typed.remove();
                 Ok(Some(report))
             }
-            Err(seen) if holds(&seen) && self.clear(typist).await? => {
-                Err(self.refused_with(Refusal::NotTaken, &seen))
-            }
-            Err(seen) if holds(&seen) => Err(self.left_in_input(&seen)),
+            Err(seen) if holds(&seen) => Err(self.not_taken(typist, seen).await?),
             Err(seen) => Err(Error::SubmitUnknown {
                 pane: self.pane,
                 source: Box::new(self.refused_with(Refusal::Busy, &seen)),
@@ -170,16 +190,35 @@ impl Sender {
     }
 
     /// Whether the input line has the text that this crate typed last.
-    fn is_own(&self, typist: &Typist, input: &InputLine) -> Result<bool, Error> {
+    fn is_own(&self, typist: &Typist, seen: &Observation) -> Result<bool, Error> {
         let typed = TypedText::of(&self.folder, self.pane).read()?;
         let pattern = self.pasted_pattern(typist);
-        Ok(typed.is_some_and(|typed| shows(input, &visible(&typed), pattern)))
+        Ok(typed.is_some_and(|typed| shows(seen, &visible(&typed), pattern)))
+    }
+
+    /// Removes a message that the agent did not take; the error says whether it is gone.
+    async fn not_taken(&self, typist: &Typist, seen: Observation) -> Result<Error, Error> {
+        if self.is_own(typist, &seen)? && self.clear(typist).await? {
+            return Ok(self.refused_with(Refusal::NotTaken, &seen));
+        }
+        Ok(match self.not_admitted(&seen) {
+            // The text has ended with the program that had it.
+            error @ Error::Refused {
+                reason: Refusal::Dead,
+                ..
+            } => error,
+            error => Error::NotSubmitted {
+                pane: self.pane,
+                source: Box::new(error),
+            },
+        })
     }
 
     /// Removes the text that this crate typed from the input line; `false` if a part of it stays.
     async fn clear(&self, typist: &Typist) -> Result<bool, Error> {
         /// A key removes a line at most.
         const MAX_KEYS: usize = 500;
+        const BACKSPACE: [u8; 1] = [0x7f];
         let definition = typist.monitor.definition();
         let keys: Option<Vec<u8>> = definition
             .submit
@@ -196,23 +235,36 @@ impl Sender {
         };
         let (wanted, pattern) = (visible(&text), self.pasted_pattern(typist));
         let output = Arc::new(Tap::new(0));
-        let mut last = None;
+        let (mut last, mut unchanged) = (None, 0);
         for _ in 0..MAX_KEYS {
             let seen = typist.monitor.look().await?;
             if seen.input == InputLine::Empty {
                 typed.remove();
                 return Ok(true);
             }
-            let is_rest = shows(&seen.input, &wanted, pattern)
-                || matches!(&seen.input, InputLine::Text(text) if wanted.starts_with(&visible(text)));
+            let shown = shown_text(&seen);
+            let is_rest = shows(&seen, &wanted, pattern)
+                || shown
+                    .as_ref()
+                    .is_some_and(|shown| wanted.starts_with(shown));
             let state = (seen.screen.cursor, seen.input.clone());
-            if !is_rest || last.as_ref() == Some(&state) {
+            unchanged = match &last {
+                Some(last) if *last == state => unchanged + 1,
+                _ => 0,
+            };
+            // The key that removes a line does nothing on an empty line and does not leave a mode.
+            let keys = match unchanged {
+                0 => &keys[..],
+                1 => &BACKSPACE,
+                _ => return Ok(false),
+            };
+            if !is_rest {
                 return Ok(false);
             }
             let (target, _) = self.target().await?;
             let at = Some(seen.screen.cursor);
             let pasted = self
-                .paste(target.pid, &keys, Bracket::Never, at, &output)
+                .paste(target.pid, keys, Bracket::Never, at, &output)
                 .await?;
             if pasted.is_some() {
                 last = Some(state);
@@ -240,20 +292,6 @@ impl Sender {
         self.refused_with(reason, seen)
     }
 
-    fn left_in_input(&self, seen: &Observation) -> Error {
-        match self.not_admitted(seen) {
-            // The text has ended with the program that had it.
-            error @ Error::Refused {
-                reason: Refusal::Dead,
-                ..
-            } => error,
-            error => Error::NotSubmitted {
-                pane: self.pane,
-                source: Box::new(error),
-            },
-        }
-    }
-
     fn refused_with(&self, reason: Refusal, seen: &Observation) -> Error {
         Error::Refused {
             pane: self.pane,
@@ -273,20 +311,35 @@ fn visible(text: &str) -> Vec<char> {
     marker::fold(text).iter().map(|folded| folded.c).collect()
 }
 
-/// Whether an input line shows a text: whole, in part if the line scrolls, or as a placeholder.
-fn shows(input: &InputLine, wanted: &[char], pasted: Option<&Pattern>) -> bool {
-    /// Fewer characters than these are no proof.
-    const PART: usize = 40;
-    let InputLine::Text(shown) = input else {
-        return false;
-    };
-    let placeholder = pasted.and_then(|pattern| pattern.found(shown));
-    if let Some((before, after)) = placeholder.and_then(|found| shown.split_once(found)) {
+/// The visible characters of the input line; in another mode, of its row with the sign of the mode.
+fn shown_text(seen: &Observation) -> Option<Vec<char>> {
+    match &seen.input {
+        InputLine::Text(text) => Some(visible(text)),
+        InputLine::OtherMode => seen
+            .screen
+            .lines
+            .get(seen.screen.cursor.row)
+            .map(|row| visible(row)),
+        InputLine::Missing | InputLine::Empty => None,
+    }
+}
+
+/// Whether the input line shows a text: whole, in part if the line scrolls, or as a placeholder.
+fn shows(seen: &Observation, wanted: &[char], pasted: Option<&Pattern>) -> bool {
+    if let InputLine::Text(text) = &seen.input
+        && let Some(found) = pasted.and_then(|pattern| pattern.found(text))
+        && let Some((before, after)) = text.split_once(found)
+    {
         return wanted.starts_with(&visible(before)) && wanted.ends_with(&visible(after));
     }
-    let shown = visible(shown);
+    shown_text(seen).is_some_and(|shown| is_part(&shown, wanted))
+}
+
+/// Whether a shown text is the wanted one, or so long a part of it that it is no other.
+fn is_part(shown: &[char], wanted: &[char]) -> bool {
+    const PROOF: usize = 40;
     shown == wanted
-        || (shown.len() >= PART && (wanted.ends_with(&shown) || wanted.starts_with(&shown)))
+        || (shown.len() >= PROOF && (wanted.ends_with(shown) || wanted.starts_with(shown)))
 }
 
 /// The byte of a key such as `C-u`.
@@ -309,17 +362,17 @@ mod tests {
         let claude = definitions.get("claude").unwrap();
         let pattern = claude.input.as_ref().unwrap().pasted.as_ref();
         let check = |shown: &str, message: &str, expected| {
-            let input = InputLine::Text(shown.to_owned());
+            let seen = Observation::of_screen(claude, &format!("❯\u{a0}{shown}"));
             assert_eq!(
-                shows(&input, &visible(message), pattern),
+                shows(&seen, &visible(message), pattern),
                 expected,
                 "{shown:?}"
             );
         };
-        check("two\nlines", "two\nlines", true);
+        check("two\n  lines", "two\nlines", true);
         check("a    b", "a\tb", true);
         check(
-            "a long\nline that the agent wraps",
+            "a long\n  line that the agent wraps",
             "a long line that the agent wraps",
             true,
         );
@@ -332,8 +385,6 @@ mod tests {
         let long = "word ".repeat(40);
         check(&long[100..], &long, true);
         check("", "hello", false);
-        assert!(!shows(&InputLine::Empty, &visible("hello"), None));
-        assert!(!shows(&InputLine::OtherMode, &visible("hello"), None));
     }
 
     #[test]

@@ -83,7 +83,11 @@ impl Evidence {
 
 impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.source, self.rule)
+        match self.source {
+            // The rules of titles have it in their names.
+            EvidenceSource::Title => f.write_str(&self.rule),
+            source => write!(f, "{source}: {}", self.rule),
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Removes the decoration of a TUI from an answer that was read from the screen.
 
+use unicode_width::UnicodeWidthStr;
+
 use super::screen::columns;
+use crate::definition::agent_definition::AgentDefinition;
 use crate::definition::pattern::Pattern;
 use crate::definition::screen_rules::DecorationRules;
 
@@ -36,6 +39,21 @@ pub(crate) fn remove(rules: &DecorationRules, text: &str, width: Option<usize>) 
     let start = lines.iter().position(shown).unwrap_or(lines.len());
     let end = lines.iter().rposition(shown).map_or(start, |last| last + 1);
     lines[start..end].join("\n")
+}
+
+/// A screen without the columns of a side bar, which begins right of the input box.
+pub(crate) fn without_side_bar(definition: &AgentDefinition, screen: &str) -> String {
+    let frame = definition
+        .input
+        .as_ref()
+        .and_then(|input| input.frame.as_ref());
+    let Some(frame) = frame.filter(|_| definition.decoration.side_bar) else {
+        return screen.to_owned();
+    };
+    let edge = screen.lines().rev().find_map(|line| frame.end.found(line));
+    let width = edge.map_or(usize::MAX, |edge| edge.width());
+    let cut = |line| format!("{}\n", columns(line, 0, width));
+    screen.lines().map(cut).collect()
 }
 
 #[cfg(test)]

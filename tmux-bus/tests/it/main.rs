@@ -8,6 +8,7 @@
     unreachable_pub
 )]
 
+mod fake_agent;
 mod pane_program;
 mod recorded_agent;
 mod support;
@@ -19,7 +20,10 @@ mod config;
 mod deaths;
 mod definitions;
 mod faults;
+mod hooks;
+mod late;
 mod log;
 mod privacy;
 mod sends;
 mod states;
+mod typing;

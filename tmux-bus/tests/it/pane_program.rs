@@ -215,7 +215,7 @@ fn act(message: &str, show: &mut dyn FnMut(&str)) {
     }
 }
 
-fn make_raw() {
+pub fn make_raw() {
     let mut modes = tcgetattr(stdin()).unwrap();
     modes.make_raw();
     tcsetattr(stdin(), OptionalActions::Now, &modes).unwrap();

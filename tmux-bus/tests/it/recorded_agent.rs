@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tmux_bus::{ClusterBuilder, ClusterConfig, ClusterManager};
 
-use crate::support::need_tmux;
+use crate::support::{eventually, need_tmux};
 
 /// Shows a moment for each line of the pipe: a recording, and the number of its bytes. What is typed goes to a
 /// file.
@@ -77,8 +77,19 @@ impl RecordedAgents {
         String::from_utf8_lossy(&typed.unwrap_or_default()).into_owned()
     }
 
-    pub fn path(&self) -> &Path {
-        self.dir.path()
+    /// Waits until the pane shows a text, also while the cluster starts.
+    pub fn until_shown(&self, text: &str) {
+        let socket = || {
+            let mut folders = fs::read_dir(self.dir.path().join("run")).ok()?;
+            Some(folders.next()?.ok()?.path().join("tmux"))
+        };
+        let shown = |socket: PathBuf| {
+            let mut capture = Command::new("tmux");
+            capture.arg("-uS").arg(socket).args(["capture-pane", "-p"]);
+            let screen = capture.output().unwrap().stdout;
+            String::from_utf8_lossy(&screen).contains(text)
+        };
+        eventually(text, || socket().is_some_and(shown));
     }
 
     pub fn config(&self) -> ClusterConfig {

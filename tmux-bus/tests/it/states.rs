@@ -5,7 +5,7 @@ use std::time::Duration;
 use tmux_bus::{AgentState, ClusterManager, Error, EvidenceSource};
 
 use crate::recorded_agent::RecordedAgents;
-use crate::support::{LONG, eventually, kill_server, tmux};
+use crate::support::{LONG, kill_server, tmux};
 
 /// Ends the cluster, also when the test fails.
 struct KillCluster(ClusterManager);
@@ -136,20 +136,9 @@ async fn a_start_can_wait_for_the_person() {
     let agents = RecordedAgents::new(&[("claude", "dialog_first/theme")]);
     let starting = agents.builder().wait_for_dialogs(LONG).start();
     let starting = tokio::spawn(starting);
-    let socket = || {
-        let mut folders = std::fs::read_dir(agents.path().join("run")).ok()?;
-        Some(folders.next()?.ok()?.path().join("tmux"))
-    };
-    let shows = |text: &str| {
-        eventually(text, || {
-            socket().is_some_and(|socket| {
-                socket.exists() && tmux(&socket, &["capture-pane", "-p"]).contains(text)
-            })
-        });
-    };
-    shows("Choose the text style");
+    agents.until_shown("Choose the text style");
     agents.show("claude", "dialog_first/login");
-    shows("Select login method");
+    agents.until_shown("Select login method");
     assert!(!starting.is_finished());
     agents.show("claude", "start/ready");
     let team = KillCluster(starting.await.unwrap().unwrap());
@@ -229,4 +218,22 @@ async fn waiting_for_a_state_ends_with_the_timeout_or_the_program() {
     let status = team.0.status().await.unwrap();
     assert_eq!(status.agents[0].state, AgentState::Exited);
     assert_eq!(status.agents[0].evidence.source, EvidenceSource::Process);
+}
+
+/// Codex and Gemini show their input line before they know that they need a dialog.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_input_line_that_a_dialog_follows_is_not_ready() {
+    for (agent, text) in [("codex", "Ask Codex"), ("gemini", "Type your message")] {
+        let agents = RecordedAgents::new(&[(agent, "dialog_trust/splash")]);
+        let starting = tokio::spawn(agents.builder().startup_question("ready?").start());
+        agents.until_shown(text);
+        let team = KillCluster(agents.builder().attach().await.unwrap());
+        let explanation = team.0.explain(agent).await.unwrap();
+        assert_eq!(explanation.evidence.rule, "starting:splash");
+        assert!(!starting.is_finished());
+        agents.show(agent, "dialog_trust/trust");
+        let error = starting.await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("trust this folder"), "{error}");
+        assert!(!agents.typed(agent).contains("ready?"));
+    }
 }

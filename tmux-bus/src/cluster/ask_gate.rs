@@ -1,0 +1,97 @@
+//! Whether a message may be typed: the agent owes no answer, is idle, and its input line is empty.
+
+use std::pin::pin;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::ask::Ask;
+use super::owed_answer::OwedAnswer;
+use crate::control::tap::deadline;
+use crate::hook::{HookTurn, TurnEnd};
+use crate::log::FileWatch;
+use crate::pane::PaneIo;
+use crate::timing::{PROMPT_QUIET, SPINNER_LIMIT};
+use crate::{Error, Refusal};
+
+impl Ask {
+    /// Waits until the pane owes no answer.
+    pub(super) async fn wait_until_settled(&self, limit: Instant) -> Result<(), Error> {
+        let io = self.cluster.pane_io();
+        for owed in OwedAnswer::of_pane(io.folder(), self.pane)? {
+            let settled = tokio::time::timeout_at(limit, self.settle(&io, &owed)).await;
+            if settled.is_err() {
+                return Err(Error::Refused {
+                    pane: self.pane,
+                    reason: Refusal::OwesAnswer,
+                    screen: self.screen().await,
+                });
+            }
+            settled.unwrap_or(Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of a turn that an earlier sender gave up.
+    async fn settle(&self, io: &PaneIo, owed: &OwedAnswer) -> Result<(), Error> {
+        let record = &owed.record;
+        let bound = deadline(Instant::now(), record.left());
+        let mut hook = self.hook(&record.launch).await;
+        let mut turn = hook
+            .as_ref()
+            .map(|hook| HookTurn::new(hook.rules, record.text.clone()));
+        let mut watch = FileWatch::new();
+        let output = io.watch_output(self.pane);
+        let mut idle = pin!(self.wait_for_idle(bound));
+        loop {
+            watch.arm(owed.path());
+            if !owed.is_open() {
+                return Ok(());
+            }
+            if Instant::now() >= bound || self.launch() != record.launch {
+                owed.settle();
+                return Ok(());
+            }
+            if let (Some(hook), Some(turn)) = (&mut hook, &mut turn) {
+                hook.events.arm();
+                let events = hook.events.read_new()?;
+                let mut events = events
+                    .into_iter()
+                    .filter(|event| event.at >= record.since());
+                if let Some(end) = events.find_map(|event| turn.observe(event)) {
+                    let text = self.text_of(end, &record.text, record.since(), bound).await;
+                    if owed.settle()
+                        && let Ok(text) = text
+                    {
+                        self.log_late(owed, &text);
+                    }
+                    return Ok(());
+                }
+            } else if io.shows_prompt(self.pane).await? {
+                owed.settle();
+                return Ok(());
+            }
+            let stored = async {
+                match &mut hook {
+                    Some(hook) => hook.events.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = watch.changed() => {}
+                () = stored => {}
+                // Its turn has ended, and no hook has reported an answer.
+                idle = &mut idle => {
+                    let end = self.transcribed_end(&record.text, record.since());
+                    if owed.settle() && let Some(TurnEnd::Answer(text)) = end {
+                        self.log_late(owed, &text);
+                    }
+                    return idle;
+                }
+                () = output.changed(bound) => {}
+                () = sleep_until(bound) => {}
+            }
+            let limit = bound.min(Instant::now() + SPINNER_LIMIT);
+            output.quiet(PROMPT_QUIET, limit).await;
+        }
+    }
+}
