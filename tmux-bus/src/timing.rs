@@ -93,6 +93,10 @@ pub(crate) const PROMPT_QUIET: Duration = Duration::from_millis(100);
 /// Longest timeout. A later point in time may not be representable.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// Time for the first event of an agent that reports its start. Without one, its hooks are switched off. Claude reports its
+/// start up to 2 s after it shows its input line.
+pub(crate) const FIRST_EVENT_WAIT: Duration = Duration::from_secs(8);
+
 /// Time for a hook that reports the end of a turn after the screen shows it. Hooks came 0.15 to 1.6 s
 /// before the screen.
 pub(crate) const HOOK_GRACE: Duration = Duration::from_secs(2);

@@ -10,7 +10,6 @@ use super::ask::Ask;
 use crate::Error;
 use crate::answer::answer_reader::AnswerReader;
 use crate::control::tap::OutputEnd;
-use crate::definition::hook_rules::{HookRules, TranscriptFormat};
 use crate::hook::{self, EventFolder, HookTurn, TurnEnd};
 use crate::pane::Sent;
 use crate::state::AgentState;
@@ -28,6 +27,8 @@ pub(super) struct HookWait<'a> {
     pub(super) sent: &'a Sent,
     pub(super) turn: HookTurn<'a>,
     pub(super) events: EventFolder,
+    /// No event will come.
+    pub(super) is_silent: bool,
     /// When the message was typed.
     pub(super) since: SystemTime,
 }
@@ -56,7 +57,15 @@ impl HookWait<'_> {
     /// Waits for the end of the turn.
     async fn for_end(&mut self, limit: Instant) -> Result<TurnEnd, Error> {
         let (ask, output) = (self.ask, &self.sent.submitted.tap);
-        let mut silent = pin!(ask.silent_end(self.turn.rules(), self.since, limit));
+        let rules = self.turn.rules();
+        let is_silent = self.is_silent || rules.interrupt_is_silent;
+        let mut silent = pin!(async {
+            match is_silent {
+                true => ask.silent_end(self.since, limit).await,
+                // Hooks report every end.
+                false => std::future::pending().await,
+            }
+        });
         loop {
             tokio::select! {
                 stored = self.events.next() => {
@@ -113,32 +122,41 @@ impl Ask {
         }
     }
 
-    /// Waits until the screen shows the end of a turn that no hook reports: an interrupt by a person, or a payload that
-    /// Codex cannot pass on. Never ends for agents whose hooks report every end.
+    /// Waits until the screen shows the end of a turn that no hook reports: an interrupt by a person, a payload that
+    /// Codex cannot pass on, or an agent without hooks. The transcript has the answer, if there is one.
     ///
     /// - **Race.** The screen is idle until the agent shows that it works. So an idle screen counts only after a
-    ///   working one.
+    ///   working one, or if the transcript has the end of the turn.
     /// - **Race.** The hook may come after the screen. It has [`HOOK_GRACE`] to come; then the agent must still be
     ///   idle.
-    async fn silent_end(
-        &self,
-        rules: &HookRules,
-        since: SystemTime,
-        limit: Instant,
-    ) -> Result<TurnEnd, Error> {
-        if !rules.interrupt_is_silent {
-            return std::future::pending().await;
-        }
+    async fn silent_end(&self, since: SystemTime, limit: Instant) -> Result<TurnEnd, Error> {
         let monitor = self.cluster.monitor(&self.message.to_agent)?;
-        let is_working = |seen: &Observation| seen.state == AgentState::Working;
-        if monitor.wait_until(limit, is_working).await?.is_err() {
-            return std::future::pending().await;
+        let transcribed = || self.transcribed_end(&self.text, since);
+        let mut has_worked = false;
+        loop {
+            let is_idle = |seen: &Observation| {
+                has_worked |= seen.state == AgentState::Working;
+                seen.state == AgentState::Idle
+            };
+            if monitor.wait_until(limit, is_idle).await?.is_err() {
+                return std::future::pending().await;
+            }
+            if let Some(end) = transcribed() {
+                return Ok(end);
+            }
+            sleep_until(Instant::now() + HOOK_GRACE).await;
+            let is_idle = monitor.observe().await?.state == AgentState::Idle;
+            if is_idle && has_worked {
+                return Ok(transcribed().unwrap_or(TurnEnd::NoAnswer));
+            }
         }
-        self.wait_for_idle(limit).await?;
-        let codex = rules.transcript == Some(TranscriptFormat::CodexRollout);
-        let receiver = self.cluster.agent_config(&self.message.to_agent)?;
-        let found = codex.then(|| hook::read_codex_rollout(&receiver.env, &self.text, since));
-        Ok(found.flatten().unwrap_or(TurnEnd::NoAnswer))
+    }
+
+    /// How the turn of a prompt ended, by the transcripts of the agent.
+    pub(super) fn transcribed_end(&self, prompt: &str, since: SystemTime) -> Option<TurnEnd> {
+        let format = self.definition()?.hook.as_ref()?.transcript?;
+        let receiver = self.cluster.agent_config(&self.message.to_agent).ok()?;
+        hook::turn_end(format, &receiver.env, prompt, since)
     }
 
     /// Waits until the agent is idle and stays so for [`HOOK_GRACE`]. Does not return after `limit`, or for a program

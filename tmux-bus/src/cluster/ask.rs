@@ -36,6 +36,7 @@ use crate::log::{FileWatch, Message, MessageType};
 use crate::pane::pane_lock::PaneLockGuard;
 use crate::pane::typist::Typist;
 use crate::pane::{PaneId, ResponseOptions, SendOptions};
+use crate::timing::FIRST_EVENT_WAIT;
 use crate::{Error, PartialAnswer};
 
 /// One message to an agent.
@@ -70,7 +71,11 @@ impl Ask {
         }
         self.wait_until_settled(limit).await?;
         match &typist {
-            Some(typist) => io.admit(typist).await?,
+            Some(typist) => {
+                // The first event of a new agent can take a while: it is waited for before the agent is seen idle.
+                drop(self.hook(&self.launch()).await);
+                io.admit(typist).await?;
+            }
             None => self.wait_while_in_copy_mode(limit).await?,
         }
         let (reply, answer) = oneshot::channel();
@@ -105,7 +110,7 @@ impl Ask {
             false => self.response.timeout / 10,
         };
         let record = OwedRecord::new(&self.message, &self.text, launch.clone(), bound);
-        let mut hook = self.hook(&launch);
+        let mut hook = self.hook(&launch).await;
         let prepared = match &mut hook {
             Some(hook) => hook.events.skip_existing(),
             None => Ok(()),
@@ -134,7 +139,7 @@ impl Ask {
         let id = self.log();
         let submitted_to = self.launch();
         if submitted_to != launch {
-            hook = self.hook(&submitted_to);
+            hook = self.hook(&submitted_to).await;
             owed.record.launch = submitted_to;
         }
         if !self.wants_answer {
@@ -152,6 +157,7 @@ impl Ask {
                 sent: &sent,
                 turn: HookTurn::new(hook.rules, self.text.clone()),
                 events: hook.events,
+                is_silent: hook.is_silent,
                 since,
             })),
             None => {
@@ -270,24 +276,35 @@ impl Ask {
         panes.unwrap_or_default()
     }
 
-    /// The hooks of a launch; `None` if the agent has none, or was started without them.
-    pub(super) fn hook(&self, launch: &str) -> Option<LaunchHooks<'_>> {
+    /// The hooks of a launch; `None` if the agent has none, or was started without them, or they do not run.
+    pub(super) async fn hook(&self, launch: &str) -> Option<LaunchHooks<'_>> {
         let rules = self.definition()?.hook.as_ref()?;
         let io = self.cluster.pane_io();
         let folder = LaunchFolder::new(io.folder(), launch);
-        let events = EventFolder::new(folder.events(), rules.event.clone());
         if !folder.events().is_dir() {
             return None;
         }
-        // The user may have switched hooks off. An agent that reports its start would have done so by now.
+        let mut events = EventFolder::new(folder.events(), rules.event.clone());
+        // An agent that reports its start does so about when it shows its input line.
         if !rules.ready.is_empty() && events.is_empty() {
-            tracing::warn!(agent = %self.message.to_agent, "its hooks do not run: its answers are read from its output");
+            let first = tokio::time::timeout(FIRST_EVENT_WAIT, events.next());
+            if !folder.is_silent() && first.await.is_err() {
+                folder.mark_silent();
+                tracing::warn!(agent = %self.message.to_agent, "its hooks do not run");
+            }
+        }
+        let is_silent = events.is_empty() && folder.is_silent();
+        if is_silent && rules.transcript.is_none() {
             return None;
         }
-        Some(LaunchHooks { rules, events })
+        Some(LaunchHooks {
+            rules,
+            events,
+            is_silent,
+        })
     }
 
-    fn definition(&self) -> Option<&AgentDefinition> {
+    pub(super) fn definition(&self) -> Option<&AgentDefinition> {
         let monitor = self.cluster.monitor(&self.message.to_agent).ok()?;
         Some(monitor.definition())
     }
@@ -319,6 +336,8 @@ impl Ask {
 pub(super) struct LaunchHooks<'a> {
     pub(super) rules: &'a HookRules,
     pub(super) events: EventFolder,
+    /// No event will come: only the screen and the transcript tell.
+    pub(super) is_silent: bool,
 }
 
 /// Gives the result to the caller, once.

@@ -8,7 +8,7 @@ use super::agent_monitor::Observation;
 use super::ask::Ask;
 use super::owed_answer::OwedAnswer;
 use crate::control::tap::deadline;
-use crate::hook::HookTurn;
+use crate::hook::{HookTurn, TurnEnd};
 use crate::log::FileWatch;
 use crate::pane::PaneIo;
 use crate::timing::{PROMPT_QUIET, SPINNER_LIMIT};
@@ -36,7 +36,7 @@ impl Ask {
     async fn settle(&self, io: &PaneIo, owed: &OwedAnswer) -> Result<(), Error> {
         let record = &owed.record;
         let bound = deadline(Instant::now(), record.left());
-        let mut hook = self.hook(&record.launch);
+        let mut hook = self.hook(&record.launch).await;
         let mut turn = hook
             .as_ref()
             .map(|hook| HookTurn::new(hook.rules, record.text.clone()));
@@ -82,7 +82,10 @@ impl Ask {
                 () = stored => {}
                 // Its turn has ended, and no hook has reported an answer.
                 idle = &mut idle => {
-                    owed.settle();
+                    let end = self.transcribed_end(&record.text, record.since());
+                    if owed.settle() && let Some(TurnEnd::Answer(text)) = end {
+                        self.log_late(owed, &text);
+                    }
                     return idle;
                 }
                 () = output.changed(bound) => {}

@@ -78,6 +78,10 @@ pub(crate) struct LaunchRules {
     /// file that the variable names.
     #[serde(default)]
     pub(crate) default_files: BTreeMap<String, Vec<PathBuf>>,
+    /// Variables of `env` that name a file which the agent reads only if root owns it with all its folders. For
+    /// other users they are not set.
+    #[serde(default)]
+    pub(crate) root_files: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

@@ -37,6 +37,8 @@ pub(crate) enum RulePlace {
     AboveInput,
     /// Lines below the input line. Without an input line the rule does not match.
     BelowInput,
+    /// All lines. With an input line the rule does not match: what looks like a dialog is an answer.
+    WithoutInput,
 }
 
 /// A question that a person has to answer before the agent takes messages.
@@ -49,6 +51,8 @@ pub(crate) struct DialogRule {
     pub(crate) none: Vec<Pattern>,
     #[serde(default = "default_window")]
     pub(crate) window: usize,
+    #[serde(default)]
+    pub(crate) place: RulePlace,
     /// What the dialog asks, and the remedy.
     pub(crate) say: String,
 }

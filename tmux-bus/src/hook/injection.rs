@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -114,7 +115,7 @@ impl Injection<'_> {
             if *value != reference {
                 continue;
             }
-            match self.known(name) {
+            match known(self.env, name) {
                 Some(path) => settings.extend(self.read(Path::new(&path))?),
                 None => {
                     let defaults = self.rules.default_files.get(name);
@@ -155,7 +156,13 @@ impl Injection<'_> {
     fn variable(&self, name: &str, value: &str) -> Result<Option<String>, Error> {
         let ours = self.expand(value)?;
         let is_file = value.starts_with("{private}/");
-        if let Some(known) = self.known(name).filter(|_| !is_file)
+        if self.rules.root_files.iter().any(|known| known == name)
+            && !is_owned_by_root(Path::new(&ours))
+        {
+            self.folder.mark_silent();
+            return Ok(None);
+        }
+        if let Some(known) = known(self.env, name).filter(|_| !is_file)
             && ours.starts_with('{')
         {
             let path = Path::new(name);
@@ -164,14 +171,6 @@ impl Injection<'_> {
         }
         let is_left = self.env.contains_key(name) && !is_file;
         Ok((!is_left).then_some(ours))
-    }
-
-    /// The value of a variable that the agent would have without us.
-    fn known(&self, name: &str) -> Option<String> {
-        let given = self.env.get(name).cloned();
-        given
-            .or_else(|| std::env::var(name).ok())
-            .filter(|value| !value.is_empty())
     }
 
     fn expand(&self, text: &str) -> Result<String, Error> {
@@ -224,18 +223,26 @@ impl Injection<'_> {
     }
 }
 
+/// The folder of Gemini.
+pub(super) fn gemini_home(env: &BTreeMap<String, String>) -> PathBuf {
+    let home = known(env, "GEMINI_CLI_HOME").or_else(|| known(env, "HOME"));
+    Path::new(&home.unwrap_or_default()).join(".gemini")
+}
+
 /// The folder of Codex.
 pub(super) fn codex_home(env: &BTreeMap<String, String>) -> PathBuf {
-    let known = |name: &str| {
-        let given = env.get(name).cloned();
-        given
-            .or_else(|| std::env::var(name).ok())
-            .filter(|value| !value.is_empty())
-    };
-    match known("CODEX_HOME") {
+    match known(env, "CODEX_HOME") {
         Some(home) => home.into(),
-        None => Path::new(&known("HOME").unwrap_or_default()).join(".codex"),
+        None => Path::new(&known(env, "HOME").unwrap_or_default()).join(".codex"),
     }
+}
+
+/// The value of a variable that an agent has without us: that of its configuration, or else of this process.
+fn known(env: &BTreeMap<String, String>, name: &str) -> Option<String> {
+    let given = env.get(name).cloned();
+    given
+        .or_else(|| std::env::var(name).ok())
+        .filter(|value| !value.is_empty())
 }
 
 fn parse(text: &str, path: &Path) -> Result<Value, Error> {
@@ -244,6 +251,16 @@ fn parse(text: &str, path: &Path) -> Result<Value, Error> {
         position: format!("line {}", error.line()),
         reason: error.to_string(),
     })
+}
+
+/// Whether root owns a file and its folders, and no other user can write to them.
+fn is_owned_by_root(path: &Path) -> bool {
+    let is_safe = |path: &Path| {
+        path.metadata()
+            .is_ok_and(|metadata| metadata.uid() == 0 && metadata.mode() & 0o022 == 0)
+    };
+    path.canonicalize()
+        .is_ok_and(|path| path.ancestors().all(is_safe))
 }
 
 /// A basic string of TOML. JSON escapes are the same, but for DEL, which TOML does not allow.
@@ -398,6 +415,24 @@ mod tests {
         assert_eq!(fixture.settings(), json!({"hooks": {"A": ["mine", "bus"]}}));
         let path = fixture.folder().path().join("settings.json");
         assert_eq!(value(&launch, "SETTINGS").as_deref(), path.to_str());
+    }
+
+    /// The folders of a test belong to root only if root runs it, and `/tmp` is open for all.
+    #[test]
+    fn a_file_for_root_only_is_not_injected_elsewhere() {
+        let fixture = Fixture::new(
+            r#"
+            env = { SETTINGS = "{private}/settings.json" }
+            root_files = ["SETTINGS"]
+            file = [{ path = "settings.json", content = '{}' }]
+            "#,
+        );
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(fixture.dir.path(), open).unwrap();
+        let launch = fixture.inject("gemini").unwrap();
+        assert_eq!(value(&launch, "SETTINGS"), None);
+        assert!(fixture.folder().is_silent());
+        assert!(is_owned_by_root(Path::new("/")) && !is_owned_by_root(Path::new("/missing")));
     }
 
     #[test]

@@ -54,6 +54,17 @@ impl LaunchFolder {
         format!("sh {hook} {events} {event}")
     }
 
+    /// Whether the hooks of the launch are known not to run.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.path.join("silent").exists()
+    }
+
+    /// Notes that no event came in time, so that the next message does not wait for one.
+    pub(crate) fn mark_silent(&self) {
+        // A note that is missing costs time only.
+        let _ = self.write("silent", "");
+    }
+
     /// Removes the folder of a program that has ended. A hook that still runs stores nothing.
     pub(crate) fn remove(&self) {
         if let Err(error) = fs::remove_dir_all(&self.path)

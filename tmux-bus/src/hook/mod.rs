@@ -22,8 +22,8 @@ mod injection;
 mod json_merge;
 mod launch_folder;
 mod shell_words;
+mod transcripts;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
@@ -37,6 +37,7 @@ pub(crate) use event_folder::EventFolder;
 pub(crate) use hook_event::MAX_PAYLOAD;
 pub(crate) use hook_turn::{HookTurn, TurnEnd};
 pub(crate) use launch_folder::LaunchFolder;
+pub(crate) use transcripts::turn_end;
 
 /// Reads the answer to a prompt that was submitted at `since` from a transcript of Gemini CLI; waits for it until
 /// `limit`.
@@ -58,17 +59,6 @@ pub(crate) async fn read_gemini_chat(
         }
         let _ = tokio::time::timeout_at(limit, watch.changed()).await;
     }
-}
-
-/// How the turn of a prompt that was submitted after `since` ended, by the transcripts of Codex. `env` are the variables that
-/// the configuration sets for the agent.
-pub(crate) fn read_codex_rollout(
-    env: &BTreeMap<String, String>,
-    prompt: &str,
-    since: SystemTime,
-) -> Option<TurnEnd> {
-    let home = injection::codex_home(env);
-    codex_rollout::turn_end(&home, prompt, since, &time_stamp(since))
 }
 
 /// A time as the transcripts of agents write it, to the millisecond, so that texts can be compared.

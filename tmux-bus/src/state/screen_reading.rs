@@ -81,8 +81,9 @@ impl RuleReader<'_> {
         }
         for rule in &definition.dialog {
             let name = format!("dialog:{}", rule.id);
-            let lines = self.window(rule.window, RulePlace::Anywhere);
-            if self.tried(&name, matches(&lines, &rule.all, &rule.none)) {
+            let lines = self.window(rule.window, rule.place);
+            let is_shown = lines.is_some_and(|lines| matches(&lines, &rule.all, &rule.none));
+            if self.tried(&name, is_shown) {
                 let state = AgentState::Dialog {
                     id: rule.id.clone(),
                 };
@@ -166,29 +167,29 @@ impl RuleReader<'_> {
     }
 
     fn matches_rule(&self, rule: &ScreenRule) -> bool {
-        let lines = self.window(rule.window, rule.place);
-        let has_input = self.input.is_some() || rule.place == RulePlace::Anywhere;
+        let Some(lines) = self.window(rule.window, rule.place) else {
+            return false;
+        };
         let is_known = |line: &&String| rule.only.iter().any(|known| known.is_match(line));
-        has_input
-            && matches(&lines, &rule.all, &rule.none)
+        matches(&lines, &rule.all, &rule.none)
             && (rule.only.is_empty() || (!lines.is_empty() && lines.iter().all(is_known)))
     }
 
-    /// The last lines with text, as far as they are in the place.
-    fn window(&self, window: usize, place: RulePlace) -> Vec<&String> {
+    /// The last lines with text, as far as they are in the place; `None` if the screen has no such place.
+    fn window(&self, window: usize, place: RulePlace) -> Option<Vec<&String>> {
         let rows = match (place, &self.input) {
-            (RulePlace::Anywhere, _) => 0..usize::MAX,
+            (RulePlace::Anywhere, _) | (RulePlace::WithoutInput, None) => 0..usize::MAX,
             (RulePlace::AboveInput, Some(input)) => 0..input.first,
             (RulePlace::BelowInput, Some(input)) => input.last + 1..usize::MAX,
-            (_, None) => 0..0,
+            _ => return None,
         };
         let rows_with_text = self.screen.lines.iter().enumerate().rev();
-        rows_with_text
+        let lines = rows_with_text
             .filter(|(_, line)| !line.trim().is_empty())
             .take(window)
             .filter(|(row, _)| rows.contains(row))
-            .map(|(_, line)| line)
-            .collect()
+            .map(|(_, line)| line);
+        Some(lines.collect())
     }
 
     fn is_held(&self, definition: &AgentDefinition, input: &FoundInput) -> bool {
@@ -211,4 +212,47 @@ fn matches(lines: &[&String], all: &[Pattern], none: &[Pattern]) -> bool {
 fn any_match<'a>(patterns: &[Pattern], lines: impl Iterator<Item = &'a String>) -> bool {
     let mut lines = lines;
     lines.any(|line| patterns.iter().any(|pattern| pattern.is_match(line)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::definition::agent_definitions::AgentDefinitions;
+    use crate::state::screen::Cursor;
+
+    fn read_text(agent: &str, text: &str, row: usize, column: usize) -> ScreenReading {
+        let definitions = AgentDefinitions::builtin().unwrap();
+        let screen = Screen::new(text, 80, Cursor { row, column }, "", true);
+        read(definitions.get(agent).unwrap(), &screen)
+    }
+
+    /// The list of keys that an agent prints looks like a menu; the cursor in the input line tells.
+    #[test]
+    fn an_answer_that_looks_like_a_menu_is_not_a_dialog() {
+        let answer =
+            "     Close the dialog        esc\n\n  ┃\n  ┃\n  ┃\n  ┃  Build\n  ╹▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀\n";
+        let reading = read_text("opencode", answer, 3, 5);
+        assert_eq!(
+            (reading.state, reading.input),
+            (AgentState::Idle, InputLine::Empty)
+        );
+        let reading = read_text("opencode", answer, 0, 30);
+        assert!(matches!(reading.state, AgentState::Dialog { .. }));
+    }
+
+    /// A person has moved the cursor to the beginning of a draft whose first line is empty.
+    #[test]
+    fn a_draft_below_the_cursor_is_a_draft() {
+        let rule = "─".repeat(40);
+        let draft = format!("{rule}\n❯\u{a0}\n\n  careful\n{rule}\n  ? for shortcuts\n");
+        let reading = read_text("claude", &draft, 1, 2);
+        let text = InputLine::Text("\n\ncareful".to_owned());
+        assert_eq!((reading.state, reading.input), (AgentState::Idle, text));
+        let empty = format!("{rule}\n❯\u{a0}\n{rule}\n  ? for shortcuts\n");
+        let reading = read_text("claude", &empty, 1, 2);
+        assert_eq!(reading.input, InputLine::Empty);
+        // An input line, but not where the cursor is: text of the agent.
+        let reading = read_text("claude", &empty, 3, 0);
+        assert_eq!(reading.input, InputLine::Missing);
+    }
 }
