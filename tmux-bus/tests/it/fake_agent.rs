@@ -177,7 +177,7 @@ impl FakeAgent {
                 self.transcribe(prompt, if how == "fail" { "" } else { answer });
                 // The text of the hook repeats pieces of the answer.
                 let doubled = format!("{answer}{answer}");
-                let path = self.home.join("chat.jsonl");
+                let path = self.home.join(".gemini/tmp/project/chats/session-1.jsonl");
                 self.fire("AfterAgent", &mut json!({"prompt": prompt, "prompt_response": doubled, "transcript_path": path}));
             }
             _ => {
@@ -195,7 +195,7 @@ impl FakeAgent {
         let turn = self.ids().1;
         let (path, lines) = match self.name.as_str() {
             "gemini" => (
-                self.home.join("chat.jsonl"),
+                self.home.join(".gemini/tmp/project/chats/session-1.jsonl"),
                 [
                     json!({"id": format!("{turn}-user"), "timestamp": now, "type": "user", "content": [{"text": prompt}]}),
                     json!({"id": format!("{turn}-gemini"), "timestamp": now, "type": "gemini", "content": answer}),
@@ -365,13 +365,9 @@ impl FakeAgent {
                 } else {
                     "  ctrl+p commands"
                 };
-                (
-                    String::new(),
-                    "  ┃  ",
-                    "  ┃  ",
-                    format!("  ╹{}\r\n{bar}", "▀".repeat(60)),
-                    "OpenCode",
-                )
+                let edge = format!("  ╹{}", "▀".repeat(60));
+                let below = format!("  ┃\r\n  ┃  Build · fake\r\n{edge}\r\n{bar}");
+                ("  ┃".to_owned(), "  ┃  ", "  ┃  ", below, "OpenCode")
             }
         };
         let body = shown.join(&format!("\r\n{next}"));

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::ops::Deref;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -48,6 +49,16 @@ impl FakeTeam {
         args: &str,
         prepare: impl FnOnce(&Path) -> Value,
     ) -> Self {
+        // Gemini reads the file with our hooks only if root owns it. The fake one reads it.
+        Self::start_defined(agent, args, "[gemini.launch]\nroot_files = []\n", prepare).await
+    }
+
+    async fn start_defined(
+        agent: &str,
+        args: &str,
+        definitions: &str,
+        prepare: impl FnOnce(&Path) -> Value,
+    ) -> Self {
         need_tmux();
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().join("home");
@@ -65,8 +76,12 @@ impl FakeTeam {
         );
         let path = dir.path().join("team.yaml");
         fs::write(&path, config).unwrap();
+        let rules = dir.path().join("agents.toml");
+        fs::write(&rules, definitions).unwrap();
+        fs::set_permissions(&rules, fs::Permissions::from_mode(0o600)).unwrap();
         let config = ClusterConfig::load(path).unwrap();
         let cluster = ClusterManager::builder(config)
+            .agent_definitions(rules)
             .runtime_dir(dir.path().join("a b'c\"$d"))
             .start()
             .await
@@ -302,6 +317,22 @@ async fn an_answer_that_codex_cannot_report_is_read_from_its_transcript() {
         .await
         .unwrap();
     assert_eq!(answer, format!("echo: [[BIG]]\n\n{MARKER}"));
+}
+
+/// Only root can inject hooks into Gemini. For other users its title tells the end of a turn, its transcript the text.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_hooks_the_transcript_of_gemini_has_the_answer() {
+    let defaults = |home: &Path| json!({"GEMINI_CLI_SYSTEM_DEFAULTS_PATH": home.join("mine.json")});
+    let team = FakeTeam::start_defined("gemini", "", "", defaults).await;
+    let user = team.outsider("user");
+    fs::write(team.file("answer"), long_answer()).unwrap();
+    let say = format!("please [[SAY {}]]", team.file("answer").display());
+    for _ in 0..2 {
+        let answer = user.send_to("gemini", &say).await.unwrap();
+        assert_eq!(answer, long_answer());
+    }
+    let error = user.send_to("gemini", "[[INTERRUPT]]").await.unwrap_err();
+    assert!(matches!(error, Error::NoAnswer { .. }), "{error:?}");
 }
 
 /// A restart has a new folder of events; the old one is removed.

@@ -256,9 +256,9 @@ async fn the_answer_to_a_notice_is_not_given_to_the_next_message() {
     let team = LineTeam::start().await;
     let user = team.outsider("user");
     user.post_to("a", &team.wait_message()).await.unwrap();
+    owes(ask(&team, "a", "third", Duration::from_millis(300)).await);
     let cluster = team.cluster.clone();
     let next = tokio::spawn(async move { ask(&cluster, "a", "second", LONG).await });
-    owes(ask(&team, "a", "third", Duration::from_millis(300)).await);
     fs::write(team.file(), "").unwrap();
     assert_eq!(next.await.unwrap().unwrap(), "got second\nTEST OK");
 }
