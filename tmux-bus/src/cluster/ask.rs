@@ -70,10 +70,13 @@ impl Ask {
             io.refuse_question(typist).await?;
         }
         self.wait_until_settled(limit).await?;
-        if let Some(typist) = &typist {
-            // The first event of a new agent can take a while: it is waited for before the agent is seen idle.
-            drop(self.hook(&self.launch()).await);
-            io.admit(typist).await?;
+        match &typist {
+            Some(typist) => {
+                // The first event of a new agent can take a while: it is waited for before the agent is seen idle.
+                drop(self.hook(&self.launch()).await);
+                io.admit(typist).await?;
+            }
+            None => self.wait_while_in_copy_mode(limit).await?,
         }
         let (reply, answer) = oneshot::channel();
         tokio::spawn(async move { self.send_and_read(typist, lock, Reply(Some(reply))).await });

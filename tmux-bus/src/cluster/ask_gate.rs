@@ -4,6 +4,7 @@ use std::pin::pin;
 
 use tokio::time::{Instant, sleep_until};
 
+use super::agent_monitor::Observation;
 use super::ask::Ask;
 use super::owed_answer::OwedAnswer;
 use crate::control::tap::deadline;
@@ -93,5 +94,18 @@ impl Ask {
             let limit = bound.min(Instant::now() + SPINNER_LIMIT);
             output.quiet(PROMPT_QUIET, limit).await;
         }
+    }
+
+    /// Waits until no person reads the scroll-back of a program without rules. The other agents are
+    /// waited for by `typist.rs`.
+    pub(super) async fn wait_while_in_copy_mode(&self, limit: Instant) -> Result<(), Error> {
+        let monitor = self.cluster.monitor(&self.message.to_agent)?;
+        if !monitor.look().await?.in_copy_mode {
+            return Ok(());
+        }
+        let is_left = |seen: &Observation| !seen.in_copy_mode;
+        let left = monitor.wait_until(limit, is_left).await?;
+        left.map(drop)
+            .map_err(|_| Error::refused(self.pane, Refusal::CopyMode))
     }
 }

@@ -278,6 +278,7 @@ impl Connection {
                     self.update(&infos);
                 }
             }
+            StreamEvent::ModeChanged(pane) => self.panes.wake_taps(pane),
             StreamEvent::PanesChanged => self.commands.request_pane_list(),
             StreamEvent::Begin { .. } | StreamEvent::End { .. } | StreamEvent::Exit => {}
         }

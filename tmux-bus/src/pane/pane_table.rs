@@ -109,6 +109,14 @@ impl PaneTable {
         pane.scan(bytes)
     }
 
+    /// Wakes the readers of a pane: it has changed without output.
+    pub(crate) fn wake_taps(&self, id: PaneId) {
+        if let Some(pane) = self.lock_table().get(&id) {
+            let taps = pane.taps.iter().filter_map(Weak::upgrade);
+            taps.for_each(|tap| tap.wake());
+        }
+    }
+
     /// Takes a list of tmux. Panes that are missing from it or dead have ended.
     pub(crate) fn update(
         &self,

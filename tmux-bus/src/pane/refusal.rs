@@ -32,6 +32,9 @@ pub enum Refusal {
     /// The input line of the agent has text that this crate did not type, or is in another mode.
     #[error("the input line of the agent has a draft: attach and send or delete it")]
     Draft,
+    /// A person reads the scroll-back of the pane in copy mode, which a message would end.
+    #[error("a person reads the scroll-back of the pane: leave copy mode with `q`")]
+    CopyMode,
     /// The input of the pane is disabled.
     #[error("the input of the pane is disabled (`select-pane -e` enables it)")]
     InputOff,

@@ -287,6 +287,7 @@ impl Sender {
             AgentState::WaitingForApproval => Refusal::Approval,
             AgentState::Dialog { .. } => Refusal::Dialog,
             _ if matches!(seen.input, InputLine::Text(_) | InputLine::OtherMode) => Refusal::Draft,
+            AgentState::Idle if seen.in_copy_mode => Refusal::CopyMode,
             _ => Refusal::Busy,
         };
         self.refused_with(reason, seen)

@@ -157,6 +157,10 @@ struct Team {
 
 impl Team {
     async fn start() -> Self {
+        Self::start_as("typed").await
+    }
+
+    async fn start_as(agent: &str) -> Self {
         need_tmux();
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).display().to_string();
@@ -166,7 +170,7 @@ impl Team {
         let text = format!(
             "cluster: {{ name: team, session_name: team, work_dir: ., agent_definitions: agents.toml }}\nagents:\n  \
              - {{ name: it, role: x, personality_prompt_path: prompt.txt, marker: {MARKER}, pane_index: 0, \
-             timeout_s: 40, agent: typed, command: {command:?}, env: {{ {variable}: {part}, TYPED_EVENTS: {:?}, \
+             timeout_s: 40, agent: {agent}, command: {command:?}, env: {{ {variable}: {part}, TYPED_EVENTS: {:?}, \
              TYPED_GO: {:?} }} }}\n",
             path("events"),
             path("go"),
@@ -389,4 +393,30 @@ async fn a_first_character_with_a_meaning_is_defused_unless_it_is_wanted() {
     eventually("the command arrives", || {
         team.events().ends_with("shell ls\n")
     });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_waits_while_a_person_reads_the_scroll_back() {
+    for agent in ["typed", "plain"] {
+        let team = Team::start_as(agent).await;
+        let copy_mode = ["copy-mode", "-t", &team.pane];
+        tmux(team.cluster.socket(), &copy_mode);
+        let options = SendToOptions::default().timeout(Duration::from_millis(500));
+        let error = team.ask("too early", &options).await.unwrap_err();
+        let copy_mode = Refusal::CopyMode;
+        assert!(
+            matches!(&error, Error::Refused { reason, .. } if *reason == copy_mode),
+            "{error:?}"
+        );
+        let options = patient();
+        let asking = team.ask("hello", &options);
+        let person = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            assert_eq!(team.events(), "");
+            team.keys(&["-X", "cancel"]);
+        };
+        let (answer, ()) = tokio::join!(asking, person);
+        assert!(answer.unwrap().starts_with("echo 5"), "{agent}");
+        assert_eq!(team.events(), "message hello\n", "{agent}");
+    }
 }
