@@ -240,6 +240,8 @@ async fn status(cluster: &ClusterManager) -> Result<(Value, String)> {
         .map(|agent| {
             json!({
                 "name": agent.name, "role": agent.role.as_str(), "pane": agent.pane.to_string(),
+                "agent": agent.definition, "state": agent.state.to_string(),
+                "evidence": agent.evidence.to_string(),
                 "alive": agent.exit.is_none(), "busy": agent.busy,
                 "exit": agent.exit.map(|exit| exit.to_string()),
                 "last_activity_ms": agent.last_activity.and_then(milliseconds),
@@ -254,10 +256,10 @@ async fn status(cluster: &ClusterManager) -> Result<(Value, String)> {
 }
 
 fn state(agent: &AgentStatus) -> String {
-    match (agent.exit, agent.busy) {
-        (Some(exit), _) => format!("ended: {exit}"),
-        (None, true) => "busy".to_owned(),
-        (None, false) => "idle".to_owned(),
+    match agent.exit {
+        Some(exit) => format!("ended: {exit}"),
+        None if agent.busy && !agent.state.needs_a_person() => "busy".to_owned(),
+        None => agent.state.to_string(),
     }
 }
 

@@ -37,6 +37,7 @@ pub(crate) fn agent() {
             draw(&text.replace("\x1b[200~", "").replace("\x1b[201~", ""));
         }
         let prompt = text.replace("\x1b[200~", "").replace("\x1b[201~", "");
+        draw("");
         let (part, file) = (
             events.join(".part"),
             events.join(format!("notify.{number}.0.json")),
@@ -46,7 +47,6 @@ pub(crate) fn agent() {
             prompt.trim_end(),
             clock()
         );
-        draw("");
         text.clear();
         fs::write(&part, payload).unwrap();
         fs::rename(part, file).unwrap();

@@ -263,7 +263,7 @@ async fn snapshot_when(
 
 /// A member that cannot start prints the reason in its pane: that is the error to show.
 fn start_error(error: tmux_bus::Error) -> Box<dyn Error + Send + Sync> {
-    let tmux_bus::Error::NotReady { agent, source } = &error else {
+    let tmux_bus::Error::NotReady { agent, source, .. } = &error else {
         return error.into();
     };
     let said = source.partial().unwrap_or_default();

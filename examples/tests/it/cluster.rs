@@ -165,7 +165,7 @@ fn each_result_is_one_json_object() {
 #[test]
 fn claude_is_used_if_it_is_on_path() {
     let cluster = Cluster::new();
-    // The stand-in gets its marker from the personality, as Claude Code does.
+    // The stand-in gets its marker from the personality, and shows the input line, as Claude Code does.
     let program = cluster.sandbox.example("cluster");
     let program = program.get_program().to_str().unwrap();
     cluster.sandbox.install(
@@ -173,7 +173,7 @@ fn claude_is_used_if_it_is_on_path() {
         &format!(
             "test \"$1\" = --append-system-prompt || exit 9\n\
              marker=$(printf '%s' \"$2\" | sed -n 's/.*contain \"\\(.*\\)\".*/\\1/p')\n\
-             exec '{program}' scripted-agent \"--marker=$marker\""
+             exec '{program}' scripted-agent \"--marker=$marker\" '--prompt=❯\u{a0}'"
         ),
     );
     let started = cluster.run(&["start"]);

@@ -25,6 +25,9 @@ use crate::tmux::ServerBuilder;
 /// of the pane.
 const MIN_PANE: (usize, usize) = (120, 41);
 
+/// The option of a pane with the name of the definition that its agent was started with.
+pub(super) const DEFINITION_OPTION: &str = "@tmux_bus_definition";
+
 /// Options for starting or finding a cluster.
 ///
 /// ```no_run
@@ -149,7 +152,8 @@ impl ClusterBuilder {
     pub async fn start(mut self) -> Result<ClusterManager, Error> {
         let (columns, rows) = window_size(self.config.agents.len());
         let logger = self.logger()?;
-        let definitions = self.resolve_definitions()?;
+        let definitions = self.load_definitions()?;
+        let definitions = self.resolve(&definitions, &BTreeMap::new())?;
         let server = self.server.clone().size(columns, rows).start().await?;
         let panes = match create_panes(&self.config, &server).await {
             Ok(panes) => panes,
@@ -178,7 +182,7 @@ impl ClusterBuilder {
     /// Cancel safe: it changes nothing.
     pub async fn attach(mut self) -> Result<ClusterManager, Error> {
         let logger = self.logger()?;
-        let definitions = self.resolve_definitions()?;
+        let definitions = self.load_definitions()?;
         let server = self.server.clone().attach().await?;
         let infos = server.control().list_panes_and_exits().await?;
         let panes: BTreeMap<String, PaneId> = infos
@@ -191,6 +195,12 @@ impl ClusterBuilder {
                 tracing::warn!(agent = %agent.name, "this agent has no pane in the running cluster");
             }
         }
+        let running = running_definitions(&server).await?;
+        let running = panes
+            .iter()
+            .filter_map(|(agent, pane)| Some((agent.as_str(), running.get(pane)?.as_str())))
+            .collect();
+        let definitions = self.resolve(&definitions, &running)?;
         let cluster = self.cluster(server, logger, definitions, panes);
         Ok(ClusterManager::new(cluster))
     }
@@ -223,22 +233,32 @@ impl ClusterBuilder {
         })
     }
 
-    /// The definition of each agent of the configuration.
-    fn resolve_definitions(&mut self) -> Result<Vec<Arc<AgentDefinition>>, Error> {
+    /// The known agent programs. Mistakes of the user's file become warnings.
+    fn load_definitions(&mut self) -> Result<AgentDefinitions, Error> {
         let file = self.definitions.as_ref();
-        let definitions = match file.or(self.config.agent_definitions.as_ref()) {
-            None => AgentDefinitions::builtin()?,
-            Some(path) => {
-                let (definitions, mistakes) = AgentDefinitions::load(path)?;
-                for mistake in mistakes {
-                    tracing::warn!("{mistake}");
-                    self.config.warnings.push(mistake.to_string());
-                }
-                definitions
-            }
+        let Some(path) = file.or(self.config.agent_definitions.as_ref()) else {
+            return AgentDefinitions::builtin();
         };
-        let config = &self.config;
+        let (definitions, mistakes) = AgentDefinitions::load(path)?;
+        for mistake in mistakes {
+            tracing::warn!("{mistake}");
+            self.config.warnings.push(mistake.to_string());
+        }
+        Ok(definitions)
+    }
+
+    /// The definition of each agent of the configuration. `running` has the names of the definitions that agents
+    /// were started with, by agent: the process that started one can have chosen another command.
+    fn resolve(
+        &self,
+        definitions: &AgentDefinitions,
+        running: &BTreeMap<&str, &str>,
+    ) -> Result<Vec<Arc<AgentDefinition>>, Error> {
         let find = |agent: &AgentConfig| {
+            let running = running.get(agent.name.as_str());
+            if let Some(definition) = running.and_then(|name| definitions.get(name)) {
+                return Ok(Arc::clone(definition));
+            }
             let by_command = || definitions.name_for(agent.command.as_deref());
             let name = agent.agent.as_deref().unwrap_or_else(by_command);
             let found = definitions.get(name).filter(|definition| {
@@ -246,7 +266,7 @@ impl ClusterBuilder {
                 agent.command.is_some() || has_program
             });
             found.cloned().ok_or_else(|| Error::Config {
-                path: config.path.clone(),
+                path: self.config.path.clone(),
                 position: format!("agent `{}`", agent.name),
                 reason: match definitions.get(name) {
                     Some(_) => format!("a `{name}` agent needs a command"),
@@ -254,13 +274,25 @@ impl ClusterBuilder {
                 },
             })
         };
-        config.agents.iter().map(find).collect()
+        self.config.agents.iter().map(find).collect()
     }
 
     fn logger(&self) -> Result<MessageLogger, Error> {
         let default = || self.config.base_dir.join(MessageLogger::DEFAULT_PATH);
         MessageLogger::open(self.log.clone().unwrap_or_else(default))
     }
+}
+
+/// The names of the definitions that the programs in the panes were started with.
+async fn running_definitions(server: &Server) -> Result<BTreeMap<PaneId, String>, Error> {
+    let session = server.session();
+    let line = format!("list-panes -s -t ={session}: -F \"#{{pane_id}} #{{{DEFINITION_OPTION}}}\"");
+    let list = server.control().run_one("list-panes", line).await?;
+    let parse = |line: &str| {
+        let (pane, name) = line.split_once(' ')?;
+        Some((PaneId::parse(pane.as_bytes())?, name.to_owned()))
+    };
+    Ok(list.lines().filter_map(parse).collect())
 }
 
 /// Starts all agents in parallel. One that is not ready does not stop the others.

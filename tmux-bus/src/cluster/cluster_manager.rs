@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::agent::Agent;
 use super::agent_config::AgentConfig;
 use super::agent_monitor::{AgentMonitor, Observation, until};
-use super::cluster_builder::ClusterBuilder;
+use super::cluster_builder::{ClusterBuilder, DEFINITION_OPTION};
 use super::cluster_config::ClusterConfig;
 use super::cluster_status::{AgentStatus, ClusterStatus};
 use super::owed_answer::OwedAnswer;
@@ -427,6 +427,10 @@ impl Cluster {
             launch = definition.launch.inject(&folder, launch, &agent.env)?;
             launch = launch.id(id);
         }
+        let name = &definition.name;
+        let option = format!("set-option -p -t {pane} {DEFINITION_OPTION} {name}");
+        let control = self.server.control();
+        control.run_one("set-option", option).await?;
         self.server.launch(pane, &launch).await?;
         if let Some(before) = before {
             LaunchFolder::new(io.folder(), &before).remove();

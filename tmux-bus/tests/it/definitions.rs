@@ -156,3 +156,19 @@ async fn an_agent_that_prints_all_the_time_becomes_ready() {
         .unwrap()
         .unwrap();
 }
+
+/// The process that started the agents can have chosen other commands than the file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attached_process_knows_which_program_was_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let command = ", command: \"while printf '> '; read -r x; do echo A OK; done\"";
+    let started = builder(&dir, command).start().await.unwrap();
+    let _guard = started.stop_on_drop();
+    // Without a command it would be Claude Code.
+    let attached = builder(&dir, "").attach().await.unwrap();
+    let status = attached.status().await.unwrap();
+    assert_eq!(status.agents[0].definition, "plain");
+    assert_eq!(status.agents[0].state, AgentState::Idle);
+    let answer = attached.outsider("user").send_to("a", "hello").await;
+    assert_eq!(answer.unwrap(), "A OK");
+}
