@@ -20,6 +20,7 @@ use crate::shared::json_lines;
 use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file;
 use crate::shared::proc_stat::ProcessKey;
+use crate::shared::process_tree;
 use crate::{Error, ExecutionId, ExecutionKind, SessionId};
 
 /// A journal is rewritten when it reaches this size, or twice its size after the last rewrite,
@@ -295,9 +296,7 @@ impl OrphanedJournal {
 
 /// Start times are comparable only within one boot.
 pub(crate) fn boot_id() -> Result<String, Error> {
-    let path = Path::new("/proc/sys/kernel/random/boot_id");
-    let id = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
-    Ok(id.trim().to_owned())
+    process_tree::boot_id().map_err(Error::io("read the boot id from", Path::new("/proc")))
 }
 
 fn owners_folder(state_dir: &Path) -> PathBuf {

@@ -43,9 +43,9 @@ impl ServiceInner {
             request, command, ..
         } = checked;
         let id = ExecutionId::mint();
-        let mut plan = LaunchPlan::new(&id, &request, &command, &parameters)?;
+        let plan = LaunchPlan::new(&id, &request, &command, &parameters)?;
         self.registry.register(&request.session_id)?;
-        match self.spawn(&id, &request, &mut plan) {
+        match self.spawn(&id, &request, &plan) {
             Ok(spawned) => Ok(self.supervise(id, spawned, request, parameters, &plan, slot)),
             Err(error) => {
                 self.undo(&id, &request);
@@ -58,7 +58,7 @@ impl ServiceInner {
         &self,
         id: &ExecutionId,
         request: &LaunchRequest,
-        plan: &mut LaunchPlan,
+        plan: &LaunchPlan,
     ) -> Result<SpawnedChild, Error> {
         let context = &request.context;
         let started_at = SystemTime::now();
@@ -82,7 +82,7 @@ impl ServiceInner {
             None => None,
         };
         let start_instant = Instant::now();
-        let (child, pipes) = Child::spawn(&mut plan.command).map_err(|source| Error::Spawn {
+        let (child, pipes) = Child::spawn(plan, id.as_str()).map_err(|source| Error::Spawn {
             binary: plan.binary.clone(),
             source,
         })?;

@@ -3,6 +3,7 @@
 
 mod checks;
 mod environment;
+mod escape;
 mod hops;
 mod lab;
 mod orphans;
