@@ -145,10 +145,11 @@ pub enum Error {
         /// The process ids.
         pids: Vec<u32>,
     },
-    /// The tokio runtime of the execution is shutting down: the end of the execution cannot be
-    /// observed. [`reap_orphans`](crate::ExecutionService::reap_orphans) of the next run ends its
+    /// The service was [shut down](crate::ExecutionService::shutdown) and starts nothing. Or the
+    /// tokio runtime of the execution is shutting down: the end of the execution cannot be observed,
+    /// and [`reap_orphans`](crate::ExecutionService::reap_orphans) of the next run ends its
     /// processes.
-    #[error("the runtime is shutting down")]
+    #[error("the service is shutting down")]
     ShuttingDown,
 }
 

@@ -52,4 +52,7 @@ pub use run::{
     Execution, ExecutionResult, ExitReport, StopLevel, StopOutcome, StopReport, StoppedBy,
     TreeUsage, Watchdog,
 };
-pub use service::{ActiveExecutionRegistry, ExecutionService, ExecutionServiceBuilder};
+pub use service::{
+    ActiveExecutionRegistry, ExecutionService, ExecutionServiceBuilder, ShutdownGuard,
+    ShutdownReport, termination_signal,
+};

@@ -20,7 +20,7 @@ use crate::shared::json_lines;
 use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file;
 use crate::shared::proc_stat::ProcessKey;
-use crate::shared::process_tree;
+use crate::shared::process_tree::{self, TreeRoot};
 use crate::{Error, ExecutionId, ExecutionKind, SessionId};
 
 /// A journal is rewritten when it reaches this size, or twice its size after the last rewrite,
@@ -57,6 +57,16 @@ pub(crate) struct LaunchRecord {
     pub(crate) variant: Option<String>,
     pub(crate) kind: ExecutionKind,
     pub(crate) workspace: String,
+}
+
+impl LiveRecord {
+    /// The processes of the execution, if it was started since the last boot.
+    pub(crate) fn root(&self) -> TreeRoot {
+        let leader = self
+            .process
+            .map(|(pid, start_time)| ProcessKey { pid, start_time });
+        TreeRoot::recorded(Some(self.execution_id.to_string()), leader)
+    }
 }
 
 type LiveRecords = HashMap<ExecutionId, LiveRecord>;
@@ -160,6 +170,11 @@ impl OwnerJournal {
             remove(&old)?;
         }
         Ok(())
+    }
+
+    /// The executions that have not ended.
+    pub(crate) fn live_records(&self) -> Vec<LiveRecord> {
+        self.lock().live.values().cloned().collect()
     }
 
     fn write(&self, line: JournalLine) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::live_execution::{LiveExecution, Progress};
+use super::live_execution::{LiveExecution, Progress, StopManner};
 use crate::{
     Error, EventStream, ExecutionContext, ExecutionId, ExecutionKind, ExitReport, OutputStream,
     SessionId, StopOutcome, StopReport, StoppedBy,
@@ -198,7 +198,7 @@ impl Execution {
         if self.exit_report().is_some() {
             return Ok(StopOutcome::NotFound);
         }
-        self.live.ask_to_stop(StoppedBy::Caller);
+        self.live.ask_to_stop(StoppedBy::Caller, StopManner::Ladder);
         let progress = self
             .wait_for(|progress| progress.end.is_some() || !progress.survivors.is_empty())
             .await?;

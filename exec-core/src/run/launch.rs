@@ -1,6 +1,6 @@
 //! From checked parameters to a supervised process.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use tokio::sync::watch;
@@ -39,6 +39,11 @@ impl ServiceInner {
         parameters: ProcessParameters,
         slot: Option<LookupSlot>,
     ) -> Result<Execution, Error> {
+        // Held until the execution is in the registry, so that a shutdown finds it.
+        let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
+        if *closed {
+            return Err(Error::ShuttingDown);
+        }
         let CheckedRequest {
             request, command, ..
         } = checked;
@@ -141,6 +146,9 @@ impl ServiceInner {
                 ..Progress::default()
             }),
             stop_asked: watch::Sender::new(None),
+            ladder: parameters
+                .stop_ladder
+                .unwrap_or_else(|| self.settings.stop_ladder.clone()),
             context: request.context,
             id,
         });
@@ -189,9 +197,6 @@ impl ServiceInner {
             stderr: Pump::new(stderr, max_line_bytes, stderr_log, stderr_lines),
             activity,
             limits: self.settings.watchdogs,
-            ladder: parameters
-                .stop_ladder
-                .unwrap_or_else(|| self.settings.stop_ladder.clone()),
             resolution: SessionResolution {
                 lookup: lookup.map(|(lookup, slot)| {
                     let mut context = SessionResolutionContext::new(

@@ -11,7 +11,7 @@ use crate::records::HistoryEvent;
 use crate::shared::process_tree::{ProcessScanner, TreeRoot};
 use crate::{
     ActiveExecutionRegistry, EventKind, ExecutionContext, ExecutionId, ExecutionKind, ExitReport,
-    History, SessionId, StopLevel, StoppedBy,
+    History, SessionId, StopLadder, StopLevel, StoppedBy,
 };
 
 /// The state that the handles, the supervisor and the pumps of one execution share.
@@ -32,7 +32,26 @@ pub(crate) struct LiveExecution {
     /// Invariant: changed only under the lock of the registry, so that both change in one step.
     pub(crate) session: Mutex<CurrentSession>,
     pub(crate) progress: watch::Sender<Progress>,
-    pub(crate) stop_asked: watch::Sender<Option<StoppedBy>>,
+    pub(crate) stop_asked: watch::Sender<Option<StopRequest>>,
+    pub(crate) ladder: StopLadder,
+}
+
+/// A request to stop an execution.
+#[derive(Clone, Copy)]
+pub(crate) struct StopRequest {
+    pub(crate) by: StoppedBy,
+    pub(crate) manner: StopManner,
+}
+
+/// How an execution is stopped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopManner {
+    /// The supervisor takes the steps of the ladder.
+    Ladder,
+    /// The supervisor kills at once, or breaks off the steps.
+    Kill,
+    /// Another thread ends the tree. The supervisor closes standard input and waits for the end.
+    Outside,
 }
 
 pub(crate) struct CurrentSession {
@@ -68,12 +87,32 @@ impl LiveExecution {
     }
 
     /// The first request to stop decides by whom the execution was stopped.
-    pub(crate) fn ask_to_stop(&self, by: StoppedBy) {
+    pub(crate) fn ask_to_stop(&self, by: StoppedBy, manner: StopManner) {
         self.stop_asked.send_if_modified(|asked| {
             let first = asked.is_none();
-            asked.get_or_insert(by);
+            asked.get_or_insert(StopRequest { by, manner });
             first
         });
+    }
+
+    /// Breaks off the steps of a stop that is under way.
+    pub(crate) fn ask_to_kill(&self) {
+        self.ask_to_stop(StoppedBy::Caller, StopManner::Kill);
+        self.stop_asked.send_modify(|asked| {
+            if let Some(request) = asked {
+                request.manner = StopManner::Kill;
+            }
+        });
+    }
+
+    /// Waits until the steps of the stop are to be broken off.
+    pub(crate) async fn kill_asked(&self) {
+        let mut stop_asked = self.stop_asked.subscribe();
+        let is_kill = |asked: &Option<StopRequest>| {
+            asked.is_some_and(|request| request.manner == StopManner::Kill)
+        };
+        // The sender is in `self`, so the channel is not closed.
+        let _ = stop_asked.wait_for(is_kill).await;
     }
 
     /// The agent has reported its session id. Resolves the id of a new chat; compares the id of a

@@ -17,5 +17,5 @@ pub use exit_report::{ExitReport, StoppedBy, Watchdog};
 pub use stop_report::{StopLevel, StopOutcome, StopReport};
 
 pub(crate) use activity::{Activity, WatchdogLimits};
-pub(crate) use live_execution::LiveExecution;
+pub(crate) use live_execution::{LiveExecution, StopManner};
 pub(crate) use session_resolution::LookupSlots;

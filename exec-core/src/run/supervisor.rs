@@ -19,6 +19,9 @@
 //!   stays `None`, and the same ladder ends the leftover processes.
 //! - A watchdog and a caller request a stop at the same time: the first request decides
 //!   ([`LiveExecution::ask_to_stop`]).
+//! - A shutdown passes its limit during a stop: the manner of the request changes to `Kill`, and
+//!   the stop breaks off its steps. A dropped [`ShutdownGuard`](crate::ShutdownGuard) ends the tree
+//!   in a thread of its own (`Outside`), because this task may not run until then.
 //! - A stop fails while the child lives: the survivors are published for the callers of the stop,
 //!   and the loop waits for the child only.
 //! - A stop finishes before the end of the child is seen: its result is kept in `finished_stop`.
@@ -46,13 +49,13 @@ use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
 use super::activity::{Activity, WatchdogLimits};
-use super::live_execution::{ExecutionEnd, LiveExecution};
+use super::live_execution::{ExecutionEnd, LiveExecution, StopManner};
 use super::session_resolution::SessionResolution;
 use crate::output::Pump;
 use crate::process::{Child, ChildExit, StoppedTree, stop_tree};
 use crate::records::{HistoryEvent, OwnerJournal};
 use crate::shared::process_tree::TreeEnder;
-use crate::{EventKind, ExitReport, StopLadder, StoppedBy};
+use crate::{EventKind, ExitReport, StoppedBy};
 
 /// Dropping it before the end (the runtime is shut down) reports the execution as abandoned, so
 /// that no caller waits for ever.
@@ -65,7 +68,6 @@ pub(crate) struct Supervisor {
     pub(crate) stderr: Pump,
     pub(crate) activity: Arc<Activity>,
     pub(crate) limits: WatchdogLimits,
-    pub(crate) ladder: StopLadder,
     pub(crate) resolution: SessionResolution,
 }
 
@@ -84,10 +86,11 @@ impl Supervisor {
         let execution = Arc::clone(&self.execution);
         self.record_start();
         let close_stdin = Notify::new();
-        let ladder = self.ladder.clone();
         let stop = || -> RunningStop<'_> {
             let tree = TreeEnder::new(&execution.scanner, slice::from_ref(&execution.root));
-            Box::pin(stop_tree(tree, &ladder, || close_stdin.notify_one()))
+            let close_stdin = || close_stdin.notify_one();
+            let kill_asked = execution.kill_asked();
+            Box::pin(stop_tree(tree, &execution.ladder, close_stdin, kill_asked))
         };
 
         let (stopped_by, running_stop) = self.until_child_ends(&close_stdin, &stop).await;
@@ -142,15 +145,20 @@ impl Supervisor {
                 fired = &mut watchdog, if stopped_by.is_none() => {
                     tracing::warn!(watchdog = ?fired, "watchdog fired");
                     execution.log.push(EventKind::Watchdog(fired));
-                    execution.ask_to_stop(StoppedBy::Watchdog(fired));
-                    stopped_by = *execution.stop_asked.borrow();
+                    execution.ask_to_stop(StoppedBy::Watchdog(fired), StopManner::Ladder);
+                    stopped_by = execution.stop_asked.borrow().map(|request| request.by);
                     running_stop = Some(stop());
                 }
-                Ok(by) = stop_asked.wait_for(Option::is_some), if stopped_by.is_none() => {
-                    stopped_by = *by;
-                    drop(by);
+                Ok(asked) = stop_asked.wait_for(Option::is_some), if stopped_by.is_none() => {
+                    let request = *asked;
+                    drop(asked);
+                    stopped_by = request.map(|request| request.by);
                     tracing::debug!("stopping");
-                    running_stop = Some(stop());
+                    if request.is_some_and(|request| request.manner == StopManner::Outside) {
+                        close_stdin.notify_one();
+                    } else {
+                        running_stop = Some(stop());
+                    }
                 }
                 tree = completed(&mut running_stop) => {
                     running_stop = None;

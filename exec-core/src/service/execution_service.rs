@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 use super::execution_service_builder::ServiceSettings;
 use crate::process::TAG_VARIABLE;
@@ -19,6 +19,8 @@ use crate::{
 ///
 /// It needs a tokio runtime with I/O and time enabled. Cheap to clone. Dropping it, even the last
 /// clone, stops nothing: each execution is supervised to its end as long as the runtime lives.
+/// [`shutdown`](Self::shutdown) stops all executions before the host ends, and
+/// [`shutdown_on_drop`](Self::shutdown_on_drop) makes a guard for it.
 /// [`reap_orphans`](Self::reap_orphans) of the next run ends executions that outlived their host.
 ///
 /// ```
@@ -53,6 +55,8 @@ pub(crate) struct ServiceInner {
     pub(crate) history: Arc<History>,
     pub(crate) owner: Arc<OwnerJournal>,
     pub(crate) lookup_slots: LookupSlots,
+    /// Whether launches are refused; see `shutdown`.
+    pub(crate) closed: RwLock<bool>,
 }
 
 /// A request that has passed the checks, with the profile's command for it.
@@ -90,6 +94,7 @@ impl ExecutionService {
                 history: Arc::new(History::new(&settings.state_dir)),
                 owner: Arc::new(owner),
                 lookup_slots: LookupSlots::default(),
+                closed: RwLock::new(false),
                 settings,
             }),
         })
@@ -142,8 +147,9 @@ impl ExecutionService {
     /// [`Error::WorkspaceMissing`], [`Error::WorkspaceNotDirectory`], [`Error::ProfileNotFound`],
     /// [`Error::UnknownVariant`], [`Error::CommandNotFound`], [`Error::EmptyPrompt`],
     /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::BinaryNotFound`], [`Error::Invalid`]
-    /// (the name of a variable), [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`]. No
-    /// process was started and nothing is registered.
+    /// (the name of a variable), [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`];
+    /// [`Error::ShuttingDown`] after a [`shutdown`](Self::shutdown). No process was started and
+    /// nothing is registered.
     ///
     /// # Cancel safety
     ///

@@ -11,5 +11,6 @@ mod output;
 mod prefix;
 mod report;
 mod session_ids;
+mod shutdown;
 mod stop;
 mod watchdogs;
