@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::host_watcher::HostWatcher;
 use crate::shared::json_lines;
 use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file;
@@ -113,6 +114,7 @@ pub(crate) struct OwnerJournal {
     folder: PathBuf,
     header: OwnerHeader,
     file: Mutex<JournalFile>,
+    watcher: Option<HostWatcher>,
 }
 
 #[derive(Debug)]
@@ -139,12 +141,25 @@ impl OwnerJournal {
             folder,
             header,
             file: Mutex::new(file),
+            watcher: None,
         })
     }
 
-    /// To be called before the process is spawned.
+    /// Ends the executions when this process has ended.
+    pub(crate) fn with_watcher(mut self) -> Self {
+        self.watcher = Some(HostWatcher::default());
+        self
+    }
+
+    /// To be called before the process is spawned. After an error, [`ended`](Self::ended) undoes
+    /// what was done.
     pub(crate) fn launching(&self, record: LiveRecord) -> Result<(), Error> {
-        self.write(JournalLine::Launch(record))
+        let id = record.execution_id.clone();
+        self.write(JournalLine::Launch(record))?;
+        match &self.watcher {
+            Some(watcher) => watcher.add(&id),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn started(&self, id: &ExecutionId, process: ProcessKey) -> Result<(), Error> {
@@ -158,6 +173,9 @@ impl OwnerJournal {
     /// Compacts the journal if it has grown: at an end rather than at a launch, because callers
     /// wait for launches.
     pub(crate) fn ended(&self, id: &ExecutionId) -> Result<(), Error> {
+        if let Some(watcher) = &self.watcher {
+            watcher.remove(id);
+        }
         self.write(JournalLine::Ended {
             execution_id: id.clone(),
         })?;

@@ -85,7 +85,10 @@ impl ExecutionService {
         profiles: Box<dyn ProfileSource>,
         settings: ServiceSettings,
     ) -> Result<Self, Error> {
-        let owner = OwnerJournal::open(&settings.state_dir, &settings.host_name)?;
+        let mut owner = OwnerJournal::open(&settings.state_dir, &settings.host_name)?;
+        if settings.end_with_host {
+            owner = owner.with_watcher();
+        }
         Ok(Self {
             inner: Arc::new(ServiceInner {
                 profiles,

@@ -5,6 +5,7 @@ mod checks;
 mod environment;
 mod escape;
 mod hops;
+mod host_watcher;
 mod lab;
 mod orphans;
 mod output;
