@@ -7,27 +7,28 @@
 //! cargo run -p examples --example run_agent -- --list
 //! ```
 //!
-//! The default profile is a scripted stand-in, so no agent must be installed. Ctrl-C stops the
-//! agent and every process that it has started. The record of executions and the conversations of
+//! The default profile is a scripted stand-in, so no agent must be installed. Ctrl-C, `TERM` and
+//! `HUP` stop the agent and every process that it has started. The record of executions and the conversations of
 //! the stand-in are in `--state`.
 //!
 //! Exit codes: 0 the agent succeeded, 1 the agent failed or could not be started, 2 wrong
-//! arguments, 130 stopped by Ctrl-C.
+//! arguments, 128 + n stopped by signal n (130: Ctrl-C).
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "a command-line program prints"
 )]
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
-use examples::{Result, on_path, scripted_agent};
+use examples::{Interrupted, Result, on_path, scripted_agent};
 use exec_core::{
     AgentEvent, EventKind, ExecutionContext, ExecutionService, ExitReport, FollowUpRequest,
-    LaunchRequest, NewChatRequest, OutputStream, SessionId, StopOutcome,
+    LaunchRequest, NewChatRequest, OutputStream, SessionId, termination_signal,
 };
 use exec_profiles::{ProfileRegistry, profile_definitions};
 use serde_json::{Value, json};
@@ -121,36 +122,43 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
         eprintln!("note: stopped {count} executions left by an earlier run");
     }
 
+    let mut signal = termination_signal()?;
     let execution = service.launch(request).await?;
     let mut events = execution.events();
     let mut show = Show::new(arguments.json);
-    let mut stopped = false;
+    let mut interrupted = None;
     loop {
         tokio::select! {
             event = events.next() => match event {
                 Some(event) => show.event(&event.kind),
                 None => break,
             },
-            _ = tokio::signal::ctrl_c(), if !stopped => {
-                stopped = true;
-                eprintln!("stopping …");
+            signal = &mut signal, if interrupted.is_none() => {
+                interrupted = Some(Interrupted { signal });
+                say("stopping …");
                 // In the background, because events continue until all processes have ended.
-                let execution = execution.clone();
+                let service = service.clone();
                 tokio::spawn(async move {
-                    if let Ok(StopOutcome::Stopped(report)) = execution.stop().await {
-                        eprintln!("stopped {} processes in {:?}", report.processes, report.took);
-                    }
+                    let report = service.shutdown(Duration::from_secs(10)).await;
+                    say(&format!("stopped {} processes", report.processes));
                 });
             }
         }
     }
     let report = execution.wait().await?;
+    if let Some(interrupted) = interrupted {
+        return Ok(interrupted.exit_code());
+    }
     show.finished(&report);
-    Ok(match stopped {
-        true => ExitCode::from(130),
-        false if report.is_success() && !show.failed => ExitCode::SUCCESS,
+    Ok(match report.is_success() && !show.failed {
+        true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+/// As `eprintln!`, which panics if the terminal is gone.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Prints events as text or as JSON lines.

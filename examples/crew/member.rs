@@ -9,7 +9,7 @@ use examples::console::{self, Console};
 use examples::{Result, with_causes};
 use exec_core::{
     AgentEvent, EventKind, Execution, ExecutionContext, ExecutionService, FollowUpRequest,
-    LaunchRequest, NewChatRequest, Outcome, SessionId,
+    LaunchRequest, NewChatRequest, Outcome, SessionId, termination_signal,
 };
 use serde_json::{Value, json};
 use timed_store::Claim;
@@ -26,11 +26,25 @@ const PROGRESS: &str = "· ";
 /// Prefix of an answer that reports a failure.
 pub(crate) const FAILED: &str = "FAILED: ";
 
-/// Answers messages in the pane until the end of input.
+/// Answers messages in the pane until the end of input, or until a signal: the coding agent is then
+/// stopped.
 pub(crate) async fn run(folder: &Path, name: &str) -> Result<()> {
     let role = ROLES.iter().find(|role| role.name == name);
     let role = role.ok_or_else(|| format!("unknown role `{name}`"))?;
+    let signal = termination_signal()?;
     let mut member = Member::hydrate(Crew::load(folder)?, role).await?;
+    let service = member.service.clone();
+    tokio::select! {
+        answered = answer_messages(&mut member) => answered,
+        signal = signal => {
+            service.shutdown(Duration::from_secs(2)).await;
+            // Without the end of the runtime, which waits for the blocking read of a message.
+            std::process::exit(128 + signal)
+        }
+    }
+}
+
+async fn answer_messages(member: &mut Member) -> Result<()> {
     let mut console = Console::open()?;
     loop {
         let read = move || (console.read_message("> "), console);
@@ -44,7 +58,7 @@ pub(crate) async fn run(folder: &Path, name: &str) -> Result<()> {
         }
         let answer = member.answer(&message).await;
         let answer = answer.unwrap_or_else(|error| format!("{FAILED}{}", with_causes(&*error)));
-        console::print(&format!("{}\n{}\n", unmarked(&answer), role.marker))?;
+        console::print(&format!("{}\n{}\n", unmarked(&answer), member.role.marker))?;
     }
 }
 

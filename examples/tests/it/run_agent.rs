@@ -2,7 +2,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::sandbox::{Sandbox, eventually, names};
+use crate::sandbox::{SIGNALS, Sandbox, eventually, names, with_default_signals};
 
 /// The command with an empty workspace.
 fn run_agent(sandbox: &Sandbox, arguments: &[&str]) -> Command {
@@ -76,22 +76,23 @@ fn wrong_input_is_refused_and_starts_nothing() {
 }
 
 #[test]
-fn ctrl_c_stops_the_agent_and_its_tool() {
-    let sandbox = Sandbox::new();
-    let mut child = run_agent(&sandbox, &["Wait. [[tool exec tail -f /dev/null]]"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    eventually("the tool runs", || {
-        let mut processes = sandbox.processes().into_iter();
-        processes.any(|process| process.contains(": tail -f /dev/null"))
-    });
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    // At once: the program ends after the last process of the agent.
-    assert_eq!(sandbox.processes(), Vec::<String>::new());
+fn a_signal_stops_the_agent_and_its_tool() {
+    for signal in SIGNALS {
+        let sandbox = Sandbox::new();
+        let command = run_agent(&sandbox, &["Wait. [[tool exec tail -f /dev/null]]"]);
+        let mut child = with_default_signals(&command)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("the tool runs", || {
+            let mut processes = sandbox.processes().into_iter();
+            processes.any(|process| process.contains(": tail -f /dev/null"))
+        });
+        sandbox.ends_by(&mut child, signal);
+        // At once: the program ends after the last process of the agent.
+        assert_eq!(sandbox.processes(), Vec::<String>::new());
+    }
 }
 
 #[test]
