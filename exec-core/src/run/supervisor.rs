@@ -133,6 +133,7 @@ impl Supervisor {
         let mut resolving = pin!(self.resolution.run(execution));
         let mut watchdog = pin!(self.activity.idle(self.limits));
         let (mut reading, mut writing, mut unresolved) = (true, true, true);
+        let mut stopped_outside = false;
         loop {
             tokio::select! {
                 () = self.child.ended() => {
@@ -155,10 +156,16 @@ impl Supervisor {
                     stopped_by = request.map(|request| request.by);
                     tracing::debug!("stopping");
                     if request.is_some_and(|request| request.manner == StopManner::Outside) {
+                        stopped_outside = true;
                         close_stdin.notify_one();
                     } else {
                         running_stop = Some(stop());
                     }
+                }
+                // The other thread could not end the tree.
+                () = execution.kill_asked(), if stopped_outside => {
+                    stopped_outside = false;
+                    running_stop = Some(stop());
                 }
                 tree = completed(&mut running_stop) => {
                     running_stop = None;

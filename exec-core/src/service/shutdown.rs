@@ -148,6 +148,7 @@ impl Drop for ShutdownGuard {
             return;
         }
         let (ladder, limit) = (service.settings.stop_ladder.clone(), self.limit);
+        let supervised = executions.clone();
         // A thread with a runtime of its own: this thread may belong to a runtime, whose tasks do
         // not run while it is blocked, or whose runtime is already gone.
         let thread = std::thread::Builder::new().name("exec-core shutdown".to_owned());
@@ -160,11 +161,15 @@ impl Drop for ShutdownGuard {
                 .map(|runtime| runtime.block_on(ended))
         });
         match spawned.map(std::thread::JoinHandle::join) {
-            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Ok(()))) => return,
             Ok(Ok(Err(error))) | Err(error) => {
                 tracing::error!(%error, "cannot stop the executions");
             }
             Ok(Err(_)) => tracing::error!("the shutdown panicked"),
+        }
+        // Out of threads, descriptors or memory: the supervisors may still be able to.
+        for execution in supervised {
+            execution.live.ask_to_kill();
         }
     }
 }

@@ -276,3 +276,22 @@ async fn a_program_that_changes_the_limit_is_found_by_its_parent() {
     stop(&execution).await;
     assert_eq!(lab.commands(), [0; 0]);
 }
+
+#[tokio::test]
+async fn a_tool_with_the_tag_of_another_execution_does_not_end_that_one() {
+    let lab = Lab::new();
+    let sleeper = lab.sleeper();
+    let agent = format!(
+        "read tag
+        [ $tag = none ] && exec {sleeper} 60
+        NORMALIZED_EXECUTION_ID=$tag setsid {sleeper} 61 & exec {sleeper} 62"
+    );
+    let service = lab.service(script(&agent));
+    let other = lab.launch_with(&service, "none").await;
+    let copying = lab.launch_with(&service, other.id().as_str()).await;
+    until("all programs", || lab.commands().len() == 3).await;
+    stop(&copying).await;
+    assert_eq!(lab.commands(), [other.process_id()]);
+    stop(&other).await;
+    assert_eq!(lab.commands(), [0; 0]);
+}

@@ -147,7 +147,8 @@ impl ProcessTable {
     /// whole: its processes have a tag and a mark of their own, and those that have lost their
     /// parents are found by these. Example: agent 40 runs an executor 41, which runs agent 42 with
     /// the tag T. A tool 43 of agent 42 was started by a double fork. 41 and 42 are found by their
-    /// parents, 43 by the tag T of 42.
+    /// parents, 43 by the tag T of 42. A tag counts only if the process also has the mark of that
+    /// tag: a program can copy the environment of another execution, which is none of ours.
     pub(crate) fn tree(
         &self,
         roots: &[TreeRoot],
@@ -191,9 +192,13 @@ impl ProcessTable {
             }
             queue.extend(children.get(&process.key.pid).into_iter().flatten());
             if let Some(inner) = &process.tag
-                && tags.insert(inner)
+                && !tags.contains(&**inner)
             {
                 let mark = ProcessMark::of(inner);
+                if process.mark.or_else(|| system::mark_of(process.key.pid)) != Some(mark) {
+                    continue;
+                }
+                tags.insert(inner);
                 marks.insert(mark);
                 queue.extend(self.processes.values().filter(|process| {
                     process.tag.as_ref() == Some(inner) || process.mark == Some(mark)
@@ -304,13 +309,14 @@ mod tests {
             processes: HashMap::from([
                 process(40, 1, Some(&outer), None),
                 process(41, 40, Some(&outer), None),
-                process(42, 41, Some(&inner), None),
+                process(42, 41, Some(&inner), Some(ProcessMark::of(&inner))),
                 process(43, 1, Some(&inner), None),
                 process(44, 1, None, Some(ProcessMark::of(&inner))),
                 process(45, 1, None, Some(ProcessMark::of(&outer))),
                 process(46, 45, None, None),
                 process(47, 1, None, Some(ProcessMark::of("another"))),
                 process(48, 1, Some("another"), None),
+                process(49, 40, Some("another"), Some(ProcessMark::of(&outer))),
             ]),
             ..ProcessTable::default()
         };
@@ -320,7 +326,7 @@ mod tests {
             tree.sort_unstable();
             tree
         };
-        assert_eq!(tree(&outer), [40, 41, 42, 43, 44, 45, 46]);
+        assert_eq!(tree(&outer), [40, 41, 42, 43, 44, 45, 46, 49]);
         assert_eq!(tree(&inner), [42, 43, 44]);
     }
 

@@ -8,7 +8,7 @@
 //! | `ProcessHandle` | refers to one process: waits for its end, sends it signals |
 //! | `signal_by_id` | sends a signal to a process without a handle |
 //! | `key_of`, `owner_of` | the identity and the user of a process |
-//! | `mark_if_current` | sets the [`ProcessMark`](super::ProcessMark) of a process |
+//! | `mark_of`, `mark_if_current` | read and set the [`ProcessMark`](super::ProcessMark) of a process |
 //! | `MarkLimit` | how a new process marks itself before its program starts |
 //! | `boot_id` | names the boot: start times are comparable within one |
 //!
@@ -24,7 +24,9 @@ mod platform;
 mod platform;
 
 pub(crate) use platform::{MarkLimit, ProcessHandle, boot_id};
-pub(super) use platform::{ProcessReader, key_of, mark_if_current, owner_of, signal_by_id};
+pub(super) use platform::{
+    ProcessReader, key_of, mark_if_current, mark_of, owner_of, signal_by_id,
+};
 
 /// Whether a process has its mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -51,6 +51,13 @@ pub(in super::super) fn owner_of(pid: u32) -> Option<u32> {
     Some(std::fs::metadata(format!("/proc/{pid}")).ok()?.uid())
 }
 
+/// The mark of a process; `None` if it has none, or has ended.
+pub(in super::super) fn mark_of(pid: u32) -> Option<ProcessMark> {
+    let mut buffer = Vec::new();
+    let limits = proc_stat::read_file(pid, "limits", &mut buffer);
+    limits.ok().flatten().and_then(find_mark)
+}
+
 /// Sends a signal to the process with this id. A reuse of the id between the check and the signal
 /// is not noticed.
 pub(in super::super) fn signal_by_id(key: ProcessKey, signal: Signal) -> Result<(), Errno> {
