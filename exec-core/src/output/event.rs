@@ -62,9 +62,10 @@ pub enum EventKind {
     },
     /// The process wrote a line.
     Output(Output),
-    /// The session id is final, also if it is the minted one.
+    /// The session id is known, also if it is the minted one. A second event follows if the agent
+    /// reports its own id after the wait for it has ended; the former id stays an alias.
     SessionResolved {
-        /// The final id.
+        /// The id.
         session_id: SessionId,
     },
     /// The agent continued another session than the one of the follow-up: it does not remember

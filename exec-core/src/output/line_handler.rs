@@ -105,6 +105,11 @@ impl LineHandler {
                     self.resolver = None;
                     resolved = self.execution.agent_reported(&native_id);
                 }
+                for event in &events {
+                    if let AgentEvent::SessionStarted { session_id, .. } = event {
+                        resolved = resolved.or(self.execution.agent_reported(session_id));
+                    }
+                }
             }
         }
         let is_finish = |event: &AgentEvent| matches!(event, AgentEvent::Finished { .. });

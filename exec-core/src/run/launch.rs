@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tracing::Instrument;
 
 use super::activity::Activity;
-use super::live_execution::{CurrentSession, LiveExecution, Progress};
+use super::live_execution::{CurrentSession, IdState, LiveExecution, Progress};
 use super::session_resolution::{LookupSlot, RunningLookup, SessionResolution};
 use super::supervisor::{StdinFeed, Supervisor};
 use crate::output::{EventLog, LineHandler, Pump, RawLog};
@@ -134,7 +134,10 @@ impl ServiceInner {
             history: Arc::clone(&self.history),
             session: Mutex::new(CurrentSession {
                 id: request.session_id.clone(),
-                resolved,
+                state: match resolved {
+                    true => IdState::Settled,
+                    false => IdState::Open,
+                },
             }),
             progress: watch::Sender::new(Progress {
                 resolved,

@@ -37,8 +37,18 @@ pub(crate) struct LiveExecution {
 
 pub(crate) struct CurrentSession {
     pub(crate) id: SessionId,
-    /// Whether the id is final.
-    pub(crate) resolved: bool,
+    pub(crate) state: IdState,
+}
+
+/// How far the id of a session is known. See the theory in `session_resolution.rs`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IdState {
+    /// A minted id; the agent's own id is awaited.
+    Open,
+    /// A minted id that callers no longer wait for. The agent can still replace it.
+    Settled,
+    /// The id that the agent has reported: it does not change again.
+    Reported,
 }
 
 /// How far an execution has come.
@@ -77,12 +87,17 @@ impl LiveExecution {
     }
 
     /// The agent has reported its session id. Resolves the id of a new chat; compares the id of a
-    /// follow-up. Returns the event to publish.
+    /// follow-up, once. Returns the event to publish.
     pub(crate) fn agent_reported(&self, native_id: &str) -> Option<EventKind> {
         match self.kind {
             ExecutionKind::New => self.resolve(Some(native_id)),
             ExecutionKind::FollowUp => {
-                let asked = self.session_id().native_id().to_owned();
+                let asked = self.registry.hold(|| {
+                    let mut session = self.lock_session();
+                    let first = session.state != IdState::Reported;
+                    session.state = IdState::Reported;
+                    first.then(|| session.id.native_id().to_owned())
+                })?;
                 if asked == native_id {
                     return None;
                 }
@@ -95,8 +110,9 @@ impl LiveExecution {
         }
     }
 
-    /// Makes the session id final, with the agent's id if it is known. Only the first call that
-    /// succeeds has an effect and returns the event to publish.
+    /// Makes the session id known: the agent's own id, or the minted one if that is not known in
+    /// time. A minted id is replaced by the agent's own one at any time. Returns the event to
+    /// publish if there is a change.
     ///
     /// Lock order: the registry, then the session. See the theory in `session_resolution.rs`.
     pub(crate) fn resolve(&self, native_id: Option<&str>) -> Option<EventKind> {
@@ -111,14 +127,20 @@ impl LiveExecution {
                 }
             },
         };
-        let mut first = false;
+        let mut is_news = false;
         let renamed = self.registry.rename_if(&old, &new, || {
             let mut session = self.lock_session();
-            if session.resolved {
+            let before = session.state;
+            let after = match native_id {
+                Some(_) => IdState::Reported,
+                None => IdState::Settled,
+            };
+            // The id can have changed since `old` was read: only another report does that.
+            if before == IdState::Reported || before == after || session.id != old {
                 return false;
             }
-            first = true;
-            session.resolved = true;
+            is_news = before == IdState::Open || session.id != new;
+            session.state = after;
             session.id = new.clone();
             true
         });
@@ -126,7 +148,7 @@ impl LiveExecution {
             tracing::warn!(%error, "the agent's session id is that of another live execution");
             return None;
         }
-        if !first {
+        if !is_news {
             return None;
         }
         tracing::debug!(session_id = %new, "session id resolved");

@@ -252,6 +252,8 @@ impl ServiceInner {
                 session: request.session_id,
             });
         }
+        // The agent knows its session by the current id only.
+        request.session_id = self.registry.current_id(&request.session_id);
         Ok(CheckedRequest {
             request,
             command,
