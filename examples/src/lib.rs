@@ -7,6 +7,7 @@
     reason = "parts of command-line programs: they print, and main reports every error"
 )]
 
+pub mod availability;
 pub mod console;
 pub mod pane_agent;
 pub mod redis_server;
@@ -19,13 +20,17 @@ use std::process::{ExitCode, Termination};
 /// The result of a program, with any error.
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// The end of `main`: an error is printed with its causes, as `Display` shows them, and the exit
-/// code is 1.
+/// The end of `main`: an error is printed with its causes, as `Display` shows them, and its hint
+/// below. The exit code is 1.
 pub fn report<T: Termination>(result: Result<T>) -> ExitCode {
     match result {
         Ok(value) => value.report(),
         Err(error) => {
             eprintln!("error: {}", with_causes(&*error));
+            let hint = error.downcast_ref().and_then(exec_core::Error::hint);
+            if let Some(hint) = hint {
+                eprintln!("hint: {hint}");
+            }
             ExitCode::FAILURE
         }
     }

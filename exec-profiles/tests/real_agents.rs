@@ -26,7 +26,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use exec_core::{
-    AgentEvent, EventKind, Execution, ExecutionContext, ExecutionService, FollowUpRequest,
+    AgentEventKind, EventKind, Execution, ExecutionContext, ExecutionService, FollowUpRequest,
     LaunchRequest, NewChatRequest, Outcome, SessionId, StopOutcome,
 };
 use exec_profiles::{EventFormat, Launcher, ProfileRegistry, UserProfile};
@@ -365,23 +365,18 @@ impl Bench {
         let mut named = None;
         let mut stream = execution.events();
         while let Some(event) = within(stream.next()).await {
-            match &event.kind {
-                EventKind::Output(output) => {
-                    for event in &output.events {
-                        match event {
-                            AgentEvent::Text { text: piece, .. } => text.push_str(piece),
-                            AgentEvent::Finished { outcome, .. } => finished = Some(*outcome),
-                            AgentEvent::SessionStarted { session_id, .. } => {
-                                named = Some(session_id.clone());
-                            }
-                            _ => {}
-                        }
+            if let EventKind::SessionMismatch { asked, reported } = &event.kind {
+                panic!("{label} {what}: session {reported} instead of {asked}");
+            }
+            for event in event.agent_events() {
+                match &event.kind {
+                    AgentEventKind::Text { text: piece, .. } => text.push_str(piece),
+                    AgentEventKind::Finished { outcome, .. } => finished = Some(*outcome),
+                    AgentEventKind::SessionStarted { session_id, .. } => {
+                        named = Some(session_id.clone());
                     }
+                    _ => {}
                 }
-                EventKind::SessionMismatch { asked, reported } => {
-                    panic!("{label} {what}: session {reported} instead of {asked}")
-                }
-                _ => {}
             }
         }
         let exit = within(execution.wait()).await.unwrap();

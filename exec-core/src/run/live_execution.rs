@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use super::run_tracker::RunTracker;
 use crate::output::EventLog;
 use crate::records::HistoryEvent;
 use crate::shared::process_tree::{ProcessScanner, TreeRoot};
@@ -31,6 +32,7 @@ pub(crate) struct LiveExecution {
     pub(crate) history: Arc<History>,
     /// Invariant: changed only under the lock of the registry, so that both change in one step.
     pub(crate) session: Mutex<CurrentSession>,
+    pub(crate) run: Mutex<RunTracker>,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) stop_asked: watch::Sender<Option<StoppedBy>>,
 }
@@ -158,6 +160,11 @@ impl LiveExecution {
         self.progress
             .send_modify(|progress| progress.resolved = true);
         Some(EventKind::SessionResolved { session_id: new })
+    }
+
+    /// What is known of the run. The lock is held for the events of one line at most.
+    pub(crate) fn run(&self) -> MutexGuard<'_, RunTracker> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_session(&self) -> MutexGuard<'_, CurrentSession> {

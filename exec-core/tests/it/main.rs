@@ -9,6 +9,8 @@ mod orphans;
 mod output;
 mod prefix;
 mod report;
+mod runs;
 mod session_ids;
+mod spans;
 mod stop;
 mod watchdogs;

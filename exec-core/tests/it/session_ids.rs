@@ -221,9 +221,12 @@ struct SessionLines;
 impl exec_core::EventParser for SessionLines {
     fn parse_line(&mut self, line: &str) -> Vec<exec_core::AgentEvent> {
         let session_id = read_session_line(line);
-        let started = session_id.map(|session_id| exec_core::AgentEvent::SessionStarted {
-            session_id,
-            model: None,
+        let started = session_id.map(|session_id| {
+            let kind = exec_core::AgentEventKind::SessionStarted {
+                session_id,
+                model: None,
+            };
+            kind.into()
         });
         started.into_iter().collect()
     }

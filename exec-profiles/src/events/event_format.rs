@@ -1,10 +1,11 @@
-use exec_core::{AgentEvent, EventParser, SessionIdResolver};
+use exec_core::{AgentEvent, AgentEventKind, EventParser, SessionIdResolver};
 use serde::{Deserialize, Serialize};
 
+use super::claude::ClaudeRun;
 use super::codex::CodexRun;
-use super::event_object::EventObject;
+use super::cursor::CursorRun;
+use super::gemini::GeminiRun;
 use super::opencode::OpencodeRun;
-use super::{claude, cursor, gemini};
 
 /// The format of an agent's output.
 ///
@@ -12,12 +13,15 @@ use super::{claude, cursor, gemini};
 /// execution still delivers that line unparsed.
 ///
 /// ```
-/// use exec_core::AgentEvent;
+/// use exec_core::AgentEventKind;
 /// use exec_profiles::EventFormat;
 ///
 /// let mut parser = EventFormat::Codex.parser();
 /// let events = parser.parse_line(r#"{"type":"thread.started","thread_id":"01a1e1b2"}"#);
-/// assert!(matches!(&events[..], [AgentEvent::SessionStarted { session_id, .. }] if session_id == "01a1e1b2"));
+/// let AgentEventKind::SessionStarted { session_id, .. } = &events[0].kind else {
+///     panic!("{events:?}");
+/// };
+/// assert_eq!(session_id, "01a1e1b2");
 /// assert!(parser.parse_line("Reading prompt from stdin...").is_empty());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,46 +48,41 @@ impl EventFormat {
     #[must_use]
     pub fn parser(self) -> Box<dyn EventParser> {
         match self {
-            Self::Claude => object_parser(claude::parse),
-            Self::Codex => {
-                let mut run = CodexRun::default();
-                object_parser(move |event| run.parse(event))
-            }
-            Self::Gemini => object_parser(gemini::parse),
-            Self::Opencode => {
-                let mut run = OpencodeRun::default();
-                object_parser(move |event| run.parse(event))
-            }
-            Self::Cursor => object_parser(cursor::parse),
-            Self::Raw => Box::new(LineParser(|_: &str| Vec::new())),
+            Self::Claude => Box::<ClaudeRun>::default(),
+            Self::Codex => Box::<CodexRun>::default(),
+            Self::Gemini => Box::<GeminiRun>::default(),
+            Self::Opencode => Box::<OpencodeRun>::default(),
+            Self::Cursor => Box::<CursorRun>::default(),
+            Self::Raw => Box::new(RawLines),
         }
     }
 
-    /// Reads the session id from the first [`AgentEvent::SessionStarted`].
+    /// Reads the session id from the first [`AgentEventKind::SessionStarted`].
     pub(crate) fn resolver(self) -> Box<dyn SessionIdResolver> {
         let mut parser = self.parser();
         Box::new(move |line: &str| {
+            // An event of a start is short. The parser of the launch reads long lines, too.
+            if line.len() > LONGEST_START {
+                return None;
+            }
             let mut events = parser.parse_line(line).into_iter();
-            events.find_map(|event| match event {
-                AgentEvent::SessionStarted { session_id, .. } => Some(session_id),
+            events.find_map(|event| match event.kind {
+                AgentEventKind::SessionStarted { session_id, .. } if event.parent.is_none() => {
+                    Some(session_id)
+                }
                 _ => None,
             })
         })
     }
 }
 
-struct LineParser<F>(F);
+/// The longest line in which the start of a session is expected. Claude's has about 5 KB.
+const LONGEST_START: usize = 1 << 20;
 
-impl<F: FnMut(&str) -> Vec<AgentEvent> + Send> EventParser for LineParser<F> {
-    fn parse_line(&mut self, line: &str) -> Vec<AgentEvent> {
-        (self.0)(line)
+struct RawLines;
+
+impl EventParser for RawLines {
+    fn parse_line(&mut self, _line: &str) -> Vec<AgentEvent> {
+        Vec::new()
     }
-}
-
-fn object_parser(
-    mut parse: impl FnMut(&EventObject) -> Vec<AgentEvent> + Send + 'static,
-) -> Box<dyn EventParser> {
-    Box::new(LineParser(move |line: &str| {
-        EventObject::parse(line).map_or_else(Vec::new, |event| parse(&event))
-    }))
 }

@@ -1,0 +1,194 @@
+//! Classes of failures, on messages that agents have really printed.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use exec_core::{
+    ExecutionContext, FailureClassifier, FailureKind, LaunchRequest, NewChatRequest, Profile,
+    ProfileSource,
+};
+use exec_profiles::{ProfileRegistry, UserProfile};
+use serde::Deserialize;
+
+/// A line of the corpus. The file has the source of each message: a public issue.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Message {
+    agent: String,
+    class: String,
+    scope: Option<String>,
+    #[serde(default)]
+    resets: bool,
+    text: String,
+    source: String,
+}
+
+fn corpus() -> Vec<Message> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/failures.jsonl");
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// The classifier that a launch of this profile would get.
+fn classifier(registry: &ProfileRegistry, label: &str) -> Box<dyn FailureClassifier> {
+    let profile: Arc<dyn Profile> = registry.find_profile(label).unwrap();
+    let context = ExecutionContext::for_workspace(label, "/tmp").unwrap();
+    let prompt = "hello".to_owned();
+    let request = LaunchRequest::try_from(NewChatRequest { context, prompt }).unwrap();
+    let command = profile.command(None).unwrap();
+    let parameters = profile
+        .build_process_parameters(&command, &request)
+        .unwrap();
+    parameters.failure_classifier.unwrap()
+}
+
+fn registry(user_file: &str) -> (tempfile::TempDir, ProfileRegistry) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("profiles.toml");
+    std::fs::write(&path, user_file).unwrap();
+    let registry = ProfileRegistry::new();
+    let report = registry.load_user_file(&path).unwrap();
+    assert_eq!(report.errors, []);
+    (folder, registry)
+}
+
+#[test]
+fn every_message_of_the_corpus_has_its_class() {
+    let (_folder, registry) = registry("[profiles.qwen]\nbinary = \"qwen\"\n");
+    let corpus = corpus();
+    let mut counts = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for message in &corpus {
+        let found = classifier(&registry, &message.agent).classify(&message.text);
+        let kind = found.map_or(FailureKind::Agent, |found| found.kind);
+        let (scope, resets) = match &kind {
+            FailureKind::Limited { scope, resets_at } => (scope.clone(), resets_at.is_some()),
+            _ => (None, false),
+        };
+        if (kind.name(), &scope, resets) != (&message.class, &message.scope, message.resets) {
+            wrong.push(format!("{kind:?}: {} {}", message.source, message.text));
+        }
+        *counts.entry(message.class.as_str()).or_insert(0) += 1;
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(corpus.len() >= 40, "{}", corpus.len());
+    assert_eq!(counts.len(), 7, "every class occurs: {counts:?}");
+}
+
+#[test]
+fn ordinary_lines_of_standard_error_are_no_failures() {
+    let registry = ProfileRegistry::new();
+    for line in [
+        "YOLO mode is enabled. All tool calls will be automatically approved.",
+        "Ripgrep is not available. Falling back to GrepTool.",
+        "[STARTUP] Phase 'cleanup_ops' was started but never ended. Skipping metrics.",
+        "    at async retryWithBackoff (file:///bundle/chunk-JDPZ4CE3.js:308039:23)",
+        "Reading prompt from stdin...",
+        "WARNING: proceeding, even though we could not create PATH aliases",
+        "npm warn exec The following package was not found and will be installed",
+        "Port 5290 is in use, took 429 ms",
+        "",
+    ] {
+        for label in registry.labels() {
+            let found = classifier(&registry, &label).classify(line);
+            assert_eq!(found, None, "{label}: {line}");
+        }
+    }
+}
+
+#[test]
+fn agents_that_try_again_say_so() {
+    let registry = ProfileRegistry::new();
+    for (label, line, class) in [
+        (
+            "gemini",
+            r#"Attempt 1 failed with status 529. Retrying with backoff... _ApiError: {"error":{"code":529}}"#,
+            "overloaded",
+        ),
+        (
+            "opencode",
+            r#"timestamp=2026-11-17T12:18:38.244Z level=ERROR run=ba5b4ea2 message="stream error" providerID=fake error.error="AI_APICallError: Too Many Requests""#,
+            "limited",
+        ),
+        (
+            "opencode",
+            r#"timestamp=2026-11-17T12:18:38.244Z level=ERROR run=ba5b4ea2 message="stream error" providerID=fake error.error="AI_APICallError: what""#,
+            "agent",
+        ),
+        (
+            "claude-code",
+            "API Error (Connection error.) · Retrying in 1 seconds… (attempt 1/10)",
+            "network",
+        ),
+    ] {
+        let found = classifier(&registry, label).classify(line).unwrap();
+        assert_eq!((found.kind.name(), found.retries), (class, true), "{line}");
+    }
+}
+
+#[test]
+fn the_user_file_adds_rules_before_the_others() {
+    let (_folder, registry) = registry(
+        r#"
+        [[profiles.codex.failures]]
+        contains = ["usage limit"]
+        class = "overloaded"
+
+        [[profiles.codex.failures]]
+        contains = ["Plan is used up"]
+        class = "limited"
+        scope = "month"
+        reset_in_after = "again in "
+        "#,
+    );
+    let classifier = classifier(&registry, "codex");
+    let kind = |text: &str| classifier.classify(text).map(|found| found.kind);
+    assert_eq!(
+        kind("You've hit your usage limit."),
+        Some(FailureKind::Overloaded)
+    );
+    let Some(FailureKind::Limited { scope, resets_at }) = kind("plan is used up, again in 3 days")
+    else {
+        panic!("not limited");
+    };
+    assert_eq!(scope.as_deref(), Some("month"));
+    assert!(resets_at.is_some());
+    // The rules of the base stay.
+    assert_eq!(
+        kind("no rollout found for thread id x"),
+        Some(FailureKind::SessionGone)
+    );
+    let entry = registry.user_profile("codex").unwrap();
+    assert_eq!(entry.failures.len(), 2);
+}
+
+#[test]
+fn a_rule_with_a_mistake_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (rule, reason) in [
+        ("contains = []\nclass = \"network\"", "contains"),
+        ("contains = [\" \"]\nclass = \"network\"", "contains"),
+        (
+            "contains = [\"x\"]\nclass = \"network\"\nscope = \"y\"",
+            "scope",
+        ),
+        ("contains = [\"x\"]\nclass = \"nonsense\"", "nonsense"),
+        (
+            "contains = [\"x\"]\nclass = \"network\"\nretires = true",
+            "retires",
+        ),
+    ] {
+        let path = folder.path().join("profiles.toml");
+        std::fs::write(&path, format!("[[profiles.codex.failures]]\n{rule}\n")).unwrap();
+        let report = ProfileRegistry::new().load_user_file(&path).unwrap();
+        let [error] = &report.errors[..] else {
+            panic!("{rule}: {report:?}");
+        };
+        assert!(error.reason.contains(reason), "{error}");
+        assert!(error.reason.contains("failures"), "{error}");
+    }
+    assert_eq!(UserProfile::default().failures, []);
+}
