@@ -23,7 +23,7 @@ use crate::Error;
 /// }
 /// assert_eq!(input.parse::<Shell>()?.command, "ls");
 /// assert!(ToolInput::new("{").is_err());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[derive(Clone)]
 pub struct ToolInput(Box<RawValue>);

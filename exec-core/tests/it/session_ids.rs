@@ -185,7 +185,7 @@ async fn an_id_after_the_timeout_replaces_the_minted_one_everywhere() {
     assert_eq!(late.native_id(), "ses_late");
     assert_eq!(
         service.active_executions().active_sessions(),
-        [late.clone()]
+        std::slice::from_ref(&late)
     );
     assert_eq!(service.execution(&minted).unwrap().id(), execution.id());
     let busy = service

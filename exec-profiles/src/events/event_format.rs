@@ -10,7 +10,28 @@ use super::opencode::OpencodeRun;
 /// The format of an agent's output.
 ///
 /// A line that is not a JSON object, or that the format does not define, gives no events. The
-/// execution still delivers that line unparsed.
+/// execution still delivers that line unparsed. Lines are parsed without a tree of values, so that
+/// the events of a line need about as much memory as the line. A line has at most 1000 events.
+///
+/// # Usage
+///
+/// Agents report tokens and cost in different ways. The events and the exit report have one form,
+/// [`UsageTotals`](exec_core::UsageTotals): the total of the run and of the session so far. *Exact*
+/// is what the agent itself reports; *sum* is what the service adds up over the runs that it knows
+/// of.
+///
+/// | agent | during the run | at the end: run | at the end: session | sub-agents | cost |
+/// |---|---|---|---|---|---|
+/// | Claude Code | per message; output tokens are a lower bound | exact | exact (since 2.1.3xx), else sum | counted | exact, estimated by Claude |
+/// | Codex | nothing | difference to the run before | exact | as Codex counts them | none |
+/// | Gemini CLI | nothing | exact | sum | as Gemini counts them | none |
+/// | Opencode | exact, per step | exact | sum | counted if it prints their steps | exact |
+/// | Qwen Code | per message | difference to the run before | exact | as Qwen counts them | none |
+/// | Cursor | nothing | as documented by Cursor, not tried | sum | not known | none |
+///
+/// A run that is stopped or crashes reports what was known: for Codex and Gemini nothing, because
+/// they report at the end only. The total of a session that was also used outside of this service is
+/// exact only where the column says so.
 ///
 /// ```
 /// use exec_core::AgentEventKind;

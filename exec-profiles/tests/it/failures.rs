@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use exec_core::{
-    ExecutionContext, FailureClassifier, FailureKind, LaunchRequest, NewChatRequest, Profile,
-    ProfileSource,
+    CommandConfig, ExecutionContext, ExecutionService, FailureClassifier, FailureKind,
+    LaunchRequest, NewChatRequest, ProcessParameters, Profile, ProfileSource,
 };
-use exec_profiles::{ProfileRegistry, UserProfile};
+use exec_profiles::{EventFormat, ProfileDefinition, ProfileRegistry, UserProfile};
 use serde::Deserialize;
 
 /// A line of the corpus. The file has the source of each message: a public issue.
@@ -191,4 +191,122 @@ fn a_rule_with_a_mistake_is_refused() {
         assert!(error.reason.contains("failures"), "{error}");
     }
     assert_eq!(UserProfile::default().failures, []);
+}
+
+/// A recorded run, replayed by a script under the rules and the parser of the built-in profile.
+async fn replay(transcript: &str, stderr: &str, exit_code: u8) -> exec_core::RunResult {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/transcripts");
+    replay_file(transcript, &path.join(transcript), stderr, exit_code).await
+}
+
+async fn replay_file(
+    transcript: &str,
+    output: &Path,
+    stderr: &str,
+    exit_code: u8,
+) -> exec_core::RunResult {
+    let agent = transcript.split('-').next().unwrap();
+    let (label, format) = match agent {
+        "claude" => ("claude-code", EventFormat::Claude),
+        "codex" => ("codex", EventFormat::Codex),
+        "gemini" => ("gemini", EventFormat::Gemini),
+        "opencode" => ("opencode", EventFormat::Opencode),
+        other => panic!("{other}"),
+    };
+    let definitions = exec_profiles::profile_definitions();
+    let built_in = definitions.into_iter().find(|d| d.label == label).unwrap();
+    let script = format!(
+        "cat '{}'; printf '%s\\n' \"$1\" >&2; exit {exit_code}",
+        output.display()
+    );
+    let args = ["-c", &script, "agent", stderr];
+    let mut profile = ProfileDefinition::new("replay", CommandConfig::new("sh", args));
+    profile.failures = built_in.failures;
+    let profile = profile.with_builder(move |command, _| {
+        let mut parameters = ProcessParameters::new(command.args.clone());
+        parameters.event_parser = Some(format.parser());
+        Ok(parameters)
+    });
+    let registry = ProfileRegistry::empty();
+    registry.register(profile).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let service = ExecutionService::builder(registry).state_dir(folder.path().join("state"));
+    let request = NewChatRequest {
+        context: ExecutionContext::for_workspace("replay", folder.path()).unwrap(),
+        prompt: "hello".to_owned(),
+    };
+    let run = service.open().unwrap().run(request);
+    run.time_limit(std::time::Duration::from_secs(60))
+        .await
+        .unwrap()
+}
+
+/// Real output, with the exit codes that the agents had.
+#[tokio::test]
+async fn recorded_failures_end_with_their_class_and_successes_with_none() {
+    for (transcript, stderr, exit_code, class) in [
+        ("claude-err-400.jsonl", "", 1, "agent"),
+        ("claude-err-401.jsonl", "", 1, "authentication"),
+        ("claude-err-429.jsonl", "", 1, "limited"),
+        ("claude-err-529.jsonl", "", 1, "overloaded"),
+        ("claude-err-model.jsonl", "", 1, "agent"),
+        ("claude-err-nokey.jsonl", "", 1, "authentication"),
+        ("claude-err-resume.jsonl", "", 1, "session_gone"),
+        ("codex-err-400.jsonl", "", 1, "agent"),
+        ("codex-err-401.jsonl", "", 1, "authentication"),
+        ("codex-err-429.jsonl", "", 1, "limited"),
+        ("codex-err-529.jsonl", "", 1, "overloaded"),
+        ("codex-err-model.jsonl", "", 1, "agent"),
+        ("gemini-err-400.jsonl", "", 144, "agent"),
+        ("gemini-err-401.jsonl", "", 145, "authentication"),
+        ("gemini-err-model.jsonl", "", 1, "agent"),
+        ("opencode-err-model.jsonl", "", 1, "agent"),
+        // An exit code of 0 does not make a failure a success.
+        ("opencode-err-model.jsonl", "", 0, "agent"),
+        ("claude-err-401.jsonl", "", 0, "authentication"),
+        ("claude-new.jsonl", "", 0, ""),
+        ("claude-subagent.jsonl", "", 0, ""),
+        ("codex-tool.jsonl", "Reading prompt from stdin...", 0, ""),
+        ("gemini-tool.jsonl", "YOLO mode is enabled.", 0, ""),
+        ("opencode-new.jsonl", "", 0, ""),
+    ] {
+        let result = replay(transcript, stderr, exit_code).await;
+        let found = result
+            .failure
+            .as_ref()
+            .map_or("", |failure| failure.kind.name());
+        assert_eq!(found, class, "{transcript}: {:?}", result.failure);
+        assert_eq!(result.is_success(), class.is_empty(), "{transcript}");
+        assert_eq!(result.text.is_empty(), !class.is_empty(), "{transcript}");
+    }
+}
+
+/// Messages of agents that end before they print an event.
+#[tokio::test]
+async fn an_unknown_session_is_recognised_on_standard_error() {
+    for (transcript, stderr, exit_code) in [
+        (
+            "codex-err-model.jsonl",
+            "Error: thread/resume: thread/resume failed: no rollout found for thread id 9 (code -32600)",
+            1,
+        ),
+        (
+            "gemini-err-model.jsonl",
+            "Error resuming session: Invalid session identifier \"9\".",
+            42,
+        ),
+        (
+            "opencode-err-model.jsonl",
+            "\u{1b}[91m\u{1b}[1mError: \u{1b}[0mSession not found",
+            1,
+        ),
+    ] {
+        let agent = transcript.split('-').next().unwrap();
+        let result = replay_file(transcript, Path::new("/dev/null"), stderr, exit_code).await;
+        assert_eq!(
+            result.failure.unwrap().kind,
+            FailureKind::SessionGone,
+            "{agent}"
+        );
+    }
 }
