@@ -116,7 +116,8 @@ pub enum AgentEventKind {
         #[serde(
             default,
             skip_serializing_if = "Option::is_none",
-            with = "milliseconds"
+            with = "milliseconds",
+            rename = "delay_ms"
         )]
         delay: Option<Duration>,
     },

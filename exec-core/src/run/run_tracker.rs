@@ -17,6 +17,8 @@
 //! | nothing | stopped, or code 0 | the pending one, if there is one |
 //! | success or nothing | another code, or a signal | the pending one, or else the last line of standard error |
 
+use std::borrow::Cow;
+
 use super::exit_report::StoppedBy;
 use super::tool_spans::ToolSpans;
 use crate::output::{MAX_MESSAGE, cut_at};
@@ -114,7 +116,8 @@ impl RunTracker {
     /// The event of a line of standard error, if it tells of a known failure.
     pub(crate) fn observe_stderr(&mut self, line: &str) -> Option<AgentEvent> {
         let classifier = self.classifier.as_deref()?;
-        let found = classifier.classify(&line[..cut_at(line, MAX_MESSAGE)])?;
+        let line = without_colours(&line[..cut_at(line, MAX_MESSAGE)]);
+        let found = classifier.classify(&line)?;
         let failure = Failure::new(found.kind, line);
         self.pending = Some(failure.clone());
         Some(match found.retries {
@@ -169,6 +172,21 @@ fn classify(classifier: Option<&dyn FailureClassifier>, failure: &mut Failure) -
     };
     failure.kind = found.kind;
     found.retries
+}
+
+/// Some agents print colours even if standard error is not a terminal. Removes control sequences
+/// of the form `ESC [ … letter`.
+fn without_colours(line: &str) -> Cow<'_, str> {
+    if !line.contains('\u{1b}') {
+        return line.into();
+    }
+    let mut pieces = line.split("\u{1b}[");
+    let mut text = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let end = piece.find(|c: char| c.is_ascii_alphabetic());
+        text.push_str(end.map_or("", |end| &piece[end + 1..]));
+    }
+    text.into()
 }
 
 fn retry(failure: Failure) -> AgentEventKind {

@@ -272,6 +272,11 @@ async fn the_report_says_why_the_agent_failed() {
             "echo 'LOGIN please' >&2; echo bye >&2; exit 1",
             Some("authentication: LOGIN please"),
         ),
+        (
+            vec![],
+            r"printf '\033[91m\033[1mError:\033[0m LOGIN\n' >&2; exit 1",
+            Some("authentication: Error: LOGIN"),
+        ),
         (vec![SUCCESS], "exit 3", Some("agent: exit code 3")),
     ] {
         let failure = failure_of(&lines, rest).await;

@@ -458,8 +458,8 @@ fn retries_and_rate_limits_of_claude_are_events() {
             r#"{"type":"result","subtype":"success","is_error":true,"api_error_status":429,"result":"You've hit your limit · resets 2pm (Asia/Shanghai)"}"#,
         ],
         json!([
-            {"type": "retry", "class": "authentication", "message": "authentication_failed (HTTP status 401)", "attempt": 1, "max_attempts": 10, "delay": 574},
-            {"type": "retry", "class": "network", "message": "unknown", "attempt": 2, "max_attempts": 10, "delay": 1000},
+            {"type": "retry", "class": "authentication", "message": "authentication_failed (HTTP status 401)", "attempt": 1, "max_attempts": 10, "delay_ms": 574},
+            {"type": "retry", "class": "network", "message": "unknown", "attempt": 2, "max_attempts": 10, "delay_ms": 1000},
             {"type": "rate_limit", "status": "allowed", "scope": "five_hour", "resets_at": 1784079000, "used": 0.25},
             {"type": "rate_limit", "status": "rejected", "scope": "five_hour", "resets_at": 1778565600},
             {"type": "error", "class": "limited", "scope": "five_hour", "resets_at": 1778565600, "message": "You've hit your limit · resets 2pm (Asia/Shanghai)"},
