@@ -186,6 +186,7 @@ impl ServiceInner {
                     false => IdState::Open,
                 },
             }),
+            has_parser: parameters.event_parser.is_some(),
             run: Mutex::new(RunTracker::new(
                 used_before,
                 parameters.failure_classifier,

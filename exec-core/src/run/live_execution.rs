@@ -32,6 +32,8 @@ pub(crate) struct LiveExecution {
     pub(crate) history: Arc<History>,
     /// Invariant: changed only under the lock of the registry, so that both change in one step.
     pub(crate) session: Mutex<CurrentSession>,
+    /// Whether the profile reads events from the output.
+    pub(crate) has_parser: bool,
     pub(crate) run: Mutex<RunTracker>,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) stop_asked: watch::Sender<Option<StoppedBy>>,

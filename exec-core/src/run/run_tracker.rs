@@ -14,7 +14,8 @@
 //! |---|---|---|
 //! | finished, failure | any | the one it gives, or else the pending one |
 //! | finished, success | code 0, or stopped | none |
-//! | nothing | stopped, or code 0 | the pending one, if there is one |
+//! | nothing | stopped | the pending one, if there is one |
+//! | nothing | code 0 | the pending one, if it was on standard output |
 //! | success or nothing | another code, or a signal | the pending one, or else the last line of standard error |
 
 use std::borrow::Cow;
@@ -34,6 +35,8 @@ pub(crate) struct RunTracker {
     before: Option<Usage>,
     usage: UsageTotals,
     pending: Option<Failure>,
+    /// Whether `pending` was read from standard error.
+    is_from_stderr: bool,
     finished: Option<(Outcome, Option<Failure>)>,
     model: Option<String>,
     classifier: Option<Box<dyn FailureClassifier>>,
@@ -50,6 +53,7 @@ impl RunTracker {
             before,
             usage: UsageTotals::default(),
             pending: None,
+            is_from_stderr: false,
             finished: None,
             model: None,
             classifier,
@@ -106,6 +110,7 @@ impl RunTracker {
             let retries = classify(self.classifier.as_deref(), failure);
             if event.parent.is_none() {
                 self.pending = Some(failure.clone());
+                self.is_from_stderr = false;
             }
             if retries && let AgentEventKind::Error(failure) = &event.kind {
                 event.kind = retry(failure.clone());
@@ -120,6 +125,7 @@ impl RunTracker {
         let found = classifier.classify(&line)?;
         let failure = Failure::new(found.kind, line);
         self.pending = Some(failure.clone());
+        self.is_from_stderr = true;
         Some(match found.retries {
             true => retry(failure).into(),
             false => AgentEventKind::Error(failure).into(),
@@ -151,6 +157,8 @@ impl RunTracker {
                 Some(known.unwrap_or_else(|| last_words(exit, stderr_tail)))
             }
             Some((Outcome::Success, _)) if ended_well => None,
+            // The two streams have no common order: the agent may have recovered.
+            None if stopped_by.is_none() && ended_well && self.is_from_stderr => None,
             None if ended_well => self.pending.clone(),
             _ => {
                 let pending = self.pending.clone();

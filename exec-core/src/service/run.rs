@@ -95,7 +95,10 @@ impl Run {
         let deadline = Instant::now() + self.time_limit;
         let execution = self.service.launch(self.request?).await?;
         let guard = StopOnDrop(Some(execution.clone()));
-        let mut answer = Answer::default();
+        let mut answer = Answer {
+            is_raw: !execution.live.has_parser,
+            ..Answer::default()
+        };
         let mut events = execution.events();
         let mut in_time = true;
         loop {
@@ -173,22 +176,20 @@ struct Answer {
     continues: bool,
     /// The text of the final event.
     last: Option<String>,
-    /// Standard output, as long as no event was parsed.
-    raw: String,
-    has_events: bool,
+    /// Whether standard output is the answer: the profile has no parser.
+    is_raw: bool,
 }
 
 impl Answer {
     fn take(&mut self, event: &crate::Event) {
         if let EventKind::Output(output) = &event.kind
             && output.stream == OutputStream::Stdout
-            && !self.has_events
+            && self.is_raw
         {
-            append(&mut self.raw, &output.line.text());
-            append(&mut self.raw, "\n");
+            append(&mut self.message, &output.line.text());
+            append(&mut self.message, "\n");
         }
         for event in event.agent_events() {
-            self.has_events = true;
             if event.parent.is_some() {
                 continue;
             }
@@ -205,20 +206,14 @@ impl Answer {
                 _ => self.continues = false,
             }
         }
-        if self.has_events {
-            self.raw = String::new();
-        }
     }
 
     fn text(mut self) -> String {
-        if let Some(last) = self.last {
-            return last;
+        if self.is_raw {
+            let end = self.message.trim_end_matches('\n').len();
+            self.message.truncate(end);
         }
-        if self.has_events {
-            return self.message;
-        }
-        self.raw.truncate(self.raw.trim_end_matches('\n').len());
-        self.raw
+        self.last.unwrap_or(self.message)
     }
 }
 

@@ -118,6 +118,15 @@ async fn without_a_parser_the_output_is_the_answer() {
 }
 
 #[tokio::test]
+async fn lines_that_a_parser_does_not_know_are_no_answer() {
+    let lab = Lab::new();
+    let service = lab.service(agent(&["something went wrong"], "exit 1"));
+    let run = service.run(lab.new_chat("go")).into_future();
+    let result = within("the run", run).await.unwrap();
+    assert_eq!((result.text.as_str(), result.is_success()), ("", false));
+}
+
+#[tokio::test]
 async fn a_run_ends_at_its_time_limit_with_what_was_received() {
     let lab = Lab::new();
     let service = lab.service(agent(
@@ -277,6 +286,8 @@ async fn the_report_says_why_the_agent_failed() {
             r"printf '\033[91m\033[1mError:\033[0m LOGIN\n' >&2; exit 1",
             Some("authentication: Error: LOGIN"),
         ),
+        (vec![TEXT], "echo 'LOGIN please' >&2", None),
+        (vec![], "echo 'LOGIN please' >&2", None),
         (vec![SUCCESS], "exit 3", Some("agent: exit code 3")),
     ] {
         let failure = failure_of(&lines, rest).await;
