@@ -8,7 +8,7 @@ use agent_snapshot::{AgentState, Status, conversation::Message};
 use examples::console::{self, Console};
 use examples::{Result, with_causes};
 use exec_core::{
-    AgentEvent, EventKind, Execution, ExecutionContext, ExecutionService, FollowUpRequest,
+    AgentEventKind, EventKind, Execution, ExecutionContext, ExecutionService, FollowUpRequest,
     LaunchRequest, NewChatRequest, Outcome, SessionId, termination_signal,
 };
 use serde_json::{Value, json};
@@ -277,29 +277,32 @@ impl Member {
     async fn watch(&mut self, execution: &Execution) -> Result<String> {
         let (mut events, mut answer, mut failed) = (execution.events(), String::new(), false);
         while let Some(event) = events.next().await {
-            let EventKind::Output(output) = &event.kind else {
-                continue;
-            };
-            if output.events.is_empty() {
+            if let EventKind::Output(output) = &event.kind
+                && output.events.is_empty()
+            {
                 progress(&output.line.text());
             }
-            for event in output.events.clone() {
-                match event {
-                    AgentEvent::Text { text, .. } => {
+            for event in event.agent_events() {
+                // Sub-agents answer to their agent.
+                if event.parent.is_some() {
+                    continue;
+                }
+                match event.kind.clone() {
+                    AgentEventKind::Text { text, .. } => {
                         progress(&text);
                         answer = text;
                     }
-                    AgentEvent::ToolCall { name, input, .. } => {
+                    AgentEventKind::ToolCall { name, input, .. } => {
                         progress(&format!("{name} {input}"));
                     }
-                    AgentEvent::ToolResult { .. } => {
+                    AgentEventKind::ToolResult { .. } => {
                         let mut tick = self.state.begin_tick()?;
                         let tools = tick.variables().get("tools").and_then(Value::as_u64);
                         tick.variables()
                             .insert("tools".into(), json!(tools.unwrap_or(0) + 1));
                         tick.commit().await?;
                     }
-                    AgentEvent::Finished { outcome, text } => {
+                    AgentEventKind::Finished { outcome, text, .. } => {
                         failed = outcome == Outcome::Failure;
                         answer = text.unwrap_or(answer);
                     }

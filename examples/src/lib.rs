@@ -7,6 +7,7 @@
     reason = "parts of command-line programs: they print, and main reports every error"
 )]
 
+pub mod availability;
 pub mod console;
 pub mod pane_agent;
 pub mod redis_server;
@@ -23,15 +24,19 @@ use exec_core::termination_signal;
 /// The result of a program, with any error.
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// The end of `main`: an error is printed with its causes, as `Display` shows them, and the exit
-/// code is 1; after a signal it is 128 plus the number of the signal.
+/// The end of `main`: an error is printed with its causes, as `Display` shows them, and its hint
+/// below. The exit code is 1; after a signal it is 128 plus the number of the signal.
 pub fn report<T: Termination>(result: Result<T>) -> ExitCode {
     let error = match result {
         Ok(value) => return value.report(),
         Err(error) => error,
     };
     // Not `eprintln!`, which panics if the terminal is gone.
-    let _ = writeln!(std::io::stderr(), "error: {}", with_causes(&*error));
+    let mut stderr = std::io::stderr();
+    let _ = writeln!(stderr, "error: {}", with_causes(&*error));
+    if let Some(hint) = error.downcast_ref().and_then(exec_core::Error::hint) {
+        let _ = writeln!(stderr, "hint: {hint}");
+    }
     match error.downcast_ref::<Interrupted>() {
         Some(interrupted) => interrupted.exit_code(),
         None => ExitCode::FAILURE,

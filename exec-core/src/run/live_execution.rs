@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use super::run_tracker::RunTracker;
 use crate::output::EventLog;
 use crate::records::HistoryEvent;
 use crate::shared::process_tree::{ProcessScanner, TreeRoot};
@@ -31,6 +32,9 @@ pub(crate) struct LiveExecution {
     pub(crate) history: Arc<History>,
     /// Invariant: changed only under the lock of the registry, so that both change in one step.
     pub(crate) session: Mutex<CurrentSession>,
+    /// Whether the profile reads events from the output.
+    pub(crate) has_parser: bool,
+    pub(crate) run: Mutex<RunTracker>,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) stop_asked: watch::Sender<Option<StopRequest>>,
     pub(crate) ladder: StopLadder,
@@ -56,8 +60,18 @@ pub(crate) enum StopManner {
 
 pub(crate) struct CurrentSession {
     pub(crate) id: SessionId,
-    /// Whether the id is final.
-    pub(crate) resolved: bool,
+    pub(crate) state: IdState,
+}
+
+/// How far the id of a session is known. See the theory in `session_resolution.rs`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IdState {
+    /// A minted id; the agent's own id is awaited.
+    Open,
+    /// A minted id that callers no longer wait for. The agent can still replace it.
+    Settled,
+    /// The id that the agent has reported: it does not change again.
+    Reported,
 }
 
 /// How far an execution has come.
@@ -116,12 +130,17 @@ impl LiveExecution {
     }
 
     /// The agent has reported its session id. Resolves the id of a new chat; compares the id of a
-    /// follow-up. Returns the event to publish.
+    /// follow-up, once. Returns the event to publish.
     pub(crate) fn agent_reported(&self, native_id: &str) -> Option<EventKind> {
         match self.kind {
             ExecutionKind::New => self.resolve(Some(native_id)),
             ExecutionKind::FollowUp => {
-                let asked = self.session_id().native_id().to_owned();
+                let asked = self.registry.hold(|| {
+                    let mut session = self.lock_session();
+                    let first = session.state != IdState::Reported;
+                    session.state = IdState::Reported;
+                    first.then(|| session.id.native_id().to_owned())
+                })?;
                 if asked == native_id {
                     return None;
                 }
@@ -134,8 +153,9 @@ impl LiveExecution {
         }
     }
 
-    /// Makes the session id final, with the agent's id if it is known. Only the first call that
-    /// succeeds has an effect and returns the event to publish.
+    /// Makes the session id known: the agent's own id, or the minted one if that is not known in
+    /// time. A minted id is replaced by the agent's own one at any time. Returns the event to
+    /// publish if there is a change.
     ///
     /// Lock order: the registry, then the session. See the theory in `session_resolution.rs`.
     pub(crate) fn resolve(&self, native_id: Option<&str>) -> Option<EventKind> {
@@ -150,14 +170,20 @@ impl LiveExecution {
                 }
             },
         };
-        let mut first = false;
+        let mut is_news = false;
         let renamed = self.registry.rename_if(&old, &new, || {
             let mut session = self.lock_session();
-            if session.resolved {
+            let before = session.state;
+            let after = match native_id {
+                Some(_) => IdState::Reported,
+                None => IdState::Settled,
+            };
+            // The id can have changed since `old` was read: only another report does that.
+            if before == IdState::Reported || before == after || session.id != old {
                 return false;
             }
-            first = true;
-            session.resolved = true;
+            is_news = before == IdState::Open || session.id != new;
+            session.state = after;
             session.id = new.clone();
             true
         });
@@ -165,7 +191,7 @@ impl LiveExecution {
             tracing::warn!(%error, "the agent's session id is that of another live execution");
             return None;
         }
-        if !first {
+        if !is_news {
             return None;
         }
         tracing::debug!(session_id = %new, "session id resolved");
@@ -175,6 +201,11 @@ impl LiveExecution {
         self.progress
             .send_modify(|progress| progress.resolved = true);
         Some(EventKind::SessionResolved { session_id: new })
+    }
+
+    /// What is known of the run. The lock is held for the events of one line at most.
+    pub(crate) fn run(&self) -> MutexGuard<'_, RunTracker> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_session(&self) -> MutexGuard<'_, CurrentSession> {

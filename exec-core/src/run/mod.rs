@@ -8,9 +8,11 @@ mod execution;
 mod exit_report;
 mod launch;
 mod live_execution;
+mod run_tracker;
 mod session_resolution;
 mod stop_report;
 mod supervisor;
+mod tool_spans;
 
 pub use execution::{Execution, ExecutionResult, TreeUsage};
 pub use exit_report::{ExitReport, StoppedBy, Watchdog};

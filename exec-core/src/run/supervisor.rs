@@ -54,14 +54,16 @@ use super::session_resolution::SessionResolution;
 use crate::output::Pump;
 use crate::process::{Child, ChildExit, StoppedTree, stop_tree};
 use crate::records::{HistoryEvent, OwnerJournal};
+use crate::service::KnownSessions;
 use crate::shared::process_tree::TreeEnder;
-use crate::{EventKind, ExitReport, StoppedBy};
+use crate::{EventKind, ExitReport, StoppedBy, UsageTotals};
 
 /// Dropping it before the end (the runtime is shut down) reports the execution as abandoned, so
 /// that no caller waits for ever.
 pub(crate) struct Supervisor {
     pub(crate) execution: Arc<LiveExecution>,
     pub(crate) owner: Arc<OwnerJournal>,
+    pub(crate) known_sessions: Arc<KnownSessions>,
     pub(crate) child: Child,
     pub(crate) stdin: Option<StdinFeed>,
     pub(crate) stdout: Pump,
@@ -211,20 +213,35 @@ impl Supervisor {
         let execution = &self.execution;
         self.stdout.finish();
         self.stderr.finish();
+        let child_exit = self.child.reap();
+        let stderr_tail = self.stderr.tail();
+        let (failure, usage) = {
+            let mut run = execution.run();
+            let failure = run.failure_at_exit(&child_exit, stopped_by, &stderr_tail);
+            run.close_spans(&execution.session_id(), failure.as_ref());
+            (failure, run.usage())
+        };
         let ChildExit {
             code,
             signal,
             cpu_time,
             peak_memory_bytes,
-        } = self.child.reap();
+        } = child_exit;
         let session_id = execution.session_id();
-        tracing::info!(%session_id, code, signal, ?stopped_by, "ended");
+        if usage != UsageTotals::default() {
+            let total = Some(usage.session);
+            self.known_sessions.put(session_id.clone(), total);
+        }
+        let class = failure.as_ref().map(|failure| failure.kind.name());
+        tracing::info!(%session_id, code, signal, ?stopped_by, class, "ended");
         let exit = Arc::new(ExitReport {
             session_id: session_id.clone(),
             code,
             signal,
             stopped_by,
-            stderr_tail: self.stderr.tail(),
+            failure,
+            usage,
+            stderr_tail,
             wall_time: execution.start_instant.elapsed(),
             cpu_time,
             peak_memory_bytes,

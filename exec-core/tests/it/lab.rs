@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exec_core::{
-    AgentEvent, CommandConfig, Event, EventKind, EventParser, Execution, ExecutionContext,
-    ExecutionService, ExecutionServiceBuilder, FollowUpRequest, LaunchRequest, NewChatRequest,
-    Output, OutputStream, ProcessParameters, Profile, ProfileSource, SessionId,
+    AgentEvent, AgentEventKind, CommandConfig, Event, EventKind, EventParser, Execution,
+    ExecutionContext, ExecutionService, ExecutionServiceBuilder, FollowUpRequest, LaunchRequest,
+    NewChatRequest, Output, OutputStream, ProcessParameters, Profile, ProfileSource, SessionId,
 };
 
 /// Far above what anything here takes: a loaded machine must not fail a test.
@@ -367,13 +367,15 @@ impl EventParser for LineParser {
     fn parse_line(&mut self, line: &str) -> Vec<AgentEvent> {
         if let Some(text) = line.strip_prefix("say ") {
             let text = text.to_owned();
-            return vec![AgentEvent::Text { text, delta: false }];
+            return vec![AgentEventKind::Text { text, delta: false }.into()];
         }
         if line == "done" {
-            return vec![AgentEvent::Finished {
+            let finished = AgentEventKind::Finished {
                 outcome: exec_core::Outcome::Success,
                 text: None,
-            }];
+                failure: None,
+            };
+            return vec![finished.into()];
         }
         Vec::new()
     }
