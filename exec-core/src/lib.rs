@@ -15,6 +15,9 @@ mod service;
 // One execution, from the launch to the exit report.
 mod run;
 
+// Names of span attributes.
+mod telemetry;
+
 // The layers below a run.
 mod output;
 mod process;
@@ -35,8 +38,9 @@ mod shared {
 
 pub use error::Error;
 pub use output::{
-    AgentEvent, Event, EventKind, EventParser, EventStream, Line, MemoryPolicy, Outcome, Output,
-    OutputStream, Usage, print_prefixed,
+    AgentEvent, AgentEventKind, Event, EventKind, EventParser, EventStream, Failure,
+    FailureClassifier, FailureKind, FailureMatch, Line, MemoryPolicy, Outcome, Output,
+    OutputStream, RateLimit, RateLimitStatus, ToolInput, Usage, UsageTotals, print_prefixed,
 };
 pub use records::{
     History, HistoryContents, HistoryEntry, HistoryState, ProfileStatistics, ReapReport,
@@ -52,4 +56,7 @@ pub use run::{
     Execution, ExecutionResult, ExitReport, StopLevel, StopOutcome, StopReport, StoppedBy,
     TreeUsage, Watchdog,
 };
-pub use service::{ActiveExecutionRegistry, ExecutionService, ExecutionServiceBuilder};
+pub use service::{
+    ActiveExecutionRegistry, ExecutionService, ExecutionServiceBuilder, Run, RunResult,
+    ShutdownGuard, ShutdownReport, termination_signal,
+};

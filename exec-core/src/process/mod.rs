@@ -3,6 +3,7 @@
 
 mod child;
 mod launch_plan;
+mod marked_spawn;
 mod stopped_tree;
 
 pub(crate) use child::{Child, ChildExit, Pipes};

@@ -19,14 +19,25 @@ pub(crate) struct StoppedTree {
     pub(crate) survivors: Vec<u32>,
 }
 
-/// Takes the steps of the ladder, then kills, until no process of the tree is left. See
-/// [`TreeEnder`] for the loop inside a step.
+/// Takes the steps of the ladder, then kills, until no process of the tree is left. The steps are
+/// broken off when `kill_now` completes. See [`TreeEnder`] for the loop inside a step.
 pub(crate) async fn stop_tree(
     mut tree: TreeEnder<'_>,
     ladder: &StopLadder,
     close_stdin: impl Fn(),
+    kill_now: impl Future<Output = ()>,
 ) -> StoppedTree {
-    let level = run_steps(&mut tree, ladder, close_stdin).await;
+    let reached = tokio::select! {
+        reached = run_steps(&mut tree, ladder, close_stdin) => reached,
+        () = kill_now => None,
+    };
+    let level = match reached {
+        Some(level) => level,
+        None => {
+            tree.kill(KILL_LIMIT).await;
+            StopLevel::Killed
+        }
+    };
     let end = tree.into_result();
     StoppedTree {
         processes: end.processes,
@@ -35,14 +46,15 @@ pub(crate) async fn stop_tree(
     }
 }
 
+/// The step after which no process was left; `None` if some are left.
 async fn run_steps(
     tree: &mut TreeEnder<'_>,
     ladder: &StopLadder,
     close_stdin: impl Fn(),
-) -> StopLevel {
+) -> Option<StopLevel> {
     let mut level = StopLevel::AlreadyGone;
     if tree.scan_targets().await {
-        return level;
+        return Some(level);
     }
     for step in ladder.steps() {
         let (signal, reached) = match step.action {
@@ -55,9 +67,8 @@ async fn run_steps(
         };
         level = level.max(reached);
         if tree.step(step.grace, |_| signal).await {
-            return level;
+            return Some(level);
         }
     }
-    tree.kill(KILL_LIMIT).await;
-    StopLevel::Killed
+    None
 }

@@ -16,10 +16,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::host_watcher::HostWatcher;
 use crate::shared::json_lines;
 use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file;
 use crate::shared::proc_stat::ProcessKey;
+use crate::shared::process_tree::{self, TreeRoot};
 use crate::{Error, ExecutionId, ExecutionKind, SessionId};
 
 /// A journal is rewritten when it reaches this size, or twice its size after the last rewrite,
@@ -56,6 +58,16 @@ pub(crate) struct LaunchRecord {
     pub(crate) variant: Option<String>,
     pub(crate) kind: ExecutionKind,
     pub(crate) workspace: String,
+}
+
+impl LiveRecord {
+    /// The processes of the execution, if it was started since the last boot.
+    pub(crate) fn root(&self) -> TreeRoot {
+        let leader = self
+            .process
+            .map(|(pid, start_time)| ProcessKey { pid, start_time });
+        TreeRoot::recorded(Some(self.execution_id.to_string()), leader)
+    }
 }
 
 type LiveRecords = HashMap<ExecutionId, LiveRecord>;
@@ -102,6 +114,7 @@ pub(crate) struct OwnerJournal {
     folder: PathBuf,
     header: OwnerHeader,
     file: Mutex<JournalFile>,
+    watcher: Option<HostWatcher>,
 }
 
 #[derive(Debug)]
@@ -128,12 +141,25 @@ impl OwnerJournal {
             folder,
             header,
             file: Mutex::new(file),
+            watcher: None,
         })
     }
 
-    /// To be called before the process is spawned.
+    /// Ends the executions when this process has ended.
+    pub(crate) fn with_watcher(mut self) -> Self {
+        self.watcher = Some(HostWatcher::default());
+        self
+    }
+
+    /// To be called before the process is spawned. After an error, [`ended`](Self::ended) undoes
+    /// what was done.
     pub(crate) fn launching(&self, record: LiveRecord) -> Result<(), Error> {
-        self.write(JournalLine::Launch(record))
+        let id = record.execution_id.clone();
+        self.write(JournalLine::Launch(record))?;
+        match &self.watcher {
+            Some(watcher) => watcher.add(&id),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn started(&self, id: &ExecutionId, process: ProcessKey) -> Result<(), Error> {
@@ -147,6 +173,9 @@ impl OwnerJournal {
     /// Compacts the journal if it has grown: at an end rather than at a launch, because callers
     /// wait for launches.
     pub(crate) fn ended(&self, id: &ExecutionId) -> Result<(), Error> {
+        if let Some(watcher) = &self.watcher {
+            watcher.remove(id);
+        }
         self.write(JournalLine::Ended {
             execution_id: id.clone(),
         })?;
@@ -159,6 +188,11 @@ impl OwnerJournal {
             remove(&old)?;
         }
         Ok(())
+    }
+
+    /// The executions that have not ended.
+    pub(crate) fn live_records(&self) -> Vec<LiveRecord> {
+        self.lock().live.values().cloned().collect()
     }
 
     fn write(&self, line: JournalLine) -> Result<(), Error> {
@@ -295,9 +329,7 @@ impl OrphanedJournal {
 
 /// Start times are comparable only within one boot.
 pub(crate) fn boot_id() -> Result<String, Error> {
-    let path = Path::new("/proc/sys/kernel/random/boot_id");
-    let id = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
-    Ok(id.trim().to_owned())
+    process_tree::boot_id().map_err(Error::io("read the boot id from", Path::new("/proc")))
 }
 
 fn owners_folder(state_dir: &Path) -> PathBuf {

@@ -25,11 +25,21 @@ use crate::{CommandConfig, LaunchRequest, ProcessParameters};
 pub trait ProfileSource: Send + Sync {
     /// The profile with this label, or `None` if there is none.
     fn find_profile(&self, label: &str) -> Option<Arc<dyn Profile>>;
+
+    /// The labels of all profiles, for the hint of
+    /// [`Error::ProfileNotFound`](crate::Error::ProfileNotFound). The default names none.
+    fn labels(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 impl<T: ProfileSource + ?Sized> ProfileSource for Arc<T> {
     fn find_profile(&self, label: &str) -> Option<Arc<dyn Profile>> {
         (**self).find_profile(label)
+    }
+
+    fn labels(&self) -> Vec<String> {
+        (**self).labels()
     }
 }
 

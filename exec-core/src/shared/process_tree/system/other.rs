@@ -1,7 +1,7 @@
-//! Processes through `ps` and `kill`, for systems without `/proc`.
+//! Other systems: processes through `ps` and `kill`.
 //!
-//! Weaker than Linux: environments and start times are not shown, so a tree is the leader's group
-//! and its descendants, and a process id that was reused between a scan and a signal cannot be
+//! Weaker than Linux: environments, marks and start times are not shown, so a tree is the leader's
+//! group and its descendants, and a process id that was reused between a scan and a signal cannot be
 //! told from the process that had it before.
 
 use std::collections::HashMap;
@@ -11,41 +11,76 @@ use std::process::Command;
 use rustix::io::Errno;
 use rustix::process::{Signal, test_kill_process};
 
-use super::process_table::ProcessInfo;
-use super::raw_pid;
+use super::super::process_mark::ProcessMark;
+use super::super::process_table::ProcessInfo;
+use super::super::raw_pid;
+use super::Marking;
 use crate::shared::proc_stat::ProcessKey;
 
 fn key(pid: u32) -> ProcessKey {
     ProcessKey { pid, start_time: 0 }
 }
 
-pub(super) fn key_of(pid: u32) -> Option<ProcessKey> {
+pub(crate) fn boot_id() -> io::Result<String> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+pub(in super::super) fn key_of(pid: u32) -> Option<ProcessKey> {
     is_current(key(pid)).then(|| key(pid))
 }
 
 /// Whether a process has the id.
-pub(super) fn is_current(key: ProcessKey) -> bool {
+fn is_current(key: ProcessKey) -> bool {
     raw_pid(key.pid).is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
 /// Unknown: a process that we may not signal is told by the failure of the signal.
-pub(super) fn owner_of(_pid: u32) -> Option<u32> {
+pub(in super::super) fn owner_of(_pid: u32) -> Option<u32> {
     None
 }
 
+pub(in super::super) fn mark_of(_pid: u32) -> Option<ProcessMark> {
+    None
+}
+
+pub(in super::super) fn signal_by_id(key: ProcessKey, signal: Signal) -> Result<(), Errno> {
+    rustix::process::kill_process(raw_pid(key.pid).ok_or(Errno::SRCH)?, signal)
+}
+
+/// No limit can carry a mark.
+#[derive(Clone, Copy)]
+pub(crate) enum MarkLimit {}
+
+impl MarkLimit {
+    pub(in super::super) fn of(_mark: ProcessMark) -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn set_for_this_process(self) -> Result<(), Errno> {
+        match self {}
+    }
+}
+
+pub(in super::super) fn mark_if_current(
+    key: ProcessKey,
+    _mark: Option<ProcessMark>,
+) -> Option<Marking> {
+    is_current(key).then_some(Marking::Refused)
+}
+
 /// The output of one `ps`.
-pub(super) struct ProcessReader {
+pub(in super::super) struct ProcessReader {
     processes: HashMap<u32, ProcessInfo>,
 }
 
 impl ProcessReader {
-    pub(super) fn new(_variable: &str, _since: u64) -> Self {
+    pub(in super::super) fn new(_variable: &str, _since: u64) -> Self {
         Self {
             processes: HashMap::new(),
         }
     }
 
-    pub(super) fn list(&mut self) -> io::Result<Vec<(u32, u64)>> {
+    pub(in super::super) fn list(&mut self) -> io::Result<Vec<(u32, u64)>> {
         let columns = ["-A", "-o", "pid=,ppid=,pgid=,stat="];
         let output = Command::new("ps").args(columns).output()?;
         if !output.status.success() {
@@ -60,7 +95,7 @@ impl ProcessReader {
         Ok(self.processes.keys().map(|pid| (*pid, 0)).collect())
     }
 
-    pub(super) fn read(
+    pub(in super::super) fn read(
         &mut self,
         pid: u32,
         _known: Option<&ProcessInfo>,
@@ -81,13 +116,14 @@ fn parse_line(line: &str) -> Option<ProcessInfo> {
         cpu_ticks: 0,
         resident_pages: 0,
         tag: None,
+        mark: None,
     })
 }
 
-/// No descriptor: ends are seen by scans, signals go to the id.
-pub(crate) struct Pidfd(std::convert::Infallible);
+/// No handle: ends are seen by scans, signals go to the id.
+pub(crate) struct ProcessHandle(std::convert::Infallible);
 
-impl Pidfd {
+impl ProcessHandle {
     pub(crate) fn open(_pid: u32) -> io::Result<Option<Self>> {
         Err(io::ErrorKind::Unsupported.into())
     }
