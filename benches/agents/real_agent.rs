@@ -18,6 +18,7 @@ pub(crate) struct RealAgent {
     /// The environment of the program.
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) workspace: PathBuf,
+    programs: PathBuf,
     pub(crate) folder: TempDir,
 }
 
@@ -59,14 +60,20 @@ impl RealAgent {
             model,
             env,
             workspace,
+            programs,
             folder,
         })
     }
 
+    /// The installed program.
+    pub(crate) fn program(&self) -> PathBuf {
+        self.programs.join(&self.name)
+    }
+
     /// The version that the program prints.
     pub(crate) fn version(&self) -> Result<String> {
-        let output = Command::new("sh")
-            .args(["-c", &format!("{} --version", self.name)])
+        let output = Command::new(self.program())
+            .arg("--version")
             .envs(&self.env)
             .output()?;
         let text = String::from_utf8_lossy(&output.stdout);

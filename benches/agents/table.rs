@@ -37,11 +37,8 @@ impl Table {
         }
     }
 
-    pub(crate) fn is_met(&self) -> bool {
-        self.cells.values().all(|cell| cell.is_met)
-    }
-
-    pub(crate) fn print(&self) {
+    /// Prints the table; returns whether every goal is met.
+    pub(crate) fn print(&self) -> bool {
         println!("| check | {} |", self.agents.join(" | "));
         println!("|---|{}", "---|".repeat(self.agents.len()));
         for check in &self.checks {
@@ -57,6 +54,7 @@ impl Table {
         for note in &self.notes {
             println!("- {note}");
         }
+        self.cells.values().all(|cell| cell.is_met)
     }
 }
 
