@@ -18,7 +18,6 @@ mod answer;
 mod control;
 #[allow(dead_code, reason = "parts are for the hooks and the sender")]
 mod definition;
-#[allow(dead_code, reason = "parts are for the monitor of an agent")]
 mod hook;
 mod timing;
 

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use super::hook_event::{HookEvent, MAX_PAYLOAD};
@@ -46,10 +46,6 @@ impl EventFolder {
             seen: HashSet::new(),
             watch: None,
         }
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Passes over the events that are there.
@@ -175,6 +171,8 @@ struct EventFile {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn store(folder: &Path, name: &str, age: Duration) {
