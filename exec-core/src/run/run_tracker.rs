@@ -12,7 +12,7 @@
 //!
 //! | the agent has said | the process | failure of the report |
 //! |---|---|---|
-//! | finished, failure | any | the one it gives, or else the pending one |
+//! | finished, failure | any | the one it gives if it has a class, or else the pending one |
 //! | finished, success | code 0, or stopped | none |
 //! | nothing | stopped | the pending one, if there is one |
 //! | nothing | code 0 | the pending one, if it was on standard output |
@@ -153,8 +153,11 @@ impl RunTracker {
         let ended_well = stopped_by.is_some() || exit.code == Some(0);
         match &self.finished {
             Some((Outcome::Failure, reason)) => {
-                let known = reason.clone().or_else(|| self.pending.clone());
-                Some(known.unwrap_or_else(|| last_words(exit, stderr_tail)))
+                // Claude that is stopped while it retries complains about the stop only.
+                let has_class = |failure: &&Failure| failure.kind != FailureKind::Agent;
+                let given = reason.as_ref().filter(has_class);
+                let known = given.or(self.pending.as_ref()).or(reason.as_ref());
+                Some(known.cloned().unwrap_or_else(|| last_words(exit, stderr_tail)))
             }
             Some((Outcome::Success, _)) if ended_well => None,
             // The two streams have no common order: the agent may have recovered.
@@ -218,4 +221,43 @@ fn last_words(exit: &ChildExit, stderr_tail: &[String]) -> Failure {
         (None, None, None) => "unknown end".to_owned(),
     };
     Failure::new(FailureKind::Agent, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The failure of a stopped run that has reported these events.
+    fn failure_of(events: impl IntoIterator<Item = AgentEventKind>) -> Option<FailureKind> {
+        let mut tracker = RunTracker::new(None, None, tracing::Span::none());
+        let mut events: Vec<_> = events.into_iter().map(AgentEvent::from).collect();
+        tracker.observe(&mut events);
+        let exit = ChildExit::default();
+        let failure = tracker.failure_at_exit(&exit, Some(StoppedBy::TimeLimit), &[]);
+        failure.map(|failure| failure.kind)
+    }
+
+    fn finished(kind: FailureKind) -> AgentEventKind {
+        AgentEventKind::Finished {
+            outcome: Outcome::Failure,
+            text: None,
+            failure: Some(Failure::new(kind, "the end")),
+        }
+    }
+
+    #[test]
+    fn a_run_that_was_stopped_while_it_retried_has_the_class_of_the_retry() {
+        let retrying = retry(Failure::new(FailureKind::Authentication, "401"));
+        let progress = AgentEventKind::Text {
+            text: "on we go".to_owned(),
+            delta: false,
+        };
+        let stopped = finished(FailureKind::Agent);
+        let class = failure_of([retrying.clone(), stopped.clone()]);
+        assert_eq!(class, Some(FailureKind::Authentication));
+        let class = failure_of([retrying.clone(), finished(FailureKind::Overloaded)]);
+        assert_eq!(class, Some(FailureKind::Overloaded));
+        let class = failure_of([retrying, progress, stopped]);
+        assert_eq!(class, Some(FailureKind::Agent));
+    }
 }
