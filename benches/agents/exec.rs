@@ -24,9 +24,15 @@ type FailureCase = (&'static str, fn(&FailureKind) -> bool);
 
 const FAILURES: [FailureCase; 4] = [
     ("[[ERR 400]]", |kind| matches!(kind, FailureKind::Agent)),
-    ("[[ERR 401]]", |kind| matches!(kind, FailureKind::Authentication)),
-    ("[[ERR 429]]", |kind| matches!(kind, FailureKind::Limited { .. })),
-    ("[[ERR 529]]", |kind| matches!(kind, FailureKind::Overloaded)),
+    ("[[ERR 401]]", |kind| {
+        matches!(kind, FailureKind::Authentication)
+    }),
+    ("[[ERR 429]]", |kind| {
+        matches!(kind, FailureKind::Limited { .. })
+    }),
+    ("[[ERR 529]]", |kind| {
+        matches!(kind, FailureKind::Overloaded)
+    }),
 ];
 
 /// Agents retry for minutes; the class must be known before.
@@ -56,7 +62,10 @@ impl Host {
 
     fn context(&self) -> Result<ExecutionContext> {
         let label = label(&self.real.name);
-        Ok(ExecutionContext::for_workspace(label, &self.real.workspace)?)
+        Ok(ExecutionContext::for_workspace(
+            label,
+            &self.real.workspace,
+        )?)
     }
 
     fn new_chat(&self, prompt: &str) -> Result<NewChatRequest> {
@@ -103,10 +112,12 @@ fn profiles_file(real: &RealAgent) -> Result<PathBuf> {
 
 fn service(profiles: &Path, state: &Path) -> Result<ExecutionService> {
     let registry = ProfileRegistry::new();
-    for error in registry.load_user_file(profiles)?.errors {
+    if let Some(error) = registry.load_user_file(profiles)?.errors.into_iter().next() {
         return Err(error.into());
     }
-    Ok(ExecutionService::builder(registry).state_dir(state).open()?)
+    Ok(ExecutionService::builder(registry)
+        .state_dir(state)
+        .open()?)
 }
 
 pub(crate) async fn run(context: &Context, agent: &str, table: &mut Table) -> Result<()> {
@@ -145,10 +156,16 @@ async fn chat(host: &Host, table: &mut Table) -> Result<()> {
     is_met &= check(table, agent, "follow-up", &second, "pong: second message");
     let same = first.session_id == second.session_id;
     if !same {
-        let text = format!("{agent}: follow-up: {} became {}", first.session_id, second.session_id);
+        let text = format!(
+            "{agent}: follow-up: {} became {}",
+            first.session_id, second.session_id
+        );
         table.note(text);
     }
-    let text = format!("ids equal: {same}, tokens {:?}", second.usage.run.output_tokens);
+    let text = format!(
+        "ids equal: {same}, tokens {:?}",
+        second.usage.run.output_tokens
+    );
     table.set(agent, "new chat, follow-up", text, is_met && same);
     Ok(())
 }
@@ -156,7 +173,10 @@ async fn chat(host: &Host, table: &mut Table) -> Result<()> {
 fn check(table: &mut Table, agent: &str, case: &str, result: &RunResult, text: &str) -> bool {
     let is_met = result.is_success() && result.text.contains(text);
     if !is_met {
-        table.note(format!("{agent}: {case}: {:?}, failure {:?}", result.text, result.failure));
+        table.note(format!(
+            "{agent}: {case}: {:?}, failure {:?}",
+            result.text, result.failure
+        ));
     }
     is_met
 }
@@ -170,7 +190,10 @@ async fn tool(host: &Host, table: &mut Table) -> Result<()> {
     is_met &= is_made;
     let mut text = format!("tool ran: {is_made}");
     if agent == "claude" {
-        let execution = host.service.launch(host.new_chat("[[TASK say hello]]")?).await?;
+        let execution = host
+            .service
+            .launch(host.new_chat("[[TASK say hello]]")?)
+            .await?;
         let (mut started, mut finished, mut of_sub_agent) = (0, 0, 0);
         let mut events = execution.events();
         while let Some(event) = events.next().await {
@@ -184,7 +207,8 @@ async fn tool(host: &Host, table: &mut Table) -> Result<()> {
             }
         }
         is_met &= (started, finished) == (1, 1) && of_sub_agent > 0;
-        text = format!("{text}; sub-agent: {started} start, {finished} finish, {of_sub_agent} events");
+        text =
+            format!("{text}; sub-agent: {started} start, {finished} finish, {of_sub_agent} events");
     }
     table.set(agent, "tool, sub-agent", text, is_met);
     Ok(())
@@ -202,13 +226,21 @@ async fn failures(host: &Host, table: &mut Table) -> Result<()> {
             right += 1;
         } else {
             let stderr = result.exit.stderr_tail.join(" / ");
-            let text = format!("{agent}: {directive}: {:?}, text {:?}", result.failure, result.text);
+            let text = format!(
+                "{agent}: {directive}: {:?}, text {:?}",
+                result.failure, result.text
+            );
             table.note(format!("{text}, stderr {:.300}", stderr));
         }
         false_success += usize::from(result.is_success() || !result.text.trim().is_empty());
     }
     let text = format!("{right} of 4 classified, {false_success} as success or text");
-    table.set(agent, "HTTP 400, 401, 429, 529", text, right == 4 && false_success == 0);
+    table.set(
+        agent,
+        "HTTP 400, 401, 429, 529",
+        text,
+        right == 4 && false_success == 0,
+    );
     Ok(())
 }
 
@@ -225,7 +257,10 @@ async fn unknown_session(host: &Host, table: &mut Table) -> Result<()> {
     let is_met = matches!(kind, Some(FailureKind::SessionGone));
     if !is_met {
         let stderr = result.exit.stderr_tail.join(" / ");
-        table.note(format!("{agent}: unknown session: {:?}, text {:?}, stderr {stderr:.300}", result.failure, result.text));
+        table.note(format!(
+            "{agent}: unknown session: {:?}, text {:?}, stderr {stderr:.300}",
+            result.failure, result.text
+        ));
     }
     let text = kind.map_or("no failure", FailureKind::name).to_owned();
     table.set(agent, "unknown session", text, is_met);
@@ -236,10 +271,15 @@ async fn unknown_session(host: &Host, table: &mut Table) -> Result<()> {
 async fn late_token(host: &Host, table: &mut Table) -> Result<()> {
     let agent = &host.real.name;
     let result = host.run("[[HANG 35]] please").await?;
-    let again = host.follow_up(&result.session_id, "are you the same").await?;
+    let again = host
+        .follow_up(&result.session_id, "are you the same")
+        .await?;
     let is_met = result.is_success() && again.is_success() && again.session_id == result.session_id;
     if !is_met {
-        table.note(format!("{agent}: first token after 35 s: {:?}, then {:?}", result.failure, again.failure));
+        table.note(format!(
+            "{agent}: first token after 35 s: {:?}, then {:?}",
+            result.failure, again.failure
+        ));
     }
     let text = format!("follow-up {}", if is_met { "ok" } else { "failed" });
     table.set(agent, "first token after 35 s", text, is_met);
@@ -256,7 +296,10 @@ async fn stop(context: &Context, host: &Host, table: &mut Table) -> Result<()> {
         let tools = tools(&marker);
         let execution = host.service.launch(host.new_chat(&tools)?).await?;
         if !appears(&marker, 3).await {
-            table.note(format!("{agent}: stop: the tools did not start: {}", last_text(&execution).await));
+            table.note(format!(
+                "{agent}: stop: the tools did not start: {}",
+                last_text(&execution).await
+            ));
         }
         match execution.stop().await {
             Ok(StopOutcome::Stopped(_)) => stopped += 1,
@@ -265,7 +308,12 @@ async fn stop(context: &Context, host: &Host, table: &mut Table) -> Result<()> {
         left += sleepers(&marker).len();
     }
     let text = format!("{left} left after {stopped} of {count} stops");
-    table.set(agent, "stop (setsid, env -i, double fork)", text, left == 0 && stopped == count);
+    table.set(
+        agent,
+        "stop (setsid, env -i, double fork)",
+        text,
+        left == 0 && stopped == count,
+    );
     Ok(())
 }
 
@@ -304,7 +352,9 @@ fn sleepers(marker: &str) -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         line == format!("sleep\0{marker}\0").into_bytes()

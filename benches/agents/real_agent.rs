@@ -29,13 +29,20 @@ impl RealAgent {
         let home = folder.path().join("home");
         let workspace = home.join("project");
         fs::create_dir_all(&workspace)?;
-        let git = Command::new("git").args(["init", "-q"]).arg(&workspace).status()?;
+        let git = Command::new("git")
+            .args(["init", "-q"])
+            .arg(&workspace)
+            .status()?;
         if !git.success() {
             return Err("git init failed".into());
         }
         let model = Model::start(folder.path())?;
         let mut homes = Command::new("python3");
-        homes.arg(script("homes.py")).arg(name).arg(&home).arg(&model.url);
+        homes
+            .arg(script("homes.py"))
+            .arg(name)
+            .arg(&home)
+            .arg(&model.url);
         if seeded {
             homes.arg(&workspace);
         }

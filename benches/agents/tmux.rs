@@ -20,7 +20,11 @@ const ASKING: [(&str, &str, &str); 4] = [
     ("claude", "claude --permission-mode default", "TOOL"),
     ("codex", "codex", "ESCALATE"),
     ("gemini", "gemini", "TOOL"),
-    ("opencode", "OPENCODE_PERMISSION='{\"bash\":\"ask\"}' opencode", "TOOL"),
+    (
+        "opencode",
+        "OPENCODE_PERMISSION='{\"bash\":\"ask\"}' opencode",
+        "TOOL",
+    ),
 ];
 
 /// How an agent runs commands without a question.
@@ -114,7 +118,10 @@ impl Pane {
 
 fn builder(real: &RealAgent, command: &str) -> Result<tmux_bus::ClusterBuilder> {
     let folder = real.folder.path();
-    fs::write(folder.join("coder.txt"), "Every answer ends with the line CODING OK.")?;
+    fs::write(
+        folder.join("coder.txt"),
+        "Every answer ends with the line CODING OK.",
+    )?;
     let file = folder.join("cluster.yaml");
     let work_dir = real.workspace.display();
     fs::write(
@@ -172,7 +179,11 @@ async fn dialogs(context: &Context, agent: &str, table: &mut Table) -> Result<()
     let (mut named, mut answered, mut ready) = (0, 0, 0);
     for _ in 0..count {
         let real = RealAgent::prepare(context, agent, false)?;
-        match builder(&real, agent)?.startup_question("Are you ready?").start().await {
+        match builder(&real, agent)?
+            .startup_question("Are you ready?")
+            .start()
+            .await
+        {
             Ok(cluster) => {
                 ready += 1;
                 cluster.stop().await?;
@@ -207,9 +218,15 @@ fn input_cases() -> Vec<(&'static str, String)> {
     let kb5 = "All work and no play makes a dull day. ".repeat(128);
     vec![
         ("one line", "A plain message.".to_owned()),
-        ("three lines", "first line\nsecond line\nthird line".to_owned()),
+        (
+            "three lines",
+            "first line\nsecond line\nthird line".to_owned(),
+        ),
         ("blank lines", "first\n\n\nfourth".to_owned()),
-        ("Japanese", "日本語のメッセージです。\n二行目、全角「括弧」と絵文字🎉を含む。".to_owned()),
+        (
+            "Japanese",
+            "日本語のメッセージです。\n二行目、全角「括弧」と絵文字🎉を含む。".to_owned(),
+        ),
         ("5 KB", format!("{}end.", kb5)),
         ("tabs", "a\tb\tc\n\tindented with a tab".to_owned()),
         ("leading /", "/tmp/x is a path".to_owned()),
@@ -218,7 +235,10 @@ fn input_cases() -> Vec<(&'static str, String)> {
         ("leading !", "!echo this is not a command".to_owned()),
         ("leading -", "- an item first".to_owned()),
         ("leading ?", "? what is this".to_owned()),
-        ("quotes the marker", format!("Do not say {MARKER} before the end;\n{MARKER}\nis the marker")),
+        (
+            "quotes the marker",
+            format!("Do not say {MARKER} before the end;\n{MARKER}\nis the marker"),
+        ),
     ]
 }
 
@@ -260,10 +280,24 @@ async fn inputs(context: &Context, agent: &str, table: &mut Table) -> Result<()>
 
 async fn answers(context: &Context, agent: &str, table: &mut Table) -> Result<()> {
     const KINDS: [&str; 10] = [
-        "short", "markdown", "code", "long", "table", "japanese", "mention", "slowbegin", "short", "tool",
+        "short",
+        "markdown",
+        "code",
+        "long",
+        "table",
+        "japanese",
+        "mention",
+        "slowbegin",
+        "short",
+        "tool",
     ];
     let command = TRUSTING.iter().find(|(name, _)| *name == agent);
-    let pane = Pane::start(context, agent, command.map_or(agent, |(_, command)| command)).await?;
+    let pane = Pane::start(
+        context,
+        agent,
+        command.map_or(agent, |(_, command)| command),
+    )
+    .await?;
     let count = context.count(50).max(KINDS.len());
     let (mut exact, mut errors, mut wrong) = (0, 0, 0);
     for i in 0..count {
@@ -275,14 +309,23 @@ async fn answers(context: &Context, agent: &str, table: &mut Table) -> Result<()
             ),
             // The same question and the same answer twice.
             "short" => ("[[SAY short]] please".to_owned(), Model::reply(kind)?),
-            "slowbegin" => (format!("[[SAY {kind} 0.2]] please, number {i}"), Model::reply(kind)?),
-            _ => (format!("[[SAY {kind}]] please, number {i}"), Model::reply(kind)?),
+            "slowbegin" => (
+                format!("[[SAY {kind} 0.2]] please, number {i}"),
+                Model::reply(kind)?,
+            ),
+            _ => (
+                format!("[[SAY {kind}]] please, number {i}"),
+                Model::reply(kind)?,
+            ),
         };
         match pane.ask(&text, Duration::from_secs(60)).await {
             Ok(answer) if answer.trim() == expected.trim() => exact += 1,
             Ok(answer) => {
                 wrong += 1;
-                table.note(format!("{agent}: answer `{kind}`: {}", difference(&answer, &expected)));
+                table.note(format!(
+                    "{agent}: answer `{kind}`: {}",
+                    difference(&answer, &expected)
+                ));
             }
             Err(error) => {
                 errors += 1;
@@ -306,7 +349,10 @@ async fn late(context: &Context, agent: &str, table: &mut Table) -> Result<()> {
         if pane.ask(&slow, Duration::from_secs(1)).await.is_ok() {
             table.note(format!("{agent}: late: the first answer came in time"));
         }
-        match pane.ask(&format!("second {i}"), Duration::from_secs(30)).await {
+        match pane
+            .ask(&format!("second {i}"), Duration::from_secs(30))
+            .await
+        {
             Ok(answer) if answer.contains(&format!("pong: second {i}")) => own += 1,
             Ok(answer) => {
                 given += 1;
@@ -334,13 +380,19 @@ async fn approval(context: &Context, agent: &str, table: &mut Table) -> Result<(
     let question = format!("[[{directive} touch {}]] please", made.display());
     let first = pane.ask(&question, Duration::from_secs(5)).await;
     if let Ok(answer) = first {
-        table.note(format!("{agent}: approval: the tool ran at once: {}", short(&answer)));
+        table.note(format!(
+            "{agent}: approval: the tool ran at once: {}",
+            short(&answer)
+        ));
     }
     pane.wait_for(AgentState::WaitingForApproval).await?;
     let before = pane.real.model.messages()?.len();
     let (mut refused, mut approved) = (0, 0);
     for i in 0..count {
-        match pane.ask(&format!("1\nmessage {i}"), Duration::from_secs(2)).await {
+        match pane
+            .ask(&format!("1\nmessage {i}"), Duration::from_secs(2))
+            .await
+        {
             Err(error) if error.is_not_sent() => refused += 1,
             other => table.note(format!("{agent}: approval: {other:?}")),
         }
@@ -352,7 +404,12 @@ async fn approval(context: &Context, agent: &str, table: &mut Table) -> Result<(
     }
     pane.cluster.stop().await?;
     let text = format!("{approved} of {count} approved, {refused} refused");
-    table.set(agent, "approval open", text, approved + submitted == 0 && refused == count);
+    table.set(
+        agent,
+        "approval open",
+        text,
+        approved + submitted == 0 && refused == count,
+    );
     Ok(())
 }
 
@@ -363,7 +420,10 @@ async fn draft(context: &Context, agent: &str, table: &mut Table) -> Result<()> 
     let before = pane.real.model.messages()?.len();
     let (mut refused, mut submitted) = (0, 0);
     for i in 0..count {
-        match pane.ask(&format!("message {i}"), Duration::from_secs(2)).await {
+        match pane
+            .ask(&format!("message {i}"), Duration::from_secs(2))
+            .await
+        {
             Err(error) if error.is_not_sent() => refused += 1,
             other => table.note(format!("{agent}: draft: {other:?}")),
         }
@@ -377,13 +437,21 @@ async fn draft(context: &Context, agent: &str, table: &mut Table) -> Result<()> 
         tokio::time::sleep(Duration::from_millis(100)).await;
         got = pane.real.model.messages()?.split_off(before + submitted);
     }
-    let is_kept = got.first().is_some_and(|got| got.ends_with("please do not send this"));
+    let is_kept = got
+        .first()
+        .is_some_and(|got| got.ends_with("please do not send this"));
     if !is_kept {
         table.note(format!("{agent}: draft: its author sent {got:?}"));
     }
     pane.cluster.stop().await?;
-    let text = format!("{submitted} of {count} submitted, {refused} refused, draft kept: {is_kept}");
-    table.set(agent, "draft in the input line", text, submitted == 0 && is_kept);
+    let text =
+        format!("{submitted} of {count} submitted, {refused} refused, draft kept: {is_kept}");
+    table.set(
+        agent,
+        "draft in the input line",
+        text,
+        submitted == 0 && is_kept,
+    );
     Ok(())
 }
 

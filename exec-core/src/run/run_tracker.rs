@@ -157,7 +157,11 @@ impl RunTracker {
                 let has_class = |failure: &&Failure| failure.kind != FailureKind::Agent;
                 let given = reason.as_ref().filter(has_class);
                 let known = given.or(self.pending.as_ref()).or(reason.as_ref());
-                Some(known.cloned().unwrap_or_else(|| last_words(exit, stderr_tail)))
+                Some(
+                    known
+                        .cloned()
+                        .unwrap_or_else(|| last_words(exit, stderr_tail)),
+                )
             }
             Some((Outcome::Success, _)) if ended_well => None,
             // The two streams have no common order: the agent may have recovered.

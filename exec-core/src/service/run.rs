@@ -163,7 +163,9 @@ impl StopOnDrop {
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
         if let Some(execution) = &self.0 {
-            execution.live.ask_to_stop(StoppedBy::Caller, StopManner::Ladder);
+            execution
+                .live
+                .ask_to_stop(StoppedBy::Caller, StopManner::Ladder);
         }
     }
 }
