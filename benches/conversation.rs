@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use agent_snapshot::History;
 use agent_snapshot::conversation::{
-    Conversation, Estimator, Message, OpenAiCounter, Role, StateManager, TokenCounter,
-    ToolCallRequest, ToolCallResult, anthropic_request, openai_request,
+    Conversation, Estimator, Message, OpenAiCounter, Provider, Role, StateManager, TokenCounter,
+    ToolCallRequest, ToolCallResult,
 };
 use benches::{Bench, Figure, Goal, Outside, Step, python, sample, thousands};
 use serde_json::json;
@@ -292,8 +292,7 @@ fn judge(lists: impl ExactSizeIterator<Item = Vec<Message>>, budget: usize) -> [
 fn acceptable(messages: &[Message]) -> bool {
     let first = messages.iter().find(|m| m.role != Role::System);
     first.is_some_and(|m| m.role == Role::User)
-        && anthropic_request(messages).is_ok()
-        && openai_request(messages).is_ok()
+        && Provider::ALL.iter().all(|p| p.request(messages).is_ok())
 }
 
 /// Removes the oldest messages, except the prompt, until the rest fits.
