@@ -1,5 +1,8 @@
 //! The JSON of providers in both directions, and the repair of lists that they would refuse.
 
+use std::cell::RefCell;
+use std::io::{BufWriter, Write};
+
 use agent_snapshot::History;
 use agent_snapshot::conversation::{
     Error, Message, Part, Provider, Role, StateManager, ToolCallRequest, ToolCallResult, repair,
@@ -410,4 +413,26 @@ fn repair_renames_calls_and_leads_results_to_the_newest_open_call() {
     assert_eq!(second[0].tool_call_id, "c_2");
     assert_eq!(second[1].tool_call_id, "c_3");
     assert_eq!(repaired.messages[3].tool_calls[0].former_ids, ["c"]);
+}
+
+#[test]
+#[ignore = "scripts/check-providers runs it, with the packages of the providers"]
+fn requests_are_written() {
+    let path = std::env::var_os("CONVERSATION_REQUESTS").unwrap();
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path);
+    let file = RefCell::new(BufWriter::new(file.unwrap()));
+    for_each(Kind::Everything, HISTORIES, |list| {
+        let repaired = repair(list.to_vec()).messages;
+        for provider in Provider::ALL {
+            if let Ok(request) = provider.request(&repaired) {
+                let line = json!({"provider": provider, "request": request});
+                writeln!(file.borrow_mut(), "{line}").unwrap();
+            }
+        }
+        Ok(())
+    });
 }

@@ -36,6 +36,7 @@ use super::{Error, Message};
 
 pub(super) use repair::abort;
 pub use repair::{AbortedCall, Repaired, repair};
+pub(super) use write::marked_text;
 
 /// The format of a provider's API.
 ///
@@ -184,7 +185,7 @@ impl Provider {
     /// use agent_snapshot::conversation::Provider;
     ///
     /// assert_eq!(Provider::Anthropic.tool_name("read_file"), "read_file");
-    /// assert_eq!(Provider::Anthropic.tool_name("fs.read"), "fs_read_8a72fe0ca0bb");
+    /// assert_eq!(Provider::Anthropic.tool_name("fs.read"), "fs_read_1388993b1e8c");
     /// ```
     #[must_use]
     pub fn tool_name(self, name: &str) -> String {

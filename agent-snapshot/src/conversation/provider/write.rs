@@ -63,7 +63,7 @@ pub(super) fn result_text(result: &ToolCallResult) -> Option<Cow<'_, str>> {
 }
 
 /// The result as text, for a provider that has no field for failures.
-pub(super) fn marked_text(result: &ToolCallResult) -> Option<Cow<'_, str>> {
+pub(crate) fn marked_text(result: &ToolCallResult) -> Option<Cow<'_, str>> {
     let text = result_text(result);
     match (result.is_error, text) {
         (true, text) => Some(Cow::Owned(format!(

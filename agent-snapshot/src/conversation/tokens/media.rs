@@ -100,7 +100,8 @@ fn size(source: &Source) -> (u32, u32) {
     // All headers but those of JPEG are in the first bytes.
     let start = decode_base64(data.get(..64).unwrap_or(data));
     let found = if start.starts_with(&[0xff, 0xd8]) {
-        jpeg_size(&decode_base64(data))
+        // Behind the camera's data, which can contain a preview.
+        jpeg_size(&decode_base64(data.get(..1 << 20).unwrap_or(data)))
     } else {
         header_size(&start)
     };

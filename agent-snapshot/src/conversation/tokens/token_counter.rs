@@ -1,5 +1,6 @@
 use serde_json::Value;
 
+use crate::conversation::provider::marked_text;
 use crate::conversation::{Message, Part};
 
 /// Counts tokens as a provider bills them.
@@ -58,10 +59,9 @@ pub trait TokenCounter: Send + Sync {
         for result in &message.tool_results {
             total += self.per_call();
             if result.is_error {
-                // Counted as sent to providers that have no field for failures.
-                total += self.count_text("Error: ");
-            }
-            if !result.result.is_null() || result.parts.is_empty() {
+                // As it is sent to providers that have no field for failures.
+                total += self.count_text(&marked_text(result).unwrap_or_default());
+            } else if !result.result.is_null() || result.parts.is_empty() {
                 total += self.count_value(&result.result);
             }
             for part in &result.parts {
