@@ -15,6 +15,7 @@ mod conversation;
 mod conversation_crash;
 mod conversation_generated;
 mod conversation_memory;
+mod conversation_parts;
 mod conversation_provider;
 mod conversation_rules;
 mod conversation_sessions;
