@@ -194,7 +194,11 @@ async fn dialogs(context: &Context, agent: &str, table: &mut Table) -> Result<()
                 let status = cluster.status().await?;
                 match &status.agents[0].state {
                     AgentState::Dialog { id } => {
-                        named += usize::from(text.contains("ttach"));
+                        let is_named = text.contains("ttach");
+                        named += usize::from(is_named);
+                        if !is_named {
+                            table.note(format!("{agent}: unseeded home: {text}"));
+                        }
                         table.note(format!("{agent}: unseeded home: dialog `{id}`"));
                     }
                     state => {
@@ -417,6 +421,14 @@ async fn draft(context: &Context, agent: &str, table: &mut Table) -> Result<()> 
     let pane = Pane::start(context, agent, agent).await?;
     let count = context.count(20);
     pane.type_keys(&["-l", "please do not send this"])?;
+    // A draft is what the screen shows: keys that the agent has not read yet are on no screen.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !pane.screen().await.contains("please do not send this") {
+        if Instant::now() > deadline {
+            return Err(format!("{agent} does not show the draft").into());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     let before = pane.real.model.messages()?.len();
     let (mut refused, mut submitted) = (0, 0);
     for i in 0..count {
