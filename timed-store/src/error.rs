@@ -61,6 +61,13 @@ pub enum Error {
         reason: &'static str,
     },
 
+    /// The file is not a store and shows no sign of having been one. It is left as it is.
+    #[error("{} is not a store; choose another path, or remove the file", path.display())]
+    NotAStore {
+        /// The file.
+        path: PathBuf,
+    },
+
     /// The data file has no write permission for its owner.
     #[error("{} is read-only; run `chmod u+w` on it to allow changes", path.display())]
     ReadOnly {
@@ -109,8 +116,15 @@ pub enum Error {
         reason: &'static str,
     },
 
-    /// The Tokio runtime shut down before the operation began.
-    #[error("the runtime is shutting down")]
+    /// A thread or a runtime could not be started.
+    #[error("cannot start a thread")]
+    Thread {
+        /// The error of the operating system.
+        source: io::Error,
+    },
+
+    /// There is no Tokio runtime, or it shut down before the operation began.
+    #[error("there is no running Tokio runtime")]
     ShuttingDown,
 
     /// The fencing tokens have reached the largest number that JSON tools keep exactly. Claims

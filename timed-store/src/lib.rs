@@ -23,6 +23,7 @@ mod lock_policy;
 mod owner_process;
 mod session_id;
 mod transaction;
+mod watch;
 
 // The layers below, from the bottom: files (`disk`), their text (`format`), operations (`store`).
 mod disk;
@@ -47,6 +48,7 @@ pub use lock_policy::LockPolicy;
 pub use owner_process::OwnerProcess;
 pub use session_id::SessionId;
 #[cfg(feature = "tokio")]
-pub use timed_storage::TimedStorage;
+pub use timed_storage::{KeepAlive, TimedStorage, Watch};
 pub use timed_storage_builder::TimedStorageBuilder;
 pub use transaction::Transaction;
+pub use watch::Change;

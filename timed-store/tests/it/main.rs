@@ -13,9 +13,14 @@ mod corrupt;
 mod files;
 mod golden;
 mod kills;
+mod leases;
 mod locks;
 mod model;
+#[cfg(target_os = "linux")]
+mod namespaces;
 mod operations;
 mod referee;
+mod slots;
 mod support;
+mod waiting;
 mod worker;
