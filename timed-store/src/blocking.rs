@@ -11,6 +11,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+#[cfg(feature = "redis")]
+use crate::RedisBuilder;
 use crate::store::{Blocking, Core, Keeper, RuntimeContext, Value, block_on};
 use crate::timed_storage_macro::timed_storage;
 use crate::watch::WatchState;
@@ -22,9 +24,18 @@ macro_rules! blocked {
     };
 }
 
+#[cfg(feature = "redis")]
+macro_rules! connected {
+    ($builder:expr) => {{
+        let context = RuntimeContext::with_runtime()?;
+        block_on(&context, $builder.into_core(context.clone()))
+    }};
+}
+
 timed_storage! {
     runtime: Blocking,
     complete: blocked,
+    connect: connected,
     release: release,
     keyword: [],
     cancel_safety: [],

@@ -28,6 +28,8 @@ mod watch;
 // The layers below, from the bottom: files (`disk`), their text (`format`), operations (`store`).
 mod disk;
 mod format;
+#[cfg(feature = "redis")]
+mod redis;
 mod store;
 
 /// Modules that other crates of this workspace contain too, byte for byte.
@@ -46,6 +48,8 @@ pub use error::Error;
 pub use incident::Incident;
 pub use lock_policy::LockPolicy;
 pub use owner_process::OwnerProcess;
+#[cfg(feature = "redis")]
+pub use redis::RedisBuilder;
 pub use session_id::SessionId;
 #[cfg(feature = "tokio")]
 pub use timed_storage::{KeepAlive, TimedStorage, Watch};

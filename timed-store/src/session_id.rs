@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+#[cfg(feature = "redis")]
+use crate::owner_process::boot_id;
 use crate::owner_process::pid_namespace;
 use crate::{Error, OwnerProcess};
 
@@ -32,7 +34,10 @@ pub struct SessionId {
     /// Set if the session is a process, and so ends with it.
     process: Option<OwnerProcess>,
     /// Detected, and so meaningful on this host only.
-    #[allow(dead_code, reason = "for stores on a server")]
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(dead_code, reason = "for stores on a server")
+    )]
     is_detected: bool,
 }
 
@@ -103,6 +108,20 @@ impl SessionId {
 
     pub(crate) fn process(&self) -> Option<&OwnerProcess> {
         self.process.as_ref()
+    }
+
+    /// The id for a store that several hosts share: a detected id gets the name and the boot of this
+    /// host.
+    #[cfg(feature = "redis")]
+    pub(crate) fn on_this_host(mut self) -> Self {
+        if self.is_detected {
+            let host = rustix::system::uname();
+            let host = host.nodename().to_string_lossy();
+            let boot = boot_id().and_then(|boot| boot.split('-').next());
+            self.id = format!("{}@{host}-{}", self.id, boot.unwrap_or_default());
+            self.is_detected = false;
+        }
+        self
     }
 
     /// A key of the file, where any text is a session.

@@ -12,9 +12,11 @@ use futures_core::Stream;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-#[cfg(any())]
-use crate::store::Runtime;
+#[cfg(feature = "redis")]
+use crate::RedisBuilder;
 use crate::store::{AnyBackend, Blocking, Core, Keeper, Tokio, Value, block_on};
+#[cfg(feature = "redis")]
+use crate::store::{Runtime, RuntimeContext};
 use crate::timed_storage_macro::timed_storage;
 use crate::watch::WatchState;
 use crate::{Change, Claim, Entries, Error, Lease, SessionId, TimedStorageBuilder, Transaction};
@@ -25,9 +27,17 @@ macro_rules! awaited {
     };
 }
 
+#[cfg(feature = "redis")]
+macro_rules! connected {
+    ($builder:expr) => {
+        $builder.into_core(RuntimeContext::default()).await
+    };
+}
+
 timed_storage! {
     runtime: Tokio,
     complete: awaited,
+    connect: connected,
     release: release,
     keyword: [async],
     cancel_safety: [
@@ -119,7 +129,7 @@ timed_storage! {
 
 /// Releases the value of a dropped guard.
 fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
-    let report = |result: Result<bool, Error>| {
+    let report = move |result: Result<bool, Error>| {
         if let Err(error) = result {
             tracing::warn!(token, %error, "cannot release the value of a dropped guard");
         }
@@ -131,7 +141,7 @@ fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
                 core.remove::<Blocking, T>(Some(token)),
             ));
         }
-        #[cfg(any())]
+        #[cfg(feature = "redis")]
         AnyBackend::Redis(_) => {
             let task = {
                 let core = Arc::clone(core);

@@ -4,12 +4,13 @@
 ///
 /// Every method is one call of [`Core`](crate::store::Core), whose operations are async functions
 /// that are generic over a [`Runtime`](crate::store::Runtime). The async and the blocking type
-/// differ in seven parameters:
+/// differ in eight parameters:
 ///
 /// | parameter | async | blocking |
 /// |---|---|---|
 /// | `runtime`: how the operation waits | `Tokio` | `Blocking`, which waits inside `poll` |
 /// | `complete`: how the method gets the result | `.await` | `block_on`, one poll |
+/// | `connect`: how it connects to a server | on the current runtime | on a runtime of its own |
 /// | `keyword` | `async` | none |
 /// | `cancel_safety`: the section of the docs | text | none |
 /// | `cancel_safety_of_claims`: the same for claims | text | none |
@@ -19,6 +20,7 @@ macro_rules! timed_storage {
     (
         runtime: $runtime:ident,
         complete: $complete:ident,
+        connect: $connect:ident,
         release: $release:ident,
         keyword: [$($async:tt)?],
         cancel_safety: [$(#[$cancel_safety:meta])*],
@@ -54,6 +56,36 @@ macro_rules! timed_storage {
             /// [`Error::Invalid`] if `path` names no file.
             pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
                 Self::builder(path).open()
+            }
+
+            /// Starts to connect to the store `name` on a Redis or Valkey server, for several
+            /// machines.
+            #[cfg(feature = "redis")]
+            #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+            pub fn redis_builder(url: &str, name: &str) -> RedisBuilder<Self> {
+                RedisBuilder::new(url, name)
+            }
+
+            /// Connects to the store `name` on a Redis or Valkey server (`redis://host:port/db`,
+            /// `redis+unix:///path`, or any node of a cluster), with the defaults of
+            /// [`RedisBuilder`].
+            ///
+            /// The operations and guarantees are those of a file, on the clock of the server. Two
+            /// values are equal if their JSON is, up to the order of keys.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Invalid`] if the address or the name is not valid, [`Error::Server`] if the
+            /// server cannot be reached.
+            $(#[$cancel_safety])*
+            #[cfg(feature = "redis")]
+            #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+            pub $($async)? fn connect(url: &str, name: &str) -> Result<Self, Error> {
+                let builder: RedisBuilder<Self> = Self::redis_builder(url, name);
+                Ok(Self {
+                    core: $connect!(builder)?,
+                    values: PhantomData,
+                })
             }
 
             /// The session whose entry this handle changes.
@@ -306,6 +338,23 @@ macro_rules! timed_storage {
             pub fn open(self) -> Result<TimedStorage<T>, Error> {
                 Ok(TimedStorage {
                     core: self.into_core()?,
+                    values: PhantomData,
+                })
+            }
+        }
+
+        #[cfg(feature = "redis")]
+        impl<T> RedisBuilder<TimedStorage<T>> {
+            /// Connects.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Invalid`] if the address or the name is not valid, [`Error::Server`] if the
+            /// server cannot be reached.
+            $(#[$cancel_safety])*
+            pub $($async)? fn connect(self) -> Result<TimedStorage<T>, Error> {
+                Ok(TimedStorage {
+                    core: $connect!(self)?,
                     values: PhantomData,
                 })
             }

@@ -43,8 +43,8 @@ pub(crate) enum Source {
     Files(Arc<FileWatcher>),
     /// Nothing does: the waiter looks again after an interval.
     Interval,
-    #[cfg(any())]
-    Server(Arc<crate::redis::Subscriber>),
+    #[cfg(feature = "redis")]
+    Server(#[expect(dead_code, reason = "keeps the task alive")] Arc<crate::redis::Subscriber>),
 }
 
 /// A waiter for changes.

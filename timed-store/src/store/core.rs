@@ -25,7 +25,7 @@ pub(crate) struct Core {
 /// An enum and not a `dyn Backend`, because the operations are generic.
 pub(crate) enum AnyBackend {
     File(FileBackend),
-    #[cfg(any())]
+    #[cfg(feature = "redis")]
     Redis(crate::redis::RedisBackend),
 }
 
@@ -34,7 +34,7 @@ macro_rules! each {
     ($core:expr, $backend:ident => $call:expr) => {
         match &$core.backend {
             AnyBackend::File($backend) => $call,
-            #[cfg(any())]
+            #[cfg(feature = "redis")]
             AnyBackend::Redis($backend) => $call,
         }
     };
@@ -132,7 +132,7 @@ impl Core {
         let settings = Arc::new(self.settings.with_slot(slot)?);
         let backend = match &self.backend {
             AnyBackend::File(files) => AnyBackend::File(files.with_settings(Arc::clone(&settings))),
-            #[cfg(any())]
+            #[cfg(feature = "redis")]
             AnyBackend::Redis(server) => {
                 AnyBackend::Redis(server.with_settings(Arc::clone(&settings)))
             }
@@ -238,7 +238,7 @@ impl fmt::Debug for Core {
             AnyBackend::File(backend) => debug
                 .field("policy", &backend.files().policy)
                 .field("durability", &backend.files().durability),
-            #[cfg(any())]
+            #[cfg(feature = "redis")]
             AnyBackend::Redis(_) => &mut debug,
         };
         debug.finish_non_exhaustive()

@@ -13,8 +13,12 @@ mod settings;
 mod working_copy;
 
 pub(crate) use backend::Value;
+#[cfg(feature = "redis")]
+pub(crate) use backend::{Backend, Queue};
 pub(crate) use changes::{Changes, Signal, Source};
 pub(crate) use core::{AnyBackend, Core, EXPIRED, LONGEST_PAUSE};
+#[cfg(feature = "redis")]
+pub(crate) use decision::{Decision, no_candidates};
 pub(crate) use file_backend::FileBackend;
 pub(crate) use keeper::Keeper;
 #[cfg(feature = "tokio")]

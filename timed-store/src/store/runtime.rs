@@ -144,11 +144,11 @@ fn park_until<F: Future>(end: Option<Instant>, future: F) -> Option<F::Output> {
 /// The Tokio runtime that a blocking store on a server needs for its connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RuntimeContext {
-    #[cfg(any())]
+    #[cfg(feature = "redis")]
     runtime: Option<Arc<PrivateRuntime>>,
 }
 
-#[cfg(not(any()))]
+#[cfg(not(feature = "redis"))]
 impl RuntimeContext {
     /// There is nothing to enter.
     fn enter(&self) -> Option<()> {
@@ -156,7 +156,7 @@ impl RuntimeContext {
     }
 }
 
-#[cfg(any())]
+#[cfg(feature = "redis")]
 impl RuntimeContext {
     /// A runtime on a thread of its own. It ends with the last clone.
     pub(crate) fn with_runtime() -> Result<Self, Error> {
@@ -185,7 +185,7 @@ impl RuntimeContext {
     }
 }
 
-#[cfg(any())]
+#[cfg(feature = "redis")]
 #[derive(Debug)]
 struct PrivateRuntime {
     handle: tokio::runtime::Handle,

@@ -69,7 +69,7 @@ impl Worker {
         Self::start_by(command, part, folder)
     }
 
-    fn start_by(mut command: Command, part: &str, folder: &Path) -> Self {
+    pub(crate) fn start_by(mut command: Command, part: &str, folder: &Path) -> Self {
         command.args(["--exact", "worker::play", "--nocapture", "--test-threads=1"]);
         command.env(PART, part).env("TIMED_STORE_FOLDER", folder);
         Self(command.stdout(Stdio::null()).spawn().unwrap())

@@ -1,0 +1,155 @@
+//! The referee over a real server: clients are killed and stopped, their wall clocks jump,
+//! connections are reset and stalled, and the server is killed and started again.
+//!
+//! `TIMED_STORE_ROUNDS` sets the number of claims (the default is a short run).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::redis_server::{Proxy, RedisServer};
+use crate::referee::{SESSIONS, check_logs};
+use crate::support::{LONG, Place, Random, endurance, wait_until};
+use crate::worker::Worker;
+
+/// Compiles the preloaded clock.
+fn jumping_clock(folder: &Path) -> PathBuf {
+    let library = folder.join("jumping_clock.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/jumping_clock.c");
+    let done = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(source)
+        .arg("-ldl")
+        .status();
+    assert!(
+        done.is_ok_and(|status| status.success()),
+        "cannot compile the jumping clock; install a C compiler (`apt install gcc`)"
+    );
+    library
+}
+
+/// Each session is a user of its own, so that its connections can be found.
+fn users() -> Vec<String> {
+    let mut options = Vec::new();
+    for number in 0..SESSIONS {
+        let rules = ["on", "nopass", "~*", "&*", "+@all"];
+        options.extend(["--user".to_owned(), format!("session-{number}")]);
+        options.extend(rules.map(str::to_owned));
+    }
+    options
+}
+
+/// Whether the server still has a connection of the session. A killed client has sent its last
+/// call; the server executes it and then sees the end of the connection.
+fn is_connected(server: &RedisServer, number: usize) -> bool {
+    let clients: String = server.command(&["CLIENT", "LIST"]);
+    clients.contains(&format!(" user=session-{number} "))
+}
+
+/// Checks that no two entries have the same value, at any moment.
+fn check_server(server: &RedisServer) {
+    let fields: BTreeMap<String, String> = server.command(&["HGETALL", "timed-store:{state}"]);
+    let mut holders = BTreeMap::new();
+    for (field, text) in fields.iter().filter(|(field, _)| field.starts_with("e:")) {
+        let value = text.splitn(5, '\n').nth(4).unwrap();
+        let other = holders.insert(value, field);
+        assert_eq!(other, None, "two holders: {fields:?}");
+    }
+}
+
+fn referee(ttl: Duration, is_done: impl Fn(usize) -> bool) {
+    let place = Place::new();
+    let folder = place.folder.path();
+    let clock = jumping_clock(folder);
+    let users = users();
+    let mut options = vec!["--appendonly", "yes", "--appendfsync", "always"];
+    options.extend(users.iter().map(String::as_str));
+    let mut server = RedisServer::start_with(&options);
+    let proxy = Proxy::start(server.port());
+    let start = |number: usize| {
+        let url = format!("redis://session-{number}:x@127.0.0.1:{}/0", proxy.port());
+        let part = format!("claim session-{number} {} {url}", ttl.as_millis());
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.env("LD_PRELOAD", &clock);
+        Worker::start_by(command, &part, folder)
+    };
+    let mut workers: Vec<Worker> = (0..SESSIONS).map(start).collect();
+    let mut random = Random::new("redis referee");
+    let (mut kills, mut stops, mut resets, mut restarts) = (0, 0, 0, 0);
+    let mut rounds = 0;
+    while !is_done(rounds) {
+        std::thread::sleep(Duration::from_millis(5 + random.below(40)));
+        check_server(&server);
+        let number = random.below(SESSIONS as u64) as usize;
+        workers.iter_mut().for_each(Worker::must_run);
+        match random.below(16) {
+            0..5 => {
+                workers[number].kill();
+                wait_until("the server has seen the kill", || {
+                    !is_connected(&server, number)
+                });
+                workers[number] = start(number);
+                kills += 1;
+            }
+            5..10 => {
+                workers[number].signal(Signal::STOP);
+                std::thread::sleep(Duration::from_millis(random.below(60)));
+                workers[number].signal(Signal::CONT);
+                stops += 1;
+            }
+            10..14 => {
+                proxy.reset_all();
+                resets += 1;
+            }
+            14 => {
+                proxy.stall(true);
+                std::thread::sleep(Duration::from_millis(random.below(60)));
+                proxy.stall(false);
+            }
+            _ => {
+                server.kill();
+                server.restart();
+                restarts += 1;
+            }
+        }
+        rounds = check_logs(folder).0;
+    }
+    for worker in &mut workers {
+        worker.must_run();
+        worker.kill();
+    }
+    let (rounds, grants, tokens) = check_logs(folder);
+    eprintln!(
+        "redis referee, timeout {ttl:?}: {rounds} rounds, {grants} grants, {tokens} tokens, {kills} \
+         kills, {stops} stops, {resets} resets, {restarts} restarts"
+    );
+    assert!(
+        grants > 50 && kills > 3 && stops > 3 && resets > 3,
+        "too little happened to prove anything"
+    );
+}
+
+/// Until the time is over, or the asked number of rounds is done.
+fn until(length: Duration) -> impl Fn(usize) -> bool {
+    let wanted: Option<usize> = std::env::var("TIMED_STORE_ROUNDS")
+        .ok()
+        .and_then(|rounds| rounds.parse().ok());
+    let end = Instant::now() + length;
+    move |rounds| wanted.map_or(Instant::now() > end, |wanted| rounds >= wanted)
+}
+
+#[test]
+fn no_value_on_a_server_has_two_holders_and_no_live_entry_is_lost() {
+    referee(60 * LONG, until(2 * endurance()));
+}
+
+#[test]
+fn tokens_of_a_server_never_go_back_when_holders_lose_their_values() {
+    let ttl = Duration::from_millis(30);
+    let end = Instant::now() + endurance();
+    referee(ttl, move |_| Instant::now() > end);
+}
