@@ -32,11 +32,15 @@ fn open(folder: &Path, session: &str, ttl: Duration, server: Option<&str>) -> St
             .open()
             .unwrap(),
         #[cfg(feature = "redis")]
-        Some(url) => Store::redis_builder(url, "state")
-            .session(session)
-            .ttl(ttl)
-            .connect()
-            .unwrap(),
+        Some(url) => loop {
+            let builder = Store::redis_builder(url, "state").session(session.clone());
+            match builder.ttl(ttl).connect() {
+                Ok(store) => return store,
+                // The referee resets connections and kills the server.
+                Err(timed_store::Error::Server { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        },
         #[cfg(not(feature = "redis"))]
         Some(url) => panic!("no server without the feature `redis`: {url}"),
     }
