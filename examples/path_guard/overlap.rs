@@ -1,10 +1,12 @@
 //! Whether two patterns of paths may match the same path.
 
+use globset::GlobBuilder;
+
 /// Conservative: `true` if a common path is possible or cannot be excluded, `false` only if there is
 /// none.
 ///
-/// The patterns are compared part by part between slashes. `**` stands for any number of parts. Two
-/// parts with wildcards are compared by the text before their first wildcard and after their last
+/// The patterns are compared part by part between slashes. `**` stands for any number of parts. A
+/// part without wildcards is matched by the other one; two parts with wildcards are compared by the text before their first wildcard and after their last
 /// one: `a*.rs` and `*b.rs` may both match `ab.rs`, `*.rs` and `*.md` exclude each other.
 pub(crate) fn may_overlap(one: &str, two: &str) -> bool {
     parts_may_overlap(&parts(one), &parts(two))
@@ -74,8 +76,8 @@ fn part_may_overlap(one: &str, two: &str) -> bool {
     let (is_other_pattern, other_prefix, other_suffix) = fixed(two);
     match (is_pattern, is_other_pattern) {
         (false, false) => one == two,
-        (true, false) => two.starts_with(&prefix) && two.ends_with(&suffix),
-        (false, true) => one.starts_with(&other_prefix) && one.ends_with(&other_suffix),
+        (true, false) => may_match(one, two),
+        (false, true) => may_match(two, one),
         (true, true) => {
             let agree = |a: &str, b: &str| a.starts_with(b) || b.starts_with(a);
             let agree_at_end = |a: &str, b: &str| a.ends_with(b) || b.ends_with(a);
@@ -84,10 +86,14 @@ fn part_may_overlap(one: &str, two: &str) -> bool {
     }
 }
 
+/// A pattern that is not valid on its own (a part of one with slashes in it) may match anything.
+fn may_match(pattern: &str, text: &str) -> bool {
+    let glob = GlobBuilder::new(pattern).literal_separator(true).build();
+    glob.map_or(true, |glob| glob.compile_matcher().is_match(text))
+}
+
 #[cfg(test)]
 mod tests {
-    use globset::GlobBuilder;
-
     use super::*;
 
     #[track_caller]
