@@ -115,7 +115,8 @@ mod tests {
         check("docs/**", "src/**", false);
         check("a*.rs", "*b.rs", true);
         check("src/{a,b}.rs", "src/c.rs", false);
-        check("src/{a,b}*", "src/c.md", true);
+        check("src/{a,b}*", "src/c.md", false);
+        check("src/{a,b}*", "src/c*", true);
         check("src/{a/x,b}.rs", "src/a/x.rs", true);
         check("**", "anything/at/all", true);
     }
