@@ -7,13 +7,14 @@ local known = remembered(number)
 if known then
   return known
 end
-if operation == 'store' then
-  load()
-end
-if ARGV[4] ~= '' and (redis.call('HGET', key, 'version') or '0') ~= ARGV[4] then
+local stored = redis.call('HMGET', key, 'version', 'swept', field)
+if ARGV[4] ~= '' and (stored[1] or '0') ~= ARGV[4] then
   return remember(number, { 'conflict' })
 end
-local own = live(field)
+if operation == 'store' then
+  sweep(stored[2])
+end
+local own = live(stored[3])
 if ARGV[5] ~= '' and not (own and own.token == tonumber(ARGV[5])) then
   return remember(number, { 'done', '0', '' })
 end

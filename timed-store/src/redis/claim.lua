@@ -11,31 +11,47 @@ local known = remembered(number)
 if known then
   return known
 end
-local entries, waiters, meta = load()
-
-local own, others = nil, {}
-local last_token = math.max(tonumber(meta.token or '0'), now)
-for _, entry in ipairs(entries) do
-  last_token = math.max(last_token, entry.token)
-  if entry.field == field then
-    own = entry
-  end
-  if session_of(entry.field) ~= session then
-    local holders = others[entry.data] or {}
-    holders[#holders + 1] = entry
-    others[entry.data] = holders
-  end
+local wanted = {}
+for at = FIRST, #ARGV do
+  wanted[ARGV[at]] = true
 end
 
--- The values that earlier waiters want.
-local ahead = {}
-if is_join then
-  for _, waiter in ipairs(waiters) do
-    if ticket == '' or waiter.field < ticket then
-      for value in string.gmatch(waiter.values, '[^\n]+') do
-        ahead[value] = true
+-- `others`: the live entries of other sessions with a wanted value. `ahead`: the values that earlier
+-- waiters want. Other entries are not taken apart, because every claim looks at all of them.
+local own, others, ahead, meta = nil, {}, {}, {}
+local fields = redis.call('HGETALL', key)
+for at = 1, #fields, 2 do
+  local name, text = fields[at], fields[at + 1]
+  local kind = string.sub(name, 1, 2)
+  if name == field then
+    own = live(text)
+  elseif kind == 'e:' or kind == 's:' then
+    local data = string.sub(text, 1, (string.find(text, '\n', 1, true) or 1) - 1)
+    if wanted[data] and session_of(name) ~= session then
+      local entry = live(text)
+      if entry then
+        entry.field = name
+        local holders = others[data] or {}
+        holders[#holders + 1] = entry
+        others[data] = holders
+      else
+        -- If the clock is set back later, it must not be a second holder.
+        redis.call('HDEL', key, name)
       end
     end
+  elseif kind == 'w:' then
+    if is_join and (ticket == '' or name < ticket) then
+      local expiry, values = string.match(text, '^(%d+)\n(.*)$')
+      if expiry and tonumber(expiry) >= now then
+        for value in string.gmatch(values, '[^\n]+') do
+          ahead[value] = true
+        end
+      else
+        redis.call('HDEL', key, name)
+      end
+    end
+  else
+    meta[name] = text
   end
 end
 
@@ -71,29 +87,24 @@ end
 
 if free then
   local value = ARGV[free]
-  local token
-  if own and own.data == value and own.token > 0 then
-    token = own.token
+  local is_renewal = own and own.data == value and own.token > 0
+  local token = is_renewal and own.token or math.max(tonumber(meta.token or '0'), now) + 1
+  if token > LARGEST then
+    return remember(number, { 'exhausted' })
+  end
+  local id = meta.id or ARGV[6]
+  local entry = format(now, ttl, token, owner, value)
+  if is_renewal then
+    redis.call('HSET', key, field, entry, 'id', id)
   else
-    token = last_token + 1
-    if token > LARGEST then
-      return remember(number, { 'exhausted' })
-    end
-    redis.call('HSET', key, 'token', int(token))
+    local version = int(tonumber(meta.version or '0') + 1)
+    redis.call('HSET', key, field, entry, 'id', id, 'token', int(token), 'version', version)
+    redis.call('PUBLISH', key, '')
   end
-  local id = meta.id
-  if not id then
-    id = ARGV[6]
-    redis.call('HSET', key, 'id', id)
-  end
-  redis.call('HSET', key, field, format(now, ttl, token, owner, value))
   if ticket ~= '' then
     redis.call('HDEL', key, ticket)
   end
-  -- A renewal frees no value and takes none.
-  if not (own and own.data == value and own.token == token) then
-    changed()
-  end
+  sweep(meta.swept)
   local text = own and own.text or ''
   return remember(number, { 'granted', int(free - FIRST), int(token), id, text })
 end

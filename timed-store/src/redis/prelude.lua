@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  the hash of the store:
 --   id, token, version    identity, last token, number of changes
---   e:<session>           an entry: "updated\nttl\ntoken\nowner\ndata"; token 0 is none
+--   swept                 when expired entries were last removed
+--   e:<session>           an entry: "data\nupdated\nttl\ntoken\nowner"; token 0 is none
 --   s:<session>#<slot>    the entry of a named slot
 --   w:<number>, waiters   a waiter: "expiry\nvalue\nvalue…"; the last number
 -- KEYS[2]  the last request of a client and its answer
@@ -18,9 +19,9 @@ local function int(number)
 end
 
 local function parse(text)
-  local updated, ttl, token, owner, data =
-    string.match(text, '^(%d+)\n(%d+)\n(%d+)\n([^\n]*)\n(.*)$')
-  if not updated then
+  local data, updated, ttl, token, owner =
+    string.match(text, '^([^\n]*)\n(%d+)\n(%d+)\n(%d+)\n(.*)$')
+  if not data then
     return nil
   end
   return {
@@ -30,7 +31,7 @@ local function parse(text)
 end
 
 local function format(updated, ttl, token, owner, data)
-  return int(updated) .. '\n' .. ttl .. '\n' .. int(token) .. '\n' .. owner .. '\n' .. data
+  return data .. '\n' .. int(updated) .. '\n' .. ttl .. '\n' .. int(token) .. '\n' .. owner
 end
 
 -- The time until an entry expires; negative if it has.
@@ -38,9 +39,8 @@ local function left(entry)
   return entry.ttl - math.max(0, now - entry.updated)
 end
 
--- The live entry of a field, or nil.
-local function live(field)
-  local text = redis.call('HGET', key, field)
+-- The live entry in a text, or nil.
+local function live(text)
   local entry = text and parse(text)
   if entry and left(entry) >= 0 then
     return entry
@@ -61,44 +61,40 @@ local function changed()
   redis.call('PUBLISH', key, '')
 end
 
--- All live entries and waiters. Removes the expired ones, and sets a time ahead of the clock to
--- now, because such an entry would live too long.
-local function load()
-  local entries, waiters, meta = {}, {}, {}
+-- Removes expired entries and waiters, and sets a time ahead of the clock to now, because such an
+-- entry would live too long. Operations do not count expired entries, so once a minute is enough.
+local SWEEP = 60000
+
+local function sweep(swept)
+  swept = tonumber(swept or '0')
+  if swept <= now and now < swept + SWEEP then
+    return
+  end
+  redis.call('HSET', key, 'swept', int(now))
   local is_changed = false
   local fields = redis.call('HGETALL', key)
   for at = 1, #fields, 2 do
     local field, text = fields[at], fields[at + 1]
     local kind = string.sub(field, 1, 2)
     if kind == 'e:' or kind == 's:' then
-      local entry = parse(text)
-      if not entry or left(entry) < 0 then
+      local entry = live(text)
+      if not entry then
         redis.call('HDEL', key, field)
         is_changed = true
-      else
-        if entry.updated > now then
-          entry.updated = now
-          entry.text = format(now, int(entry.ttl), entry.token, entry.owner, entry.data)
-          redis.call('HSET', key, field, entry.text)
-        end
-        entry.field = field
-        entries[#entries + 1] = entry
+      elseif entry.updated > now then
+        local moved = format(now, int(entry.ttl), entry.token, entry.owner, entry.data)
+        redis.call('HSET', key, field, moved)
       end
     elseif kind == 'w:' then
-      local expiry, values = string.match(text, '^(%d+)\n(.*)$')
-      if not expiry or tonumber(expiry) < now then
+      local expiry = tonumber(string.match(text, '^(%d+)\n') or '0')
+      if expiry < now then
         redis.call('HDEL', key, field)
-      else
-        waiters[#waiters + 1] = { field = field, values = values }
       end
-    else
-      meta[field] = text
     end
   end
   if is_changed then
     changed()
   end
-  return entries, waiters, meta
 end
 
 -- A request is executed once. A repeated one gets the remembered answer; one that is older than the

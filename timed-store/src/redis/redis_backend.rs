@@ -600,11 +600,11 @@ impl RemoteEntry {
     /// `None` if it is not an entry, or has expired at `now_ms`.
     fn parse(field: &str, text: &str, now_ms: u64) -> Option<Self> {
         let mut parts = text.splitn(5, '\n');
+        let data = parts.next()?;
         let updated: u64 = parts.next()?.parse().ok()?;
         let ttl: u64 = parts.next()?.parse().ok()?;
         let token: u64 = parts.next()?.parse().ok()?;
         let owner = parts.next()?;
-        let data = parts.next()?;
         let left = ttl.checked_sub(now_ms.saturating_sub(updated))?;
         Some(Self {
             field: field.to_owned(),
@@ -670,7 +670,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_live_while_its_age_is_at_most_its_timeout() {
-        let text = "1000\n50\n7\n\n\"x\"";
+        let text = "\"x\"\n1000\n50\n7\n";
         let left = |now| RemoteEntry::parse("e:a", text, now).map(|entry| entry.expires_in);
         assert_eq!(
             left(990),
@@ -679,6 +679,6 @@ mod tests {
         );
         assert_eq!(left(1050), Some(Duration::ZERO));
         assert_eq!(left(1051), None);
-        assert!(RemoteEntry::parse("e:a", "1000\n50", 0).is_none());
+        assert!(RemoteEntry::parse("e:a", "\"x\"\n1000", 0).is_none());
     }
 }

@@ -6,18 +6,22 @@ local known = remembered(number)
 if known then
   return known
 end
-local entries = load()
 local own, holders = nil, {}
-for _, entry in ipairs(entries) do
-  if entry.field == field then
-    own = entry
-  elseif session_of(entry.field) ~= session then
-    holders[entry.data] = true
+local fields = redis.call('HGETALL', key)
+for at = 1, #fields, 2 do
+  local name = fields[at]
+  if name == field then
+    own = live(fields[at + 1])
+  elseif string.match(name, '^[es]:') and session_of(name) ~= session then
+    local entry = live(fields[at + 1])
+    if entry then
+      holders[entry.data] = true
+    end
   end
 end
 if own and own.token == tonumber(ARGV[4]) then
-  local earlier = parse(ARGV[5])
-  if earlier and left(earlier) >= 0 and not holders[earlier.data] then
+  local earlier = live(ARGV[5])
+  if earlier and not holders[earlier.data] then
     redis.call('HSET', key, field, ARGV[5])
   else
     redis.call('HDEL', key, field)

@@ -87,10 +87,10 @@ impl World for Server {
         let script = "
             local fields = redis.call('HGETALL', KEYS[1])
             for at = 1, #fields, 2 do
-              local updated, rest = string.match(fields[at + 1], '^(%d+)(\\n.*)$')
+              local data, updated, rest = string.match(fields[at + 1], '^([^\\n]*\\n)(%d+)(\\n.*)$')
               if string.match(fields[at], '^[es]:') and updated then
                 local moved = string.format('%.0f', updated - ARGV[1])
-                redis.call('HSET', KEYS[1], fields[at], moved .. rest)
+                redis.call('HSET', KEYS[1], fields[at], data .. moved .. rest)
               end
             end";
         let by = by.as_millis().to_string();
