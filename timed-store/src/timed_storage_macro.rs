@@ -67,8 +67,8 @@ macro_rules! timed_storage {
             }
 
             /// Connects to the store `name` on a Redis or Valkey server (`redis://host:port/db`,
-            /// `redis+unix:///path`, or any node of a cluster), with the defaults of
-            /// [`RedisBuilder`].
+            /// `redis+unix:///path`, with the feature `redis-tls` also `rediss://host:port/db`), or
+            /// on the cluster of the server, with the defaults of [`RedisBuilder`].
             ///
             /// The operations and guarantees are those of a file, on the clock of the server. Two
             /// values are equal if their JSON is, up to the order of keys.

@@ -80,6 +80,10 @@ impl RedisBackend {
                 reason: "it must not be empty, and has no braces and no line break",
             });
         }
+        // Without a provider of the process, rustls would panic if two are compiled in. An error
+        // says that the process has one.
+        #[cfg(feature = "redis-tls")]
+        let _ = rustls::crypto::ring::default_provider().install_default();
         // The address is not shown: it may contain a password.
         let client = Client::open(url).map_err(|_| Error::Invalid {
             what: "server address",

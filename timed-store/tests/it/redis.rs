@@ -415,3 +415,60 @@ async fn the_async_store_on_a_server_is_the_same_store() {
     assert_eq!(blocking.restore().unwrap(), None);
     drop(blocking);
 }
+
+/// The part of a process that trusts the test's certificates.
+#[cfg(feature = "redis-tls")]
+pub(crate) fn use_tls(url: &str) {
+    let store = open(url, "a");
+    assert!(granted(store.claim(s("x"))).is_some());
+    assert_eq!(store.restore().unwrap(), Some(s("x")));
+    assert!(store.watch().next().unwrap().is_ok());
+}
+
+#[cfg(feature = "redis-tls")]
+#[test]
+fn a_server_with_tls_is_reached() {
+    use std::process::Command;
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let openssl = |arguments: &str| {
+        let done = Command::new("openssl")
+            .args(arguments.split(' '))
+            .current_dir(folder.path())
+            .output()
+            .expect("cannot run openssl; install it with your package manager");
+        assert!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+    };
+    std::fs::write(file("names"), "subjectAltName=DNS:localhost,IP:127.0.0.1").unwrap();
+    openssl("req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -days 2 -subj /CN=test");
+    openssl("req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost");
+    openssl(
+        "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt -days 2 -extfile names",
+    );
+    let port = crate::redis_server::free_port().to_string();
+    let _server = RedisServer::start_with(&[
+        "--tls-port",
+        &port,
+        "--tls-auth-clients",
+        "no",
+        "--tls-cert-file",
+        &file("server.crt"),
+        "--tls-key-file",
+        &file("server.key"),
+        "--tls-ca-cert-file",
+        &file("ca.crt"),
+    ]);
+    let url = format!("rediss://localhost:{port}/0");
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env("SSL_CERT_FILE", file("ca.crt"));
+    let part = format!("tls {url}");
+    let status = crate::worker::Worker::start_by(command, &part, folder.path()).wait();
+    assert!(status.success(), "see above");
+    // Without the certificate the server is refused.
+    let refused = Store::connect(&url, "state");
+    assert!(matches!(refused, Err(Error::Server { .. })), "{refused:?}");
+}

@@ -116,7 +116,7 @@ fn spawn(folder: &Path, port: u16, options: &[String]) -> Child {
         .expect("cannot start redis-server; `./scripts/setup` installs it")
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }

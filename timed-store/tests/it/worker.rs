@@ -29,6 +29,8 @@ fn play() {
         ("claim-in-time", _) => namespaces::claim_in_another_time(folder),
         ("read-only", _) => namespaces::read_only(folder),
         ("wait-for", arguments) => waiting::wait_for(folder, arguments),
+        #[cfg(feature = "redis-tls")]
+        ("tls", url) => crate::redis::use_tls(url),
         ("unprivileged", name) => files::unprivileged(folder, name),
         ("foreign-file-in-namespace", _) => files::foreign_file_in_namespace(folder),
         (other, _) => panic!("no part `{other}`"),
