@@ -75,9 +75,10 @@ impl Player {
         let mut mine = self.take_over();
         loop {
             let value = VALUES[random.below(4) as usize];
-            match random.below(8) {
-                0..4 => self.claim(&mut mine, vec![s(value)]),
-                4 => self.claim(&mut mine, VALUES.map(s).to_vec()),
+            match random.below(9) {
+                0..4 => self.claim(&mut mine, vec![s(value)], Duration::ZERO),
+                4 => self.claim(&mut mine, VALUES.map(s).to_vec(), Duration::ZERO),
+                8 => self.claim(&mut mine, vec![s(value)], Duration::from_millis(5)),
                 5 => {
                     let refreshed = self.store.refresh().unwrap();
                     assert!(
@@ -122,7 +123,8 @@ impl Player {
         found
     }
 
-    fn claim(&self, mine: &mut Option<String>, candidates: Vec<String>) {
+    /// A claim with a limit waits in the queue of the value.
+    fn claim(&self, mine: &mut Option<String>, candidates: Vec<String>, limit: Duration) {
         let mut possible: Vec<Option<String>> = candidates.iter().cloned().map(Some).collect();
         possible.push(mine.clone());
         self.journal(&possible);
@@ -130,7 +132,12 @@ impl Player {
         if let Some(value) = mine.as_ref().filter(|value| !candidates.contains(value)) {
             self.unmark(value);
         }
-        match self.store.claim_any(candidates).unwrap() {
+        let claim = if limit.is_zero() {
+            self.store.claim_any(candidates)
+        } else {
+            self.store.claim_any_within(candidates, limit)
+        };
+        match claim.unwrap() {
             Claim::Granted(lease) => {
                 *mine = Some(lease.value().clone());
                 self.log(&format!("{} {}\n", lease.token(), lease.value()));
