@@ -51,7 +51,9 @@ timed_storage! {
         /// # Cancel safety
         ///
         /// Cancel safe: the claim is done as a whole or not at all. A claim that is cancelled while
-        /// it waits for the disk may be granted; claim again, or call [`restore`](Self::restore).
+        /// it waits for the disk or for the answer of a server may be granted; claim again, or call
+        /// [`restore`](Self::restore). A waiter that is cancelled leaves the queue: in a file at
+        /// once, on a server within three seconds.
     ],
     /// A JSON file that maps sessions to values with a timestamp, shared by processes.
     ///

@@ -4,8 +4,8 @@
 //!
 //! An entry is text of the form `"session": {…}` whose object has a readable timestamp and a value
 //! of the store's type. A quotation mark or a brace may have been lost or added anywhere, so every
-//! quotation mark is tried as the start of a session's name, and every brace as the start of an
-//! object. Parsing forward from each of them would take quadratic time: in `{"a":{"a":{"a":` every
+//! brace is tried as the start of an object, and every quotation mark as the start of a string or
+//! of a session's name. Parsing forward from each of them would take quadratic time: in `{"a":{"a":{"a":` every
 //! attempt runs to the end of the file.
 //!
 //! So the file is read once, from its end to its start, and each position is decided once:
@@ -20,6 +20,9 @@
 //! **Invariant.** A container steps over its direct members only. A position is a direct member of
 //! one container for each reading of the text, and there are two readings: a position is inside of
 //! a string or outside. So the steps of all containers together are linear.
+//!
+//! **Names.** The name of an object stands before its colon: the text back to the quotation mark
+//! before is looked at once for each object.
 //!
 //! **Budget.** The objects that have a timestamp and a value are handed to the general parser, the
 //! outer one before the inner one, and its text is skipped if it is an entry. Only refused objects
@@ -46,24 +49,29 @@ pub(crate) fn salvage(bytes: &[u8], is_value: impl Fn(&str) -> bool) -> Vec<Salv
         is_value,
     };
     let mut budget = BUDGET.saturating_mul(bytes.len());
-    // Quotation marks that are escaped end at the same place as the ones before them.
-    let (mut last_end, mut object) = (0, None);
     let mut at = 0;
-    while let Some(quote) = bytes[at..].iter().position(|byte| *byte == b'"') {
-        at += quote;
-        let mut try_entry = || {
-            let name_end = map.end(at)?;
-            if name_end != last_end {
-                (last_end, object) = (name_end, map.entry_after(name_end));
-            }
-            let (start, end) = object?;
-            budget = budget.checked_sub(end - at)?;
-            let name = std::str::from_utf8(&bytes[at..name_end]).ok()?;
-            let session = decode_string(name)?.into_owned();
-            let text = std::str::from_utf8(&bytes[start..end]).ok()?;
-            search.add(session, text, 0).then_some(end)
+    for &object in map.entries.iter().rev() {
+        // An object inside of an entry is its member, not an entry.
+        if object < at {
+            continue;
+        }
+        let Some((text, end)) = map.end(object).and_then(|end| {
+            budget = budget.checked_sub(end - object)?;
+            Some((std::str::from_utf8(&bytes[object..end]).ok()?, end))
+        }) else {
+            continue;
         };
-        at = try_entry().unwrap_or(at + 1);
+        let is_found = map.names_of(object).into_iter().any(|name| {
+            let Some(session) = std::str::from_utf8(name).ok().and_then(decode_string) else {
+                return false;
+            };
+            let length = budget.checked_sub(text.len() + name.len());
+            budget = length.unwrap_or(0);
+            length.is_some() && search.add(session.into_owned(), text, 0)
+        });
+        if is_found {
+            at = end;
+        }
     }
     search.found.into_iter().flatten().collect()
 }
@@ -99,8 +107,8 @@ struct Map<'a> {
     /// For each quotation mark, brace and bracket the index after its string or container; zero if
     /// there is none. A file has less than 4 GB.
     ends: Vec<u32>,
-    /// For each brace whether its object has the members that an entry needs.
-    is_entry: Vec<bool>,
+    /// The objects that have the members that an entry needs, last first.
+    entries: Vec<usize>,
     /// The steps that the containers took, for the test of the invariant.
     #[cfg(test)]
     steps: usize,
@@ -112,7 +120,7 @@ impl<'a> Map<'a> {
         let mut map = Self {
             bytes,
             ends: vec![0; bytes.len()],
-            is_entry: vec![false; bytes.len()],
+            entries: Vec::new(),
             #[cfg(test)]
             steps: 0,
         };
@@ -122,8 +130,7 @@ impl<'a> Map<'a> {
             match bytes[at] {
                 b'"' => {
                     map.ends[at] = next_quote.map_or(0, |quote: usize| index(quote + 1));
-                    let escapes = bytes[..at].iter().rev().take_while(|byte| **byte == b'\\');
-                    if escapes.count() % 2 == 0 {
+                    if !is_escaped(bytes, at) {
                         next_quote = Some(at);
                     }
                 }
@@ -136,11 +143,31 @@ impl<'a> Map<'a> {
         map
     }
 
-    /// The object of the entry whose name ends at `name_end`.
-    fn entry_after(&self, name_end: usize) -> Option<(usize, usize)> {
-        let object = self.after_colon(name_end)?;
-        let is_entry = *self.is_entry.get(object)?;
-        Some((object, self.end(object).filter(|_| is_entry)?))
+    /// The names that an object may have, longest first: all strings that end right before its
+    /// colon. There is more than one if a name contains escaped quotation marks, of which one may
+    /// be the true start.
+    fn names_of(&self, object: usize) -> Vec<&'a [u8]> {
+        let before = |end: usize| {
+            let text = &self.bytes[..end];
+            text.iter().rposition(|byte| !byte.is_ascii_whitespace())
+        };
+        let colon = before(object).filter(|at| self.bytes[*at] == b':');
+        let Some(quote) = colon.and_then(before).filter(|at| self.bytes[*at] == b'"') else {
+            return Vec::new();
+        };
+        let mut names = Vec::new();
+        for at in (0..quote).rev().take_while(|at| self.bytes[*at] >= 0x20) {
+            if self.bytes[at] == b'"' {
+                if self.end(at) == Some(quote + 1) {
+                    names.push(&self.bytes[at..=quote]);
+                }
+                if !is_escaped(self.bytes, at) {
+                    break;
+                }
+            }
+        }
+        names.reverse();
+        names
     }
 
     fn close_object(&mut self, open: usize) {
@@ -173,7 +200,9 @@ impl<'a> Map<'a> {
             }
         }
         self.ends[open] = index(at + 1);
-        self.is_entry[open] = has_value && has_time;
+        if has_value && has_time {
+            self.entries.push(open);
+        }
     }
 
     fn close_array(&mut self, open: usize) {
@@ -236,6 +265,12 @@ impl<'a> Map<'a> {
             self.steps += 1;
         }
     }
+}
+
+/// Whether an odd number of backslashes stands before the byte.
+fn is_escaped(bytes: &[u8], at: usize) -> bool {
+    let escapes = bytes[..at].iter().rev().take_while(|byte| **byte == b'\\');
+    escapes.count() % 2 == 1
 }
 
 fn index(at: usize) -> u32 {

@@ -98,8 +98,8 @@ local function sweep(swept)
 end
 
 -- A request is executed once. A repeated one gets the remembered answer; one that is older than the
--- last was given up by its client, and arrives late. The repeated one writes, so that a WAIT that
--- follows it counts replicas that have the first execution too.
+-- last was given up by its client, and arrives late. A WAIT that follows a repeated one counts for
+-- the first execution too: it asks for the state of the log at the last command of its connection.
 local MEMORY = 3600000
 
 local function remembered(number)
@@ -110,7 +110,6 @@ local function remembered(number)
   local last_number, answer = string.match(last, '^(%d+)\n(.*)$')
   last_number = tonumber(last_number)
   if last_number == number then
-    redis.call('PEXPIRE', request, MEMORY)
     return cmsgpack.unpack(answer)
   elseif last_number > number then
     return { 'late' }

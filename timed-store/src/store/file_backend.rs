@@ -86,28 +86,106 @@ impl FileBackend {
         query: impl FnOnce(&WorkingCopy<'_>) -> Result<A, Error>,
     ) -> Result<Answer<A>, Error> {
         let held = self.lock::<R>(Access::Shared, policy).await?;
-        let (answer, damage) = self.read_under(held, extent, is_value, query)?;
+        let contents = disk::read(&self.own_file())?;
+        let other = self.read_other(extent)?;
+        drop(held);
+        let mut salvaged_elsewhere = Vec::new();
+        let mut copy = WorkingCopy::new(&self.settings, Scope::Read, self.files.clock.now_ms());
+        let damage = match contents.as_ref().map(|file| parse(&file.bytes)) {
+            Some(Ok(document)) => {
+                copy.load(document);
+                None
+            }
+            Some(Err(damage)) => Some(damage),
+            None => None,
+        };
+        if let Some(reason) = damage {
+            drop(copy);
+            let files = (contents.as_ref(), other.as_ref());
+            return self
+                .read_damaged::<R, A>(files, reason, extent, is_value, query)
+                .await;
+        }
+        load_elsewhere(&mut copy, other.as_ref(), &mut salvaged_elsewhere, is_value);
+        let answer = query(&copy)?;
         let mut incidents = Vec::new();
-        if let ReadState::Unclean | ReadState::Damaged { .. } = damage {
+        if copy.is_changed {
             match self.clean::<R>(is_value).await {
-                Ok(met) => incidents = met.unwrap_or_default(),
-                Err(error) => {
-                    let path = self.settings.path.display();
-                    tracing::warn!(%path, %error, "cannot clean up after a read");
+                Ok(met) => incidents = met,
+                Err(error) => self.warn_about_cleanup(&error),
+            }
+        }
+        Ok(Answer { answer, incidents })
+    }
+
+    /// Reads a corrupt file, and repairs it in the same step if the lock is free at once.
+    async fn read_damaged<R: Runtime, A>(
+        &self,
+        (contents, other): (Option<&Contents>, Option<&Contents>),
+        reason: String,
+        extent: Extent,
+        is_value: IsValue,
+        query: impl FnOnce(&WorkingCopy<'_>) -> Result<A, Error>,
+    ) -> Result<Answer<A>, Error> {
+        let (mut query, mut answer) = (Some(query), None);
+        match self.lock.try_lock(Access::Exclusive) {
+            Ok(None) => {}
+            Err(error) => self.warn_about_cleanup(&error),
+            Ok(Some(held)) => {
+                let ask = |copy: &mut WorkingCopy<'_>| {
+                    if let Some(query) = query.take() {
+                        answer = Some((query(copy)?, copy.salvaged()));
+                    }
+                    Ok(())
+                };
+                let repaired = match self.prepare(held, Scope::Change, extent, is_value, ask) {
+                    Ok(((), commit)) => commit.run::<R>().await,
+                    Err(error) => Err(error),
+                };
+                match (repaired, answer) {
+                    (Ok(incidents), Some((answer, _))) => return Ok(Answer { answer, incidents }),
+                    (Err(error), Some((answer, saved))) => {
+                        self.warn_about_cleanup(&error);
+                        return Ok(self.damaged(answer, saved, reason));
+                    }
+                    (Err(error), None) => return Err(error),
+                    (Ok(_), None) => {
+                        return Err(Error::NotAStore {
+                            path: self.own_file(),
+                        });
+                    }
                 }
             }
         }
-        if let ReadState::Damaged { saved, reason } = damage
-            && incidents.is_empty()
-        {
-            incidents.push(Incident::Damaged {
-                path: self.settings.path.clone(),
-                saved,
-                reason,
-            });
-            self.settings.report(&incidents);
+        let (mut salvaged, mut salvaged_elsewhere) = (Vec::new(), Vec::new());
+        let mut copy = WorkingCopy::new(&self.settings, Scope::Read, self.files.clock.now_ms());
+        load(&mut copy, contents, &mut salvaged, is_value);
+        if copy.salvaged() == 0 {
+            self.check_is_ours(contents, || self.lock.record())?;
         }
-        Ok(Answer { answer, incidents })
+        load_elsewhere(&mut copy, other, &mut salvaged_elsewhere, is_value);
+        match query.take() {
+            Some(query) => Ok(self.damaged(query(&copy)?, copy.salvaged(), reason)),
+            None => Err(Error::NotAStore {
+                path: self.own_file(),
+            }),
+        }
+    }
+
+    /// The answer from a corrupt file that was not repaired.
+    fn damaged<A>(&self, answer: A, saved: usize, reason: String) -> Answer<A> {
+        let incidents = vec![Incident::Damaged {
+            path: self.own_file(),
+            saved,
+            reason,
+        }];
+        self.settings.report(&incidents);
+        Answer { answer, incidents }
+    }
+
+    fn warn_about_cleanup(&self, error: &Error) {
+        let path = self.settings.path.display();
+        tracing::warn!(%path, %error, "cannot clean up after a read");
     }
 
     /// Lets `change` work on the live entries, and writes the result.
@@ -124,13 +202,12 @@ impl FileBackend {
         Ok(Answer { answer, incidents })
     }
 
-    /// `None` if the lock is not free.
-    async fn clean<R: Runtime>(&self, is_value: IsValue) -> Result<Option<Vec<Incident>>, Error> {
+    async fn clean<R: Runtime>(&self, is_value: IsValue) -> Result<Vec<Incident>, Error> {
         let Some(held) = self.lock.try_lock(Access::Exclusive)? else {
-            return Ok(None);
+            return Ok(Vec::new());
         };
         let ((), commit) = self.prepare(held, Scope::Change, Extent::Own, is_value, |_| Ok(()))?;
-        commit.run::<R>().await.map(Some)
+        commit.run::<R>().await
     }
 
     async fn lock<R: Runtime>(
@@ -182,36 +259,6 @@ impl FileBackend {
         }
     }
 
-    /// Reads the files and unlocks. Returns the answer, and whether the own file needs a cleanup.
-    fn read_under<A>(
-        &self,
-        held: HeldLock,
-        extent: Extent,
-        is_value: IsValue,
-        query: impl FnOnce(&WorkingCopy<'_>) -> Result<A, Error>,
-    ) -> Result<(A, ReadState), Error> {
-        let contents = disk::read(&self.own_file())?;
-        let other = self.read_other(extent)?;
-        drop(held);
-        let (mut salvaged, mut salvaged_elsewhere) = (Vec::new(), Vec::new());
-        let mut copy = WorkingCopy::new(&self.settings, Scope::Read, self.files.clock.now_ms());
-        let damage = load(&mut copy, contents.as_ref(), &mut salvaged, is_value);
-        if damage.is_some() && salvaged_nothing(&copy) {
-            self.check_is_ours(contents.as_ref(), || self.lock.record())?;
-        }
-        load_elsewhere(&mut copy, other.as_ref(), &mut salvaged_elsewhere, is_value);
-        let answer = query(&copy)?;
-        let state = match damage {
-            Some(reason) => ReadState::Damaged {
-                saved: copy.salvaged(),
-                reason,
-            },
-            None if copy.is_changed => ReadState::Unclean,
-            None => ReadState::Clean,
-        };
-        Ok((answer, state))
-    }
-
     /// Refuses a corrupt file that was never a store, to leave it as it is.
     fn check_is_ours(
         &self,
@@ -247,7 +294,7 @@ impl FileBackend {
             copy.set_lock_record(held.record());
         }
         let damage = load(&mut copy, contents.as_ref(), &mut salvaged, is_value);
-        if damage.is_some() && salvaged_nothing(&copy) {
+        if damage.is_some() && copy.salvaged() == 0 {
             self.check_is_ours(contents.as_ref(), || Ok(held.record()))?;
         }
         let elsewhere =
@@ -434,21 +481,6 @@ const WATCHER_PATIENCE: Duration = Duration::from_secs(5);
 
 fn is_value<T: Value>(json: &str) -> bool {
     serde_json::from_str::<T>(json).is_ok()
-}
-
-/// The file as a reader found it.
-enum ReadState {
-    Clean,
-    /// An entry has expired.
-    Unclean,
-    Damaged {
-        saved: usize,
-        reason: String,
-    },
-}
-
-fn salvaged_nothing(copy: &WorkingCopy<'_>) -> bool {
-    copy.salvaged() == 0
 }
 
 /// Loads the own file. If it is corrupt, loads the entries that can be recovered, and returns the

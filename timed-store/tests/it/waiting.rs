@@ -52,15 +52,16 @@ fn is_granted(claim: Result<Claim<String>, Error>) -> bool {
     claim.unwrap().granted().is_some()
 }
 
-/// Runs `free` while another session waits for `x`, and checks that the waiter then gets it.
+/// Runs `free` while another session waits for `x`, and checks that the waiter then gets it long
+/// before its own time is over.
 fn check_woken(place: &Place, free: impl FnOnce()) {
     let waiter = open(place, "waiter");
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(move || waiter.claim_within(s("x"), LONG));
-        wait_for_waiters(place, 1);
-        free();
-        assert!(is_granted(waiting.join().unwrap()));
-    });
+    let (sender, claims) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(waiter.claim_within(s("x"), 10 * LONG)));
+    wait_for_waiters(place, 1);
+    free();
+    let claim = claims.recv_timeout(LONG).expect("the waiter is woken");
+    assert!(is_granted(claim));
     assert_eq!(waiters(place), 0);
 }
 
