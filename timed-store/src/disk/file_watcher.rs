@@ -5,7 +5,10 @@
 //! One thread for each handle with waiters blocks in `poll` on three kinds of descriptors:
 //!
 //! - *inotify on the folder of the data file*. A new version arrives by a rename, which replaces
-//!   the watched inode; so the folder is watched, and events of other names are dropped.
+//!   the watched inode; so the folder is watched, and events of other names are dropped. The writer
+//!   still holds the lock then, and a waiter that is woken now would have to queue for it. So the
+//!   waiters are told when the writer closes the lock file, which follows the unlock, or after
+//!   `GRACE`: a tool that knows no lock does not close it.
 //! - *inotify on the folder of the waiters.* A waiter holds its ticket open for writing, so its end
 //!   closes the file (`IN_CLOSE_WRITE`), also if the process was killed. Waiters open the tickets
 //!   of others for reading only, so that looking at the queue makes no events.
@@ -74,7 +77,7 @@ mod linux {
     use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
     use std::sync::{Arc, Mutex, PoisonError};
 
-    use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
     use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
     use rustix::io::Errno;
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -82,6 +85,12 @@ mod linux {
     use super::super::location::Location;
     use crate::OwnerProcess;
     use crate::store::Signal;
+
+    /// How long after a new version the waiters are told, if the lock file is not closed.
+    const GRACE: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 2_000_000,
+    };
 
     /// Dropping it ends the thread.
     #[derive(Debug)]
@@ -98,6 +107,7 @@ mod linux {
         is_ended: AtomicBool,
         processes: Mutex<Vec<(u32, OwnedFd)>>,
         names: [OsString; 2],
+        lock_name: OsString,
         waiters: PathBuf,
         /// The watch of the data file's folder.
         folder: AtomicI32,
@@ -124,6 +134,7 @@ mod linux {
                 is_ended: AtomicBool::new(false),
                 processes: Mutex::default(),
                 names: [name(&location.data), name(&location.slots())],
+                lock_name: name(&location.lock),
                 waiters: location.waiters(),
                 folder: AtomicI32::new(watch),
             });
@@ -202,8 +213,9 @@ mod linux {
         }
 
         fn run(&self) {
+            let mut is_unlocked = true;
             while !self.is_ended.load(Ordering::SeqCst) {
-                if let Err(error) = self.wait() {
+                if let Err(error) = self.wait(&mut is_unlocked) {
                     tracing::error!(%error, "cannot watch the store any more");
                     // The waiters still have their timers.
                     return;
@@ -212,7 +224,8 @@ mod linux {
         }
 
         /// Blocks until something happens, and tells the waiters if it may concern them.
-        fn wait(&self) -> io::Result<()> {
+        /// `is_unlocked` is false between a new version and the unlock that follows it.
+        fn wait(&self, is_unlocked: &mut bool) -> io::Result<()> {
             // The descriptors are borrowed outside of the lock: only this thread removes any.
             let processes: Vec<(u32, OwnedFd)> = self
                 .processes()
@@ -225,10 +238,12 @@ mod linux {
             ];
             let owners = processes.iter().map(|(_, descriptor)| descriptor);
             sources.extend(owners.map(|owner| PollFd::new(owner, PollFlags::IN)));
-            match poll(&mut sources, None) {
-                Ok(_) | Err(Errno::INTR) => {}
+            let limit = (!*is_unlocked).then_some(&GRACE);
+            let is_late = match poll(&mut sources, limit) {
+                Ok(ready) => ready == 0,
+                Err(Errno::INTR) => false,
                 Err(error) => return Err(error.into()),
-            }
+            };
             let is_ready = |at: usize| !sources[at].revents().is_empty();
             let ended: Vec<u32> = processes
                 .iter()
@@ -240,15 +255,22 @@ mod linux {
             if is_ready(1) {
                 let _ = rustix::io::read(&self.wake, &mut [0; 8]);
             }
-            let is_news = (is_ready(0) && self.read_events()?) | !ended.is_empty();
+            let mut is_news = !ended.is_empty();
+            if is_ready(0) {
+                is_news |= self.read_events(is_unlocked)?;
+            }
+            if is_late {
+                *is_unlocked = true;
+                is_news = true;
+            }
             if is_news {
                 self.signal.notify();
             }
             Ok(())
         }
 
-        /// Reads all events, and returns whether one of them is about the store.
-        fn read_events(&self) -> io::Result<bool> {
+        /// Reads all events, and returns whether the waiters must be told.
+        fn read_events(&self, is_unlocked: &mut bool) -> io::Result<bool> {
             let folder = self.folder.load(Ordering::Relaxed);
             let mut buffer = [MaybeUninit::uninit(); 8 << 10];
             let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
@@ -257,10 +279,20 @@ mod linux {
                 match events.next() {
                     Ok(event) => {
                         let name = event.file_name().map(|name| name.to_bytes());
-                        let is_ours =
+                        let is_version =
                             |name: &[u8]| self.names.iter().any(|ours| ours.as_bytes() == name);
-                        // An event without a name is an overflow, or the end of a folder.
-                        is_news |= event.wd() != folder || name.is_none_or(is_ours);
+                        match name {
+                            // A waiter has ended.
+                            _ if event.wd() != folder => is_news = true,
+                            // An overflow, or the end of the folder.
+                            None => is_news = true,
+                            Some(name) if is_version(name) => *is_unlocked = false,
+                            Some(name) if name == self.lock_name.as_bytes() && !*is_unlocked => {
+                                *is_unlocked = true;
+                                is_news = true;
+                            }
+                            Some(_) => {}
+                        }
                     }
                     Err(Errno::AGAIN) => return Ok(is_news),
                     Err(Errno::INTR) => {}
