@@ -93,9 +93,18 @@ mod linux {
     };
 
     /// Dropping it ends the thread.
+    ///
+    /// To close an inotify descriptor takes milliseconds, because the kernel waits until no event is
+    /// under way. So the thread must be the last owner of `shared`: the drop gives `shared` up first,
+    /// and only then lets the thread end.
     #[derive(Debug)]
     pub(crate) struct FileWatcher {
-        shared: Arc<Shared>,
+        /// `None` only inside of the drop.
+        shared: Option<Arc<Shared>>,
+        signal: Arc<Signal>,
+        is_ended: Arc<AtomicBool>,
+        /// The thread's `wake`.
+        wake: OwnedFd,
     }
 
     #[derive(Debug)]
@@ -104,7 +113,7 @@ mod linux {
         inotify: OwnedFd,
         /// Wakes the thread for a new process, or for its end.
         wake: OwnedFd,
-        is_ended: AtomicBool,
+        is_ended: Arc<AtomicBool>,
         processes: Mutex<Vec<(u32, OwnedFd)>>,
         names: [OsString; 2],
         lock_name: OsString,
@@ -126,12 +135,14 @@ mod linux {
                 | WatchFlags::DELETE
                 | WatchFlags::ONLYDIR;
             let watch = inotify::add_watch(&inotify, folder, flags)?;
+            let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            let (signal, is_ended) = (Arc::<Signal>::default(), Arc::<AtomicBool>::default());
             let name = |path: &Path| path.file_name().unwrap_or_default().to_owned();
             let shared = Arc::new(Shared {
-                signal: Arc::default(),
+                signal: Arc::clone(&signal),
                 inotify,
-                wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-                is_ended: AtomicBool::new(false),
+                wake: wake.try_clone()?,
+                is_ended: Arc::clone(&is_ended),
                 processes: Mutex::default(),
                 names: [name(&location.data), name(&location.slots())],
                 lock_name: name(&location.lock),
@@ -139,7 +150,10 @@ mod linux {
                 folder: AtomicI32::new(watch),
             });
             let watcher = Self {
-                shared: Arc::clone(&shared),
+                shared: Some(Arc::clone(&shared)),
+                signal,
+                is_ended,
+                wake,
             };
             watcher.watch_queue();
             std::thread::Builder::new()
@@ -149,23 +163,25 @@ mod linux {
         }
 
         pub(crate) fn signal(&self) -> &Arc<Signal> {
-            &self.shared.signal
+            &self.signal
         }
 
         /// Idempotent. There is no folder before the first waiter.
         pub(crate) fn watch_queue(&self) {
+            let Some(shared) = &self.shared else { return };
             let flags = WatchFlags::CLOSE_WRITE | WatchFlags::DELETE | WatchFlags::ONLYDIR;
-            let watch = inotify::add_watch(&self.shared.inotify, &self.shared.waiters, flags);
+            let watch = inotify::add_watch(&shared.inotify, &shared.waiters, flags);
             if let Err(error) = watch
                 && error != Errno::NOENT
             {
-                let path = self.shared.waiters.display();
+                let path = shared.waiters.display();
                 tracing::warn!(%path, %error, "cannot watch the queue");
             }
         }
 
         pub(crate) fn watch_processes(&self, owners: &[OwnerProcess]) {
-            let mut processes = self.shared.processes();
+            let Some(shared) = &self.shared else { return };
+            let mut processes = shared.processes();
             let mut is_new = false;
             for owner in owners.iter().filter(|owner| owner.is_here()) {
                 let pid = i32::try_from(owner.pid()).ok().and_then(Pid::from_raw);
@@ -180,7 +196,7 @@ mod linux {
                         processes.push((owner.pid(), descriptor));
                         is_new = true;
                     }
-                    Err(Errno::SRCH) => self.shared.signal.notify(),
+                    Err(Errno::SRCH) => self.signal.notify(),
                     Err(error) => {
                         tracing::warn!(pid = owner.pid(), %error, "cannot watch the process");
                     }
@@ -188,24 +204,25 @@ mod linux {
             }
             drop(processes);
             if is_new {
-                self.shared.wake();
+                self.wake_thread();
             }
+        }
+
+        fn wake_thread(&self) {
+            // Fails only if the counter is full, and then the thread wakes up anyway.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
     }
 
     impl Drop for FileWatcher {
         fn drop(&mut self) {
-            self.shared.is_ended.store(true, Ordering::SeqCst);
-            self.shared.wake();
+            self.shared = None;
+            self.is_ended.store(true, Ordering::SeqCst);
+            self.wake_thread();
         }
     }
 
     impl Shared {
-        fn wake(&self) {
-            // Fails only if the counter is full, and then the thread wakes up anyway.
-            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        }
-
         fn processes(&self) -> std::sync::MutexGuard<'_, Vec<(u32, OwnedFd)>> {
             self.processes
                 .lock()
