@@ -181,10 +181,15 @@ impl Pair {
     }
 }
 
-fn open_acknowledged(url: &str, session: &str) -> Store {
+/// For replicas that answer, on a busy machine late.
+const PATIENT: Duration = LONG;
+/// For replicas that are cut off.
+const HASTY: Duration = Duration::from_millis(300);
+
+fn open_acknowledged(url: &str, session: &str, within: Duration) -> Store {
     Store::redis_builder(url, "state")
         .session(SessionId::new(session).unwrap())
-        .acknowledged_by(1, Duration::from_millis(300))
+        .acknowledged_by(1, within)
         .connect()
         .unwrap()
 }
@@ -192,7 +197,7 @@ fn open_acknowledged(url: &str, session: &str) -> Store {
 #[test]
 fn an_acknowledged_grant_survives_a_failover() {
     let pair = Pair::start();
-    let a = open_acknowledged(&pair.primary.url(), "a");
+    let a = open_acknowledged(&pair.primary.url(), "a", PATIENT);
     let lease = granted(a.claim(s("x"))).unwrap();
     assert!(a.refresh().unwrap());
     pair.fail_over();
@@ -205,8 +210,9 @@ fn an_acknowledged_grant_survives_a_failover() {
 #[test]
 fn a_grant_that_was_not_acknowledged_is_withdrawn() {
     let pair = Pair::start();
-    let a = open_acknowledged(&pair.primary.url(), "a");
-    let first = granted(a.claim(s("w"))).unwrap();
+    let patient = open_acknowledged(&pair.primary.url(), "a", PATIENT);
+    let first = granted(patient.claim(s("w"))).unwrap();
+    let a = open_acknowledged(&pair.primary.url(), "a", HASTY);
     pair.link.stall(true);
     for _ in 0..2 {
         match a.claim(s("x")).unwrap_err() {
@@ -281,8 +287,10 @@ fn without_acknowledgement_the_token_still_fences() {
 fn a_repeated_call_is_acknowledged_for_its_first_execution() {
     let pair = Pair::start();
     let proxy = Proxy::start(pair.primary.port());
-    let a = open_acknowledged(&proxy.url(), "a");
-    a.store(&s("w")).unwrap();
+    open_acknowledged(&pair.primary.url(), "a", PATIENT)
+        .store(&s("w"))
+        .unwrap();
+    let a = open_acknowledged(&proxy.url(), "a", HASTY);
     pair.link.stall(true);
     proxy.lose_next_answer();
     assert!(matches!(
