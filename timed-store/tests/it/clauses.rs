@@ -329,13 +329,13 @@ fn a_watcher_is_told_changes_everywhere() {
 #[test]
 fn a_kept_lease_lives_and_its_loss_is_told_everywhere() {
     on_every_backend(|world| {
-        let a = world.open_in_real_time("a", Duration::from_millis(900));
+        let a = world.open_in_real_time("a", Duration::from_secs(2));
         let b = world.open_in_real_time("b", TTL);
         let lease = a.claim(s("x")).unwrap().granted().unwrap();
         let guard = a.keep_alive(lease).unwrap().release_on_drop();
         // Longer than the time of the lease.
         assert!(!is_granted(
-            b.claim_within(s("x"), Duration::from_millis(1500))
+            b.claim_within(s("x"), Duration::from_millis(2500))
         ));
         assert!(!guard.is_lost());
         drop(guard);

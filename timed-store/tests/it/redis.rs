@@ -400,7 +400,7 @@ async fn the_async_store_on_a_server_is_the_same_store() {
     let open = async |session: &str| {
         TimedStorage::<String>::redis_builder(&server.url(), "state")
             .session(SessionId::new(session).unwrap())
-            .ttl(Duration::from_millis(900))
+            .ttl(Duration::from_secs(10))
             .connect()
             .await
             .unwrap()

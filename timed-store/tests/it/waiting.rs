@@ -106,7 +106,7 @@ fn a_release_in_a_slot_wakes_the_waiter() {
 #[test]
 fn the_end_of_the_holders_time_wakes_the_waiter() {
     let place = Place::new();
-    let holder = builder(place.folder.path(), "a").ttl(Duration::from_millis(300));
+    let holder = builder(place.folder.path(), "a").ttl(Duration::from_secs(2));
     assert!(is_granted(holder.open().unwrap().claim(s("x"))));
     check_woken(&place, || {});
 }
@@ -317,12 +317,12 @@ fn a_watcher_is_told_all_changes_of_values() {
 #[test]
 fn a_watcher_is_told_when_an_entry_ends_by_itself() {
     let place = Place::new();
-    let short = builder(place.folder.path(), "short").ttl(Duration::from_millis(300));
-    short.open().unwrap().store(&s("x")).unwrap();
     let mut worker = Worker::start("idle", place.folder.path());
     let owner = OwnerProcess::with_pid(worker.pid()).unwrap();
     let owned = builder(place.folder.path(), "owned").owner(owner);
     assert!(is_granted(owned.open().unwrap().claim(s("y"))));
+    let short = builder(place.folder.path(), "short").ttl(Duration::from_secs(2));
+    short.open().unwrap().store(&s("x")).unwrap();
     let mut changes = open(&place, "me").watch();
     check_change(changes.next(), "owned = y");
     check_change(changes.next(), "short = x");
