@@ -6,5 +6,7 @@ mod cluster;
 mod crash_recovery;
 mod crew;
 mod operator_manager;
+mod path_guard;
+mod ports;
 mod run_agent;
 mod sandbox;
