@@ -43,4 +43,4 @@ pub use snapshot::{
 };
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStorage, SqliteStorageBuilder};
-pub use storage::{MemoryStorage, SnapshotStorage, backend, open_storage};
+pub use storage::{MemoryStorage, Position, SnapshotStorage, backend, open_storage};

@@ -22,6 +22,7 @@ mod fixture;
 mod lifecycle;
 mod order;
 mod report;
+mod rewind;
 mod stream;
 mod writers;
 
@@ -72,6 +73,7 @@ fn all_clauses() -> Vec<Clause> {
         stream::CLAUSES,
         writers::CLAUSES,
         lifecycle::CLAUSES,
+        rewind::CLAUSES,
     ]
     .into_iter()
     .flatten()

@@ -8,7 +8,7 @@ use super::log_record;
 use super::snapshot_document::{self, Archive, StorageMeta};
 use super::snapshot_parts::SnapshotParts;
 use super::tombstone::Tombstone;
-use crate::backend::{self, SavePlan, Stamp, StreamChange};
+use crate::backend::{self, Intent, SavePlan, Stamp, StreamChange};
 use crate::conversation::Message;
 use crate::shared::private_file::FileError;
 use crate::{AgentId, AgentSnapshot, Error};
@@ -59,12 +59,17 @@ impl<F: Folder> AgentFiles<F> {
         }
     }
 
-    pub(super) fn save(&mut self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+    /// Saves, and returns the stored stamp. A repeat has one too.
+    pub(super) fn save(
+        &mut self,
+        snapshot: &AgentSnapshot,
+        intent: &Intent,
+    ) -> Result<Option<Stamp>, Error> {
         if snapshot.extra.contains_key(snapshot_document::KEY) {
             // A caller that parses the JSON file gets this key. It is not part of the snapshot.
             let mut snapshot = snapshot.clone();
             snapshot.extra.remove(snapshot_document::KEY);
-            return self.save(&snapshot);
+            return self.save(&snapshot, intent);
         }
         let _lock = self.lock()?;
         if !self.is_current()? {
@@ -82,9 +87,10 @@ impl<F: Folder> AgentFiles<F> {
                 }
             },
         };
-        let plan = backend::plan(snapshot, stamp.as_ref(), epoch_floor)?;
+        let plan = backend::judge(snapshot, stamp.as_ref(), epoch_floor, intent)?;
+        let new_stamp = plan.as_ref().map(|plan| plan.stamp.clone()).or(stamp);
         if plan.is_none() && !self.is_uncertain {
-            return Ok(());
+            return Ok(new_stamp);
         }
         if let Some(Found::Stored(stored)) = &found {
             self.open_log = self.open_log(stored)?;
@@ -109,10 +115,10 @@ impl<F: Folder> AgentFiles<F> {
                 tracing::warn!(%agent, %error, "cannot compact the log");
             }
         }
-        Ok(())
+        Ok(new_stamp)
     }
 
-    pub(super) fn load(&mut self) -> Result<Option<AgentSnapshot>, Error> {
+    pub(super) fn load(&mut self) -> Result<Option<(AgentSnapshot, Stamp)>, Error> {
         let _lock = self.lock()?;
         match self.files.read()? {
             Found::Nothing { .. } => Ok(None),
@@ -121,7 +127,8 @@ impl<F: Folder> AgentFiles<F> {
                     // Only a preparation for the next save, which reports an error itself.
                     self.open_log = self.open_log(&stored).unwrap_or_default();
                 }
-                self.files.assemble(&stored).map(Some)
+                let snapshot = self.files.assemble(&stored)?;
+                Ok(Some((snapshot, stored.parts.stamp)))
             }
         }
     }
@@ -250,8 +257,10 @@ impl<F: Folder> AgentFiles<F> {
         };
         let folder = &self.files.folder;
         let generation = log.meta.generation;
+        // By inode: a restored backup has the names and perhaps the lengths of the files, but an
+        // append to the log that was replaced would be lost.
         Ok(folder.len(&log.file)? == log.len
-            && folder.exists(&self.files.log_name(generation))?
+            && folder.is_file_at(&log.file, &self.files.log_name(generation))?
             && !folder.exists(&self.files.log_name(generation + 1))?
             && !folder.exists(&self.files.name("deleted"))?)
     }

@@ -9,6 +9,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use super::agent_files::{AgentFiles, RewritePolicy};
 use super::folder::{Folder, OsFolder};
+use crate::backend::{HandleMemory, Intent};
 use crate::conversation::Message;
 use crate::storage::run_blocking;
 use crate::{AgentId, AgentSnapshot, Error, SnapshotStorage};
@@ -62,6 +63,7 @@ struct Shared {
     folder: Arc<OsFolder>,
     policy: RewritePolicy,
     agents: Mutex<HashMap<AgentId, SharedFiles>>,
+    memory: HandleMemory,
 }
 
 /// tokio's mutex is FIFO. A call that continues after its future was dropped holds the mutex, so a
@@ -135,6 +137,7 @@ impl FileStorageBuilder {
                 folder: Arc::new(folder),
                 policy,
                 agents: Mutex::default(),
+                memory: HandleMemory::default(),
             }),
         })
     }
@@ -198,6 +201,34 @@ impl FileStorage {
         agents.entry(agent.clone()).or_insert_with(new).clone()
     }
 
+    /// The agent whose files have this name. The name of a long id is only a part of it, so the id
+    /// comes from the file.
+    async fn agent_of(&self, stem: &str) -> Result<Option<AgentId>, Error> {
+        if !stem.contains('~') {
+            let agent = AgentId::from_encoded(stem);
+            return Ok(agent.filter(|agent| agent.file_stem() == stem));
+        }
+        #[derive(serde::Deserialize)]
+        struct Probe {
+            agent_id: AgentId,
+        }
+        let folder = self.shared.folder.clone();
+        let name = format!("{stem}.json");
+        let bytes = run_blocking(move || Ok(folder.read(&name)?)).await?;
+        let probe = serde_json::from_slice(&bytes.unwrap_or_default());
+        let agent = probe.map(|probe: Probe| probe.agent_id).ok();
+        Ok(agent.filter(|agent| agent.file_stem() == stem))
+    }
+
+    async fn write(&self, snapshot: &AgentSnapshot, intent: Intent) -> Result<(), Error> {
+        let copy = snapshot.clone();
+        let job = move |files: &mut AgentFiles<OsFolder>| files.save(&copy, &intent);
+        if let Some(stamp) = self.with(&snapshot.agent_id, job).await? {
+            self.shared.memory.note(snapshot, &stamp);
+        }
+        Ok(())
+    }
+
     async fn with<T: Send + 'static>(
         &self,
         agent: &AgentId,
@@ -211,16 +242,24 @@ impl FileStorage {
 #[async_trait]
 impl SnapshotStorage for FileStorage {
     async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
-        let snapshot = snapshot.clone();
-        let agent = snapshot.agent_id.clone();
-        self.with(&agent, move |files| files.save(&snapshot)).await
+        let intent = self.shared.memory.save_intent(snapshot);
+        self.write(snapshot, intent).await
+    }
+
+    async fn overwrite(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        self.write(snapshot, Intent::Overwrite).await
     }
 
     async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
-        self.with(agent, AgentFiles::load).await
+        let loaded = self.with(agent, AgentFiles::load).await?;
+        Ok(loaded.map(|(snapshot, stamp)| {
+            self.shared.memory.note(&snapshot, &stamp);
+            snapshot
+        }))
     }
 
     async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
+        self.shared.memory.note_delete(agent);
         self.with(agent, AgentFiles::delete).await
     }
 
@@ -229,11 +268,14 @@ impl SnapshotStorage for FileStorage {
         let names = run_blocking(move || Ok(folder.list()?)).await?;
         let mut agents = Vec::new();
         for name in &names {
-            let Some(agent) = name.strip_suffix(".json").and_then(AgentId::from_encoded) else {
+            let Some(stem) = name.strip_suffix(".json") else {
+                continue;
+            };
+            let Some(agent) = self.agent_of(stem).await? else {
                 continue;
             };
             // An interrupted delete leaves a dead file beside its tombstone.
-            let has_tombstone = names.contains(&format!("{}.deleted", agent.encoded()));
+            let has_tombstone = names.contains(&format!("{stem}.deleted"));
             if !has_tombstone || self.with(&agent, AgentFiles::is_stored).await? {
                 agents.push(agent);
             }

@@ -17,6 +17,8 @@ pub(super) trait Folder: Send + Sync + 'static {
     /// The contents of a file; `None` if there is none.
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>, FileError>;
     fn exists(&self, name: &str) -> Result<bool, FileError>;
+    /// Whether the name is that of this open file.
+    fn is_file_at(&self, file: &Self::File, name: &str) -> Result<bool, FileError>;
     /// Creates an empty file, or empties an existing one.
     fn create(&self, name: &str) -> Result<Self::File, FileError>;
     /// Opens a file for appending, and creates it if there is none.
@@ -88,6 +90,11 @@ impl Folder for OsFolder {
     fn exists(&self, name: &str) -> Result<bool, FileError> {
         let path = self.path.join(name);
         path.try_exists().map_err(FileError::io("inspect", &path))
+    }
+
+    fn is_file_at(&self, file: &OsFile, name: &str) -> Result<bool, FileError> {
+        let path = self.path.join(name);
+        is_file_at(&file.file, &path).map_err(FileError::io("inspect", &path))
     }
 
     fn create(&self, name: &str) -> Result<OsFile, FileError> {

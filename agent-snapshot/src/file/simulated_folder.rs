@@ -314,6 +314,11 @@ impl Folder for SimulatedFolder {
         disk.answer(disk.names.contains_key(name))
     }
 
+    fn is_file_at(&self, file: &usize, name: &str) -> Result<bool, FileError> {
+        let disk = self.disk();
+        disk.answer(disk.names.get(name) == Some(file))
+    }
+
     fn create(&self, name: &str) -> Result<usize, FileError> {
         let mut disk = self.disk();
         let file = disk.open_or_create(name)?;

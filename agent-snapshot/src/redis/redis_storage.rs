@@ -12,7 +12,8 @@ use super::server_warnings::server_warnings;
 use crate::backend::{self, SavePlan, Stamp, StreamChange};
 use crate::conversation::Message;
 use crate::storage::{
-    CompareAndSwap, StampCache, StoredStamp, Swap, save_by_swap, task_result, without_password,
+    CompareAndSwap, StampCache, StoredStamp, Swap, overwrite_by_swap, save_by_swap, task_result,
+    without_password,
 };
 use crate::{AgentId, AgentSnapshot, Error, SnapshotStorage};
 
@@ -58,6 +59,7 @@ struct Shared {
     save: Script,
     stream: Script,
     delete: Script,
+    evicted: Script,
 }
 
 /// Options of a [`RedisStorage`].
@@ -138,6 +140,9 @@ impl RedisStorageBuilder {
                 save: Script::new(include_str!("save.lua")),
                 stream: Script::new(include_str!("stream.lua")),
                 delete: Script::new(include_str!("delete.lua")),
+                evicted: Script::new(
+                    "return redis.call('EXISTS', KEYS[1]) == 0 and redis.call('EXISTS', KEYS[2]) == 1",
+                ),
             }),
         })
     }
@@ -253,9 +258,13 @@ impl RedisStorage {
         loop {
             let [stamp, floor, body, head]: [Option<String>; 4] =
                 self.query(agent, "load from", &command).await?;
+            let floor_is_absent = floor.is_none();
             let floor = floor.as_deref().unwrap_or("0");
             let stored = self.stored(agent, stamp.as_deref().unwrap_or_default(), floor)?;
             let Some(stamp) = &stored.stamp else {
+                if floor_is_absent {
+                    self.check_not_evicted(agent).await?;
+                }
                 return Ok((stored, None));
             };
             let messages = self.view(agent, stamp).await?;
@@ -267,6 +276,22 @@ impl RedisStorage {
                 result => return Ok((stored, Some(result?))),
             }
         }
+    }
+
+    /// A server with an eviction policy removes keys one by one. A list without its record is what
+    /// is left of an agent, not a new one. If the list is gone too, nothing shows that the agent
+    /// was there.
+    async fn check_not_evicted(&self, agent: &AgentId) -> Result<(), Error> {
+        let (record, messages) = self.keys(agent);
+        // One command for both keys: a first save between two commands would look like an eviction.
+        let mut script = self.shared.evicted.key(record);
+        if self
+            .invoke(agent, "load from", script.key(messages))
+            .await?
+        {
+            return Err(self.damaged(agent, "its record is missing, but its messages exist"));
+        }
+        Ok(())
     }
 
     /// The messages in view.
@@ -360,14 +385,20 @@ impl SnapshotStorage for RedisStorage {
         save_by_swap(self, &self.shared.stamps, snapshot).await
     }
 
+    async fn overwrite(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        overwrite_by_swap(self, &self.shared.stamps, snapshot).await
+    }
+
     async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
         let (stored, snapshot) = self.fetch(agent).await?;
-        self.shared.stamps.set(agent, stored);
+        if let Some(snapshot) = &snapshot {
+            self.shared.stamps.set(snapshot, stored);
+        }
         Ok(snapshot)
     }
 
     async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
-        self.shared.stamps.forget(agent);
+        self.shared.stamps.forget_deleted(agent);
         let damaged = match self.fetch(agent).await {
             Err(error) if error.is_damaged() => true,
             result => {

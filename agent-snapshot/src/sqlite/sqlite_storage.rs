@@ -10,7 +10,9 @@ use super::database::{Database, StoredRows};
 use super::worker::Worker;
 use crate::backend::{self, SavePlan};
 use crate::conversation::Message;
-use crate::storage::{CompareAndSwap, StampCache, StoredStamp, Swap, run_blocking, save_by_swap};
+use crate::storage::{
+    CompareAndSwap, StampCache, StoredStamp, Swap, overwrite_by_swap, run_blocking, save_by_swap,
+};
 use crate::{AgentId, AgentSnapshot, Error, SnapshotStorage};
 
 /// Keeps snapshots in a SQLite database with ACID transactions. Several processes may share it.
@@ -210,17 +212,23 @@ impl SnapshotStorage for SqliteStorage {
         save_by_swap(self, &self.shared.stamps, snapshot).await
     }
 
+    async fn overwrite(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        overwrite_by_swap(self, &self.shared.stamps, snapshot).await
+    }
+
     async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
         let Some(rows) = self.read_rows(agent).await? else {
             return Ok(None);
         };
         let snapshot = rows.assemble(agent, &self.location())?;
-        self.shared.stamps.set(agent, rows.stored);
+        if let Some(snapshot) = &snapshot {
+            self.shared.stamps.set(snapshot, rows.stored);
+        }
         Ok(snapshot)
     }
 
     async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
-        self.shared.stamps.forget(agent);
+        self.shared.stamps.forget_deleted(agent);
         let agent = agent.clone();
         self.write(move |database| database.delete(&agent)).await
     }

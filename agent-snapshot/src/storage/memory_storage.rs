@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use super::SnapshotStorage;
-use super::backend::{self, Stamp, StreamChange};
+use super::backend::{self, Intent, Stamp, StreamChange};
+use super::handle_memory::HandleMemory;
 use crate::conversation::Message;
 use crate::{AgentId, AgentSnapshot, Error};
 
@@ -29,16 +30,23 @@ use crate::{AgentId, AgentSnapshot, Error};
 /// ```
 #[derive(Clone, Default)]
 pub struct MemoryStorage {
-    agents: Arc<Mutex<BTreeMap<AgentId, AgentSlot>>>,
+    shared: Arc<Shared>,
 }
 
 #[derive(Default)]
+struct Shared {
+    agents: Mutex<BTreeMap<AgentId, AgentSlot>>,
+    memory: HandleMemory,
+}
+
+#[derive(Clone, Default)]
 struct AgentSlot {
     parts: Option<StoredParts>,
     epoch_floor: u64,
 }
 
 /// The encoded parts, as every backend stores them: tests with this storage also test the encoding.
+#[derive(Clone)]
 struct StoredParts {
     stamp: Stamp,
     body: String,
@@ -53,33 +61,58 @@ impl MemoryStorage {
         Self::default()
     }
 
+    /// A copy of the contents that shares nothing with this storage.
+    #[must_use]
+    pub fn backup(&self) -> Self {
+        let copy = Self::new();
+        copy.lock().clone_from(&self.lock());
+        copy
+    }
+
+    /// Replaces the contents by those of a [`backup`](Self::backup), as a failover or a restored
+    /// backup does to a server: a writer that has committed more gets
+    /// [`Error::Rewound`]. For tests.
+    ///
+    /// ```
+    /// use agent_snapshot::{AgentId, AgentSnapshot, MemoryStorage, SnapshotStorage};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), agent_snapshot::Error> {
+    /// let storage = MemoryStorage::new();
+    /// let empty = storage.backup();
+    /// let mut snapshot = AgentSnapshot::new(AgentId::new("worker_007")?);
+    /// storage.save(&snapshot).await?;
+    /// storage.rewind_to(&empty);
+    /// snapshot.tick_index += 1;
+    /// assert!(storage.save(&snapshot).await.unwrap_err().is_rewound());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn rewind_to(&self, backup: &Self) {
+        let contents = backup.lock().clone();
+        *self.lock() = contents;
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<AgentId, AgentSlot>> {
         // A slot is changed only after everything that can panic, so it is never half changed.
-        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
+        let agents = self.shared.agents.lock();
+        agents.unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl StoredParts {
-    fn messages(&self, range: Range<u64>) -> &[String] {
-        let end = range.end.clamp(self.stamp.stream_start, self.stamp.next);
-        let start = range.start.clamp(self.stamp.stream_start, end);
-        let index = |seq: u64| (seq - self.stamp.stream_start) as usize;
-        self.messages
-            .get(index(start)..index(end))
-            .unwrap_or_default()
-    }
-}
-
-#[async_trait]
-impl SnapshotStorage for MemoryStorage {
-    async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+    fn write(&self, snapshot: &AgentSnapshot, intent: &Intent) -> Result<(), Error> {
         let mut agents = self.lock();
         let slot = agents.get(&snapshot.agent_id);
-        let stored = slot.and_then(|slot| slot.parts.as_ref());
+        let stored = slot
+            .and_then(|slot| slot.parts.as_ref())
+            .map(|parts| &parts.stamp);
         let floor = slot.map_or(0, |slot| slot.epoch_floor);
-        let Some(plan) = backend::plan(snapshot, stored.map(|parts| &parts.stamp), floor)? else {
+        let Some(plan) = backend::judge(snapshot, stored, floor, intent)? else {
+            if let Some(stamp) = stored {
+                self.shared.memory.note(snapshot, stamp);
+            }
             return Ok(());
         };
+        self.shared.memory.note(snapshot, &plan.stamp);
         let slot = agents.entry(snapshot.agent_id.clone()).or_default();
         let parts = slot.parts.get_or_insert_with(|| StoredParts {
             stamp: plan.stamp.clone(),
@@ -98,25 +131,46 @@ impl SnapshotStorage for MemoryStorage {
         }
         Ok(())
     }
+}
+
+impl StoredParts {
+    fn messages(&self, range: Range<u64>) -> &[String] {
+        let end = range.end.clamp(self.stamp.stream_start, self.stamp.next);
+        let start = range.start.clamp(self.stamp.stream_start, end);
+        let index = |seq: u64| (seq - self.stamp.stream_start) as usize;
+        self.messages
+            .get(index(start)..index(end))
+            .unwrap_or_default()
+    }
+}
+
+#[async_trait]
+impl SnapshotStorage for MemoryStorage {
+    async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        let intent = self.shared.memory.save_intent(snapshot);
+        self.write(snapshot, &intent)
+    }
+
+    async fn overwrite(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        self.write(snapshot, &Intent::Overwrite)
+    }
 
     async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
         let agents = self.lock();
         let Some(parts) = agents.get(agent).and_then(|slot| slot.parts.as_ref()) else {
             return Ok(None);
         };
-        let view = parts.messages(parts.stamp.first..parts.stamp.next);
-        backend::assemble(
-            agent,
-            "memory",
-            &parts.stamp,
-            &parts.body,
-            &parts.head,
-            view,
-        )
-        .map(Some)
+        let StoredParts {
+            stamp, body, head, ..
+        } = parts;
+        let view = parts.messages(stamp.first..stamp.next);
+        let snapshot = backend::assemble(agent, "memory", stamp, body, head, view)?;
+        self.shared.memory.note(&snapshot, stamp);
+        Ok(Some(snapshot))
     }
 
     async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
+        self.shared.memory.note_delete(agent);
         if let Some(slot) = self.lock().get_mut(agent)
             && let Some(parts) = slot.parts.take()
         {

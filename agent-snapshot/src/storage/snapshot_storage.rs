@@ -28,13 +28,22 @@ use crate::{AgentId, AgentSnapshot, Error};
 ///    may be saved afterwards.
 /// 9. `list` returns each agent that has a snapshot once, in ascending order.
 /// 10. A `save` whose history continues the stored stream appends to it: the cost depends on the
-///     new messages, not on the stored ones. A `save` with another history replaces the stream.
+///     new messages, not on the stored ones. A `save` with another history replaces the stream that
+///     the same snapshot object loaded or saved before.
 /// 11. `stream` reads the stream, including messages out of view. Numbers that the stream does
 ///     not have are left out. If nothing is stored, the result is empty.
 /// 12. Agents do not affect each other.
 /// 13. After `close` the data is at rest. Every later call is [`Error::Closed`] or works as
 ///     before. `close` may be repeated.
 /// 14. A call whose future is dropped takes effect as a whole or not at all.
+/// 15. A `save` never removes stored messages that its snapshot object did not load or save before:
+///     it is [`Error::Rewound`] and changes nothing. So is a `save` to a storage that has an older
+///     state than the snapshot object loaded from it or saved to it. `overwrite` is the explicit
+///     way to save all the same.
+///
+/// A storage needs `save`, `load`, `delete` and `list`. The other methods have a default, which
+/// answers [`Error::Unsupported`] where only the backend could do the work; the clauses about them
+/// then do not apply.
 ///
 /// The conformance suite (feature `conformance`) checks the rules, except the cost in rule 10 and
 /// the durability in rule 4, which need benches and crash tests. [`backend`](crate::backend) has
@@ -61,8 +70,8 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::Conflict`] (rules 5 and 7), [`Error::Damaged`] (rule 3), [`Error::Encode`] if the
-    /// snapshot could not be read again, [`Error::Io`] or [`Error::Storage`] if the backend fails;
+    /// [`Error::Conflict`] (rules 5 and 7), [`Error::Rewound`] (rule 15), [`Error::Damaged`]
+    /// (rule 3), [`Error::Encode`] if the snapshot could not be read again, [`Error::Io`] or [`Error::Storage`] if the backend fails;
     /// then the same save may be repeated.
     ///
     /// # Cancel safety
@@ -104,20 +113,39 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     /// Cancel safe: a list changes nothing.
     async fn list(&self) -> Result<Vec<AgentId>, Error>;
 
+    /// Stores a snapshot durably, also if the storage has a state that the snapshot does not
+    /// continue. The stored stream is then replaced by the messages that the snapshot has in memory.
+    ///
+    /// For a caller that got [`Error::Rewound`] and decided against the stored state. Fencing still
+    /// applies: rules 5 to 7 are those of [`save`](Self::save).
+    ///
+    /// # Errors
+    ///
+    /// As [`save`](Self::save), without [`Error::Rewound`]; [`Error::Unsupported`] by default.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`save`](Self::save).
+    async fn overwrite(&self, _snapshot: &AgentSnapshot) -> Result<(), Error> {
+        Err(Error::Unsupported { what: "overwrite" })
+    }
+
     /// Reads messages of the stream by their sequence numbers.
     ///
     /// # Errors
     ///
-    /// As [`load`](Self::load).
+    /// As [`load`](Self::load); [`Error::Unsupported`] by default.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: reading changes nothing.
     async fn stream(
         &self,
-        agent: &AgentId,
-        range: Range<u64>,
-    ) -> Result<Vec<(u64, Message)>, Error>;
+        _agent: &AgentId,
+        _range: Range<u64>,
+    ) -> Result<Vec<(u64, Message)>, Error> {
+        Err(Error::Unsupported { what: "stream" })
+    }
 
     /// Brings the data to rest: `FileStorage` compacts its logs into the JSON files,
     /// `SqliteStorage` closes the database. The default does nothing.
@@ -150,6 +178,10 @@ impl<S: SnapshotStorage + ?Sized> SnapshotStorage for Arc<S> {
 
     async fn list(&self) -> Result<Vec<AgentId>, Error> {
         (**self).list().await
+    }
+
+    async fn overwrite(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        (**self).overwrite(snapshot).await
     }
 
     async fn stream(

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use agent_snapshot::conformance::{self, Fixture};
 use agent_snapshot::conversation::Message;
-use agent_snapshot::{AgentId, AgentSnapshot, Error, History, MemoryStorage, SnapshotStorage};
+use agent_snapshot::{
+    AgentId, AgentSnapshot, Error, History, MemoryStorage, Position, SnapshotStorage,
+};
 use async_trait::async_trait;
 
 /// The defects, and a list of all of them.
@@ -60,6 +62,18 @@ defects! {
     SavesInTwoSteps,
     ReportsConflictsAsFailures,
     NamesAnotherAgentInAConflict,
+    ReplacesAfterARewind,
+    ReplacesUnknownHistories,
+    AcceptsARewindToNothing,
+    ReportsARewindOnce,
+    ReportsARewindAsAConflict,
+    SwapsThePositionsOfARewind,
+    HidesThePositionAfterARewind,
+    RefusesAFirstSaveWithATick,
+    OverwriteIsASave,
+    OverwriteBreaksTheFence,
+    OverwriteForgetsTheStream,
+    CutsLongIds,
 }
 
 use Defect::*;
@@ -72,6 +86,8 @@ struct Shared {
     deleted: Mutex<BTreeSet<AgentId>>,
     streams: Mutex<BTreeMap<AgentId, Vec<Message>>>,
     last: Mutex<BTreeMap<AgentId, AgentSnapshot>>,
+    backup: Mutex<MemoryStorage>,
+    told: Mutex<BTreeSet<AgentId>>,
 }
 
 #[derive(Debug)]
@@ -114,6 +130,16 @@ impl Fixture for BrokenFixture {
     async fn damage(&self, agent: &AgentId) -> bool {
         self.shared.damaged.lock().unwrap().insert(agent.clone());
         !self.is_correct
+    }
+
+    async fn back_up(&self) -> bool {
+        *self.shared.backup.lock().unwrap() = self.shared.good().backup();
+        true
+    }
+
+    async fn rewind(&self) {
+        let backup = self.shared.backup.lock().unwrap();
+        self.shared.good().rewind_to(&backup);
     }
 }
 
@@ -208,7 +234,65 @@ impl Broken {
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 self.force(snapshot).await
             }
+            RefusesAFirstSaveWithATick if stored.is_none() && snapshot.tick_index > 0 => {
+                let committed = Position::of(snapshot);
+                Err(Error::Rewound {
+                    agent: snapshot.agent_id.clone(),
+                    committed,
+                    stored: None,
+                })
+            }
             _ => good.save(snapshot).await,
+        }
+    }
+
+    /// Reports a rewind, with a defect.
+    async fn rewound(&self, snapshot: &AgentSnapshot, error: Error) -> Result<(), Error> {
+        let Error::Rewound {
+            agent,
+            committed,
+            stored,
+        } = error
+        else {
+            return Err(error);
+        };
+        let is_unknown = committed == Position::of(snapshot);
+        let first = || self.shared.told.lock().unwrap().insert(agent.clone());
+        let accepts = match self.defect {
+            ReplacesAfterARewind => !is_unknown && stored.is_some(),
+            ReplacesUnknownHistories => is_unknown,
+            AcceptsARewindToNothing => stored.is_none(),
+            ReportsARewindOnce => !first(),
+            _ => false,
+        };
+        if accepts {
+            return self.good().overwrite(snapshot).await;
+        }
+        match self.defect {
+            ReportsARewindAsAConflict => Err(Error::Conflict {
+                agent,
+                tick: snapshot.tick_index,
+                revision: 0,
+                epoch: snapshot.epoch,
+                stored_tick: committed.tick,
+                stored_revision: 0,
+                stored_epoch: committed.epoch,
+            }),
+            SwapsThePositionsOfARewind => Err(Error::Rewound {
+                agent,
+                committed: stored.unwrap_or(committed),
+                stored: stored.is_some().then_some(committed),
+            }),
+            HidesThePositionAfterARewind => Err(Error::Rewound {
+                agent,
+                committed,
+                stored: None,
+            }),
+            _ => Err(Error::Rewound {
+                agent,
+                committed,
+                stored,
+            }),
         }
     }
 
@@ -249,6 +333,10 @@ impl Broken {
     fn folded(&self, agent: &AgentId) -> AgentId {
         match self.defect {
             FoldsCase => AgentId::new(agent.as_str().to_lowercase()).unwrap(),
+            CutsLongIds => {
+                let short: String = agent.as_str().chars().take(64).collect();
+                AgentId::new(short.trim()).unwrap()
+            }
             _ => agent.clone(),
         }
     }
@@ -265,12 +353,16 @@ impl SnapshotStorage for Broken {
                 .remove(&snapshot.agent_id);
         }
         self.shared.check(&snapshot.agent_id)?;
-        if self.defect == FoldsCase {
+        if [FoldsCase, CutsLongIds].contains(&self.defect) {
             let mut folded = snapshot.clone();
             folded.agent_id = self.folded(&snapshot.agent_id);
             return self.good().save(&folded).await;
         }
-        match self.save_with_defect(snapshot).await {
+        let saved = match self.save_with_defect(snapshot).await {
+            Err(error) if error.is_rewound() => self.rewound(snapshot, error).await,
+            result => result,
+        };
+        match saved {
             Err(Error::Conflict { .. }) if self.defect == ReportsConflictsAsFailures => {
                 Err(Error::Storage {
                     action: "save to",
@@ -383,6 +475,21 @@ impl SnapshotStorage for Broken {
         Ok(agents)
     }
 
+    async fn overwrite(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        self.shared.check(&snapshot.agent_id)?;
+        let good = self.good();
+        if self.defect == OverwriteIsASave {
+            return good.save(snapshot).await;
+        }
+        match (self.defect, good.overwrite(snapshot).await) {
+            (OverwriteBreaksTheFence, Err(error)) if error.is_conflict() => {
+                self.force(snapshot).await
+            }
+            (OverwriteForgetsTheStream, Ok(())) => self.force(snapshot).await,
+            (_, result) => result,
+        }
+    }
+
     async fn stream(
         &self,
         agent: &AgentId,
@@ -427,7 +534,7 @@ impl SnapshotStorage for Broken {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_defect_is_caught() {
-    assert!(ALL.len() >= 20);
+    assert!(ALL.len() >= 45);
     let mut tasks = Vec::new();
     for &defect in ALL {
         let run = move || {

@@ -32,6 +32,7 @@ mod open;
 mod redis;
 #[cfg(feature = "redis")]
 mod redis_server;
+mod rewind;
 mod runtime;
 mod snapshot;
 #[cfg(feature = "sqlite")]

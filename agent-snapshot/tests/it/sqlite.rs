@@ -26,6 +26,30 @@ fn sql(path: &Path, sql: &str) {
     database.execute_batch(sql).unwrap();
 }
 
+/// `.backup` of the sqlite3 program.
+pub(crate) fn back_up(path: &Path) {
+    let copy = path.with_extension("backup");
+    let _ = std::fs::remove_file(&copy);
+    copy_pages(path, &copy);
+}
+
+/// `.restore` of the sqlite3 program, into a database that is open.
+pub(crate) fn restore(path: &Path) {
+    copy_pages(&path.with_extension("backup"), path);
+}
+
+fn copy_pages(from: &Path, to: &Path) {
+    use rusqlite::backup::Backup;
+
+    let from = rusqlite::Connection::open(from).unwrap();
+    let mut to = rusqlite::Connection::open(to).unwrap();
+    to.busy_timeout(Duration::from_secs(30)).unwrap();
+    let backup = Backup::new(&from, &mut to).unwrap();
+    backup
+        .run_to_completion(1_000, Duration::from_millis(1), None)
+        .unwrap();
+}
+
 fn count(path: &Path, table: &str) -> i64 {
     let database = rusqlite::Connection::open(path).unwrap();
     database
