@@ -20,6 +20,7 @@ mod clause;
 mod contents;
 mod fixture;
 mod lifecycle;
+mod operators;
 mod order;
 mod report;
 mod rewind;
@@ -74,6 +75,7 @@ fn all_clauses() -> Vec<Clause> {
         writers::CLAUSES,
         lifecycle::CLAUSES,
         rewind::CLAUSES,
+        operators::CLAUSES,
     ]
     .into_iter()
     .flatten()

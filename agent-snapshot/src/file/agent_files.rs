@@ -1,5 +1,6 @@
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::checksummed_lines;
 use super::file_set::{FileSet, Found, StoredAgent};
@@ -11,7 +12,7 @@ use super::tombstone::Tombstone;
 use crate::backend::{self, Intent, SavePlan, Stamp, StreamChange};
 use crate::conversation::Message;
 use crate::shared::private_file::FileError;
-use crate::{AgentId, AgentSnapshot, Error};
+use crate::{AgentId, AgentInfo, AgentSnapshot, Error};
 
 /// When the JSON file is rewritten.
 #[derive(Clone, Copy, Debug)]
@@ -139,8 +140,99 @@ impl<F: Folder> AgentFiles<F> {
         Ok(!matches!(self.files.read(), Ok(Found::Nothing { .. })))
     }
 
+    /// Deletes the agent if its last write is not younger than `age`.
+    pub(super) fn expire(&mut self, age: Duration) -> Result<bool, Error> {
+        let _lock = self.lock()?;
+        let Ok(Found::Stored(stored)) = self.files.read() else {
+            return Ok(false);
+        };
+        let is_old = self.changed(&stored)?.elapsed().unwrap_or_default() >= age;
+        if !is_old || self.files.assemble(&stored).is_err() {
+            return Ok(false);
+        }
+        self.delete_locked()?;
+        Ok(true)
+    }
+
+    /// The time of the last write.
+    fn changed(&self, stored: &StoredAgent) -> Result<SystemTime, FileError> {
+        let folder = &self.files.folder;
+        let document = folder.modified(&self.files.name("json"))?;
+        let log = folder.modified(&self.files.log_name(stored.meta.generation))?;
+        Ok(document.max(log).unwrap_or(UNIX_EPOCH))
+    }
+
+    /// The entry of the agent in a list; `None` if it is not stored.
+    pub(super) fn info(&mut self) -> Result<Option<AgentInfo>, Error> {
+        #[derive(serde::Deserialize)]
+        struct Labels<'a> {
+            #[serde(borrow)]
+            labels: Option<&'a serde_json::value::RawValue>,
+        }
+
+        let _lock = self.lock()?;
+        let agent = self.files.agent.clone();
+        let stored = match self.files.read() {
+            Ok(Found::Nothing { .. }) => return Ok(None),
+            Ok(Found::Stored(stored)) => stored,
+            Err(error) if error.is_damaged() => return Ok(Some(AgentInfo::new(agent))),
+            Err(error) => return Err(error),
+        };
+        let labels = serde_json::from_str::<Labels<'_>>(&stored.parts.body);
+        let labels = labels.ok().and_then(|body| body.labels);
+        let log = stored.log.as_ref().map_or(0, |log| log.len);
+        Ok(Some(AgentInfo::from_parts(
+            agent,
+            Some(&stored.parts.stamp),
+            labels.map(serde_json::value::RawValue::get),
+            stored.document_len + log + stored.meta.archive.bytes,
+            self.changed(&stored)?,
+        )))
+    }
+
+    /// Removes the oldest hidden messages until `keep` are left: the next generation gets a new
+    /// archive, and the rename of the JSON file is the commit point, as in every rewrite.
+    pub(super) fn cap_stream(&mut self, keep: u64) -> Result<u64, Error> {
+        let _lock = self.lock()?;
+        let Found::Stored(stored) = self.files.read()? else {
+            return Ok(0);
+        };
+        let start = stored.parts.stamp.capped_start(keep);
+        let removed = start - stored.parts.stamp.stream_start;
+        if removed == 0 {
+            return Ok(0);
+        }
+        let mut messages = match stored.parts.from > stored.parts.stamp.stream_start {
+            true => self.files.read_archive(&stored)?,
+            false => Vec::new(),
+        };
+        let StoredAgent {
+            meta: old,
+            mut parts,
+            ..
+        } = *stored;
+        messages.append(&mut parts.messages);
+        messages.drain(..removed as usize);
+        parts.messages = messages;
+        parts.from = start;
+        parts.stamp.stream_start = start;
+        let mut meta = old.clone();
+        meta.generation += 1;
+        meta.archive = Archive {
+            birth: meta.generation,
+            ..Archive::default()
+        };
+        let result = self.write_next(Some(&old), meta, parts);
+        self.note(result)?;
+        Ok(removed)
+    }
+
     pub(super) fn delete(&mut self) -> Result<(), Error> {
         let _lock = self.lock()?;
+        self.delete_locked()
+    }
+
+    fn delete_locked(&mut self) -> Result<(), Error> {
         self.open_log = None;
         let (generation, epoch_floor) = match self.files.read() {
             Ok(Found::Nothing {
@@ -300,6 +392,16 @@ impl<F: Folder> AgentFiles<F> {
             }
             parts.apply(plan);
         }
+        self.write_next(old.as_ref(), meta, parts)
+    }
+
+    /// Writes a generation and removes the files that it replaces.
+    fn write_next(
+        &mut self,
+        old: Option<&StorageMeta>,
+        mut meta: StorageMeta,
+        mut parts: SnapshotParts,
+    ) -> Result<(), Error> {
         meta.stamp = parts.stamp.to_text();
         self.archive_hidden(&mut meta.archive, &mut parts)?;
         self.open_log = self.write_generation(&meta, parts)?;

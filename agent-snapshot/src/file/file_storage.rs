@@ -3,6 +3,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Mutex as AsyncMutex;
@@ -12,7 +13,7 @@ use super::folder::{Folder, OsFolder};
 use crate::backend::{HandleMemory, Intent};
 use crate::conversation::Message;
 use crate::storage::run_blocking;
-use crate::{AgentId, AgentSnapshot, Error, SnapshotStorage};
+use crate::{AgentId, AgentInfo, AgentSnapshot, Error, SnapshotStorage};
 
 /// Keeps snapshots in files: for each agent `worker_007.json`, plain JSON for any tool, and a log
 /// of the ticks since it was written.
@@ -282,6 +283,35 @@ impl SnapshotStorage for FileStorage {
         }
         agents.sort();
         Ok(agents)
+    }
+
+    async fn page(&self, after: Option<&AgentId>, limit: usize) -> Result<Vec<AgentInfo>, Error> {
+        let mut page = Vec::new();
+        for agent in self.list().await? {
+            if page.len() >= limit {
+                break;
+            }
+            if after.is_none_or(|after| agent > *after) {
+                page.extend(self.with(&agent, AgentFiles::info).await?);
+            }
+        }
+        Ok(page)
+    }
+
+    async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
+        let mut expired = Vec::new();
+        for agent in self.list().await? {
+            let job = move |files: &mut AgentFiles<OsFolder>| files.expire(older_than);
+            if self.with(&agent, job).await? {
+                self.shared.memory.note_delete(&agent);
+                expired.push(agent);
+            }
+        }
+        Ok(expired)
+    }
+
+    async fn cap_stream(&self, agent: &AgentId, keep: u64) -> Result<u64, Error> {
+        self.with(agent, move |files| files.cap_stream(keep)).await
     }
 
     async fn stream(

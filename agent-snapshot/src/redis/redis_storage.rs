@@ -1,7 +1,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use redis::{Client, Cmd, FromRedisValue, RedisError, Script, ScriptInvocation};
@@ -15,7 +15,7 @@ use crate::storage::{
     CompareAndSwap, StampCache, StoredStamp, Swap, overwrite_by_swap, save_by_swap, task_result,
     without_password,
 };
-use crate::{AgentId, AgentSnapshot, Error, SnapshotStorage};
+use crate::{AgentId, AgentInfo, AgentSnapshot, Error, SnapshotStorage};
 
 /// Keeps snapshots in Redis 6 or later, on one server or a cluster.
 ///
@@ -59,6 +59,7 @@ struct Shared {
     save: Script,
     stream: Script,
     delete: Script,
+    cap: Script,
     evicted: Script,
 }
 
@@ -140,6 +141,7 @@ impl RedisStorageBuilder {
                 save: Script::new(include_str!("save.lua")),
                 stream: Script::new(include_str!("stream.lua")),
                 delete: Script::new(include_str!("delete.lua")),
+                cap: Script::new(include_str!("cap.lua")),
                 evicted: Script::new(
                     "return redis.call('EXISTS', KEYS[1]) == 0 and redis.call('EXISTS', KEYS[2]) == 1",
                 ),
@@ -187,6 +189,48 @@ impl RedisStorage {
 
     fn index(&self) -> String {
         format!("{}:agents", self.shared.prefix)
+    }
+
+    /// Every agent that was ever saved, in ascending order.
+    async fn index_members(&self) -> Result<Vec<AgentId>, Error> {
+        let mut command = Cmd::new();
+        command.arg("SMEMBERS").arg(self.index());
+        let names: Result<Vec<String>, _> = self.shared.connection.query(&command).await;
+        let names = names.map_err(|error| self.failed("list the agents of", error))?;
+        let mut agents: Vec<AgentId> = names.into_iter().flat_map(AgentId::new).collect();
+        agents.sort();
+        Ok(agents)
+    }
+
+    /// The entry of an agent in a list; `None` if it is not stored.
+    async fn info(&self, agent: AgentId) -> Result<Option<AgentInfo>, Error> {
+        let (record, _) = self.keys(&agent);
+        let mut fields = Cmd::new();
+        fields
+            .arg("HMGET")
+            .arg(&record)
+            .arg(&["stamp", "labels", "changed", "bytes", "body"]);
+        let answer = self.shared.connection.query::<[Option<String>; 5]>(&fields);
+        let [stamp, labels, changed, bytes, body] = match answer.await {
+            Ok(fields) => fields,
+            // Damaged, but stored.
+            Err(error) if error.code() == Some("WRONGTYPE") => {
+                return Ok(Some(AgentInfo::new(agent)));
+            }
+            Err(error) => return Err(self.failed("list the agents of", error)),
+        };
+        let Some(stamp) = stamp else { return Ok(None) };
+        let number = |text: Option<String>| text.and_then(|text| text.parse().ok()).unwrap_or(0);
+        let size = number(bytes) + number(body);
+        let changed = UNIX_EPOCH + Duration::from_millis(number(changed));
+        let stamp = Stamp::from_text(&stamp);
+        Ok(Some(AgentInfo::from_parts(
+            agent,
+            stamp.as_ref(),
+            labels.as_deref(),
+            size,
+            changed,
+        )))
     }
 
     fn failed(&self, action: &'static str, source: RedisError) -> Error {
@@ -350,6 +394,7 @@ impl CompareAndSwap for RedisStorage {
             head,
             stream,
             messages: new,
+            labels,
             ..
         } = plan;
         let old = expected.stamp.as_ref();
@@ -366,7 +411,8 @@ impl CompareAndSwap for RedisStorage {
             .arg(stamp.epoch)
             .arg(stamp.stream_start)
             .arg(u8::from(stream == StreamChange::Replace))
-            .arg(self.shared.ttl);
+            .arg(self.shared.ttl)
+            .arg(labels);
         for json in new {
             script.arg(json);
         }
@@ -421,41 +467,79 @@ impl SnapshotStorage for RedisStorage {
     }
 
     async fn list(&self) -> Result<Vec<AgentId>, Error> {
-        let mut command = Cmd::new();
-        command.arg("SMEMBERS").arg(self.index());
-        let names: Vec<String> = self
-            .shared
-            .connection
-            .query(&command)
-            .await
-            .map_err(|error| self.failed("list the agents of", error))?;
-        let mut agents = Vec::new();
+        let page = self.page(None, usize::MAX).await?;
+        Ok(page.into_iter().map(|info| info.agent).collect())
+    }
+
+    async fn page(&self, after: Option<&AgentId>, limit: usize) -> Result<Vec<AgentInfo>, Error> {
+        let mut agents = self.index_members().await?;
+        agents.retain(|agent| after.is_none_or(|after| agent > after));
+        let mut page = Vec::new();
         // The agents are in different slots of a cluster, so each one takes a command of its own.
-        for names in names.chunks(64) {
-            let mut checks = JoinSet::new();
-            for name in names {
-                let Ok(agent) = AgentId::new(name) else {
-                    continue;
-                };
-                let storage = self.clone();
-                checks.spawn(async move {
-                    let mut command = Cmd::new();
-                    let (record, _) = storage.keys(&agent);
-                    command.arg("HEXISTS").arg(record).arg("stamp");
-                    match storage.shared.connection.query::<bool>(&command).await {
-                        Ok(stored) => Ok(stored.then_some(agent)),
-                        // Damaged, but stored.
-                        Err(error) if error.code() == Some("WRONGTYPE") => Ok(Some(agent)),
-                        Err(error) => Err(storage.failed("list the agents of", error)),
-                    }
-                });
+        for agents in agents.chunks(64) {
+            if page.len() >= limit {
+                break;
             }
-            while let Some(answer) = checks.join_next().await {
-                agents.extend(task_result(answer)?);
+            let mut reads = JoinSet::new();
+            for agent in agents {
+                let (storage, agent) = (self.clone(), agent.clone());
+                reads.spawn(async move { storage.info(agent).await });
+            }
+            while let Some(info) = reads.join_next().await {
+                page.extend(task_result(info)?);
             }
         }
-        agents.sort();
-        Ok(agents)
+        page.sort_by(|one, two| one.agent.cmp(&two.agent));
+        page.truncate(limit);
+        Ok(page)
+    }
+
+    async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
+        let age = u64::try_from(older_than.as_millis()).unwrap_or(u64::MAX);
+        let mut expired = Vec::new();
+        for agent in self.index_members().await? {
+            let (record, messages) = self.keys(&agent);
+            let mut script = self.shared.delete.key(&record);
+            // The keys for damaged data are not used here.
+            script.key(&messages).key(&record).key(&messages);
+            script.arg(0).arg(self.shared.ttl).arg(age);
+            match self.invoke(&agent, "delete from", &script).await {
+                Ok(true) => {
+                    self.shared.stamps.forget_deleted(&agent);
+                    expired.push(agent);
+                }
+                Ok(false) => {}
+                Err(error) if error.is_damaged() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(expired)
+    }
+
+    async fn cap_stream(&self, agent: &AgentId, keep: u64) -> Result<u64, Error> {
+        loop {
+            let (record, messages) = self.keys(agent);
+            let mut command = Cmd::new();
+            command.arg("HGET").arg(&record).arg("stamp");
+            let text: Option<String> = self.query(agent, "load from", &command).await?;
+            let text = text.unwrap_or_default();
+            let Some(mut stamp) = self.stored(agent, &text, "0")?.stamp else {
+                return Ok(0);
+            };
+            let start = stamp.capped_start(keep);
+            let removed = start - stamp.stream_start;
+            if removed == 0 {
+                return Ok(0);
+            }
+            stamp.stream_start = start;
+            let mut script = self.shared.cap.key(record);
+            script.key(messages).arg(text).arg(stamp.to_text());
+            script.arg(start).arg(removed);
+            // Otherwise an agent has saved in between.
+            if self.invoke(agent, "cap a stream in", &script).await? {
+                return Ok(removed);
+            }
+        }
     }
 
     async fn stream(

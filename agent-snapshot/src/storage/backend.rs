@@ -88,6 +88,8 @@ pub struct SavePlan {
     pub messages: Vec<String>,
     /// The number of the first of `messages`.
     pub from: u64,
+    /// Replaces the stored labels, a JSON object: for a list that does not read the body.
+    pub labels: String,
 }
 
 /// The change that a save makes to the stored stream.
@@ -224,6 +226,10 @@ pub(crate) fn judge(
         },
         messages: new.messages,
         from: new.from,
+        labels: serde_json::to_string(&snapshot.labels).map_err(|source| Error::Encode {
+            what: "the labels".to_owned(),
+            source: source.into(),
+        })?,
     }))
 }
 

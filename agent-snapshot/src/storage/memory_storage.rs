@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 
@@ -9,7 +10,7 @@ use super::SnapshotStorage;
 use super::backend::{self, Intent, Stamp, StreamChange};
 use super::handle_memory::HandleMemory;
 use crate::conversation::Message;
-use crate::{AgentId, AgentSnapshot, Error};
+use crate::{AgentId, AgentInfo, AgentSnapshot, Error};
 
 /// Keeps snapshots in memory: for tests, and for agents that need not survive their process.
 ///
@@ -52,6 +53,8 @@ struct StoredParts {
     body: String,
     head: String,
     messages: Vec<String>,
+    labels: String,
+    changed: SystemTime,
 }
 
 impl MemoryStorage {
@@ -93,6 +96,17 @@ impl MemoryStorage {
         *self.lock() = contents;
     }
 
+    /// Makes the last save of an agent look older. For tests of [`expire`](SnapshotStorage::expire).
+    pub fn age(&self, agent: &AgentId, by: Duration) {
+        if let Some(parts) = self
+            .lock()
+            .get_mut(agent)
+            .and_then(|slot| slot.parts.as_mut())
+        {
+            parts.changed -= by;
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<AgentId, AgentSlot>> {
         // A slot is changed only after everything that can panic, so it is never half changed.
         let agents = self.shared.agents.lock();
@@ -119,6 +133,8 @@ impl MemoryStorage {
             body: String::new(),
             head: String::new(),
             messages: Vec::new(),
+            labels: String::new(),
+            changed: UNIX_EPOCH,
         });
         if plan.stream == StreamChange::Replace {
             parts.messages.clear();
@@ -126,10 +142,20 @@ impl MemoryStorage {
         parts.messages.extend(plan.messages);
         parts.stamp = plan.stamp;
         parts.body = plan.body;
+        parts.labels = plan.labels;
+        parts.changed = SystemTime::now();
         if let Some(head) = plan.head {
             parts.head = head;
         }
         Ok(())
+    }
+}
+
+impl AgentSlot {
+    fn clear(&mut self) {
+        if let Some(parts) = self.parts.take() {
+            self.epoch_floor = self.epoch_floor.max(parts.stamp.epoch);
+        }
     }
 }
 
@@ -171,12 +197,55 @@ impl SnapshotStorage for MemoryStorage {
 
     async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
         self.shared.memory.note_delete(agent);
-        if let Some(slot) = self.lock().get_mut(agent)
-            && let Some(parts) = slot.parts.take()
-        {
-            slot.epoch_floor = slot.epoch_floor.max(parts.stamp.epoch);
+        if let Some(slot) = self.lock().get_mut(agent) {
+            slot.clear();
         }
         Ok(())
+    }
+
+    async fn page(&self, after: Option<&AgentId>, limit: usize) -> Result<Vec<AgentInfo>, Error> {
+        let agents = self.lock();
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let stored = agents
+            .range::<AgentId, _>((start, Bound::Unbounded))
+            .filter_map(|(agent, slot)| Some((agent, slot.parts.as_ref()?)));
+        let info = |(agent, parts): (&AgentId, &StoredParts)| {
+            let messages: usize = parts.messages.iter().map(String::len).sum();
+            let bytes = messages + parts.body.len() + parts.head.len();
+            AgentInfo::from_parts(
+                agent.clone(),
+                Some(&parts.stamp),
+                Some(&parts.labels),
+                bytes as u64,
+                parts.changed,
+            )
+        };
+        Ok(stored.take(limit).map(info).collect())
+    }
+
+    async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
+        let mut expired = Vec::new();
+        for (agent, slot) in self.lock().iter_mut() {
+            let age = slot.parts.as_ref().map(|parts| parts.changed.elapsed());
+            if age.is_some_and(|age| age.unwrap_or_default() >= older_than) {
+                self.shared.memory.note_delete(agent);
+                slot.clear();
+                expired.push(agent.clone());
+            }
+        }
+        Ok(expired)
+    }
+
+    async fn cap_stream(&self, agent: &AgentId, keep: u64) -> Result<u64, Error> {
+        let mut agents = self.lock();
+        let Some(parts) = agents.get_mut(agent).and_then(|slot| slot.parts.as_mut()) else {
+            return Ok(0);
+        };
+        let start = parts.stamp.capped_start(keep);
+        let removed = start - parts.stamp.stream_start;
+        parts.messages.drain(..removed as usize);
+        parts.stamp.stream_start = start;
+        Ok(removed)
     }
 
     async fn list(&self) -> Result<Vec<AgentId>, Error> {

@@ -1,11 +1,12 @@
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::conversation::Message;
-use crate::{AgentId, AgentSnapshot, Error};
+use crate::{AgentId, AgentInfo, AgentSnapshot, Error};
 
 /// A storage for snapshots.
 ///
@@ -40,6 +41,9 @@ use crate::{AgentId, AgentSnapshot, Error};
 ///     it is [`Error::Rewound`] and changes nothing. So is a `save` to a storage that has an older
 ///     state than the snapshot object loaded from it or saved to it. `overwrite` is the explicit
 ///     way to save all the same.
+/// 16. `page` returns the agents of `list`, in the same order. `expire` deletes the agents whose last
+///     save is older, and no other. `cap_stream` removes only messages out of view, oldest first;
+///     afterwards saves and loads work as before.
 ///
 /// A storage needs `save`, `load`, `delete` and `list`. The other methods have a default, which
 /// answers [`Error::Unsupported`] where only the backend could do the work; the clauses about them
@@ -147,6 +151,67 @@ pub trait SnapshotStorage: Debug + Send + Sync {
         Err(Error::Unsupported { what: "stream" })
     }
 
+    /// A page of the list: up to `limit` agents after `after`, in ascending order, with what a
+    /// backend knows about them without reading their sessions. The default loads each of them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] or [`Error::Storage`] if the backend fails. A damaged agent is an entry without
+    /// a position.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: reading changes nothing.
+    async fn page(&self, after: Option<&AgentId>, limit: usize) -> Result<Vec<AgentInfo>, Error> {
+        let mut page = Vec::new();
+        for agent in self.list().await? {
+            if page.len() >= limit {
+                break;
+            }
+            if after.is_some_and(|after| agent <= *after) {
+                continue;
+            }
+            match self.load(&agent).await {
+                Ok(Some(snapshot)) => page.push(AgentInfo::of(&snapshot)),
+                Ok(None) => {}
+                Err(error) if error.is_damaged() => page.push(AgentInfo::new(agent)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(page)
+    }
+
+    /// Deletes the agents that were not saved for `older_than`, and returns them.
+    ///
+    /// The check and the delete of an agent are one atomic step, so an agent that saves meanwhile
+    /// is kept. As after a [`delete`](Self::delete), the epoch stays. Damaged agents are kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] or [`Error::Storage`] if the backend fails; some agents may be deleted then.
+    /// [`Error::Unsupported`] by default.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: each agent is deleted or kept. It may be repeated.
+    async fn expire(&self, _older_than: Duration) -> Result<Vec<AgentId>, Error> {
+        Err(Error::Unsupported { what: "expire" })
+    }
+
+    /// Removes the oldest messages of a stream until `keep` are left, and returns how many were
+    /// removed. Messages in view are never removed. A writer is not affected.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load); [`Error::Unsupported`] by default.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the messages are removed as a whole or not at all. It may be repeated.
+    async fn cap_stream(&self, _agent: &AgentId, _keep: u64) -> Result<u64, Error> {
+        Err(Error::Unsupported { what: "cap_stream" })
+    }
+
     /// Brings the data to rest: `FileStorage` compacts its logs into the JSON files,
     /// `SqliteStorage` closes the database. The default does nothing.
     ///
@@ -190,6 +255,18 @@ impl<S: SnapshotStorage + ?Sized> SnapshotStorage for Arc<S> {
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, Error> {
         (**self).stream(agent, range).await
+    }
+
+    async fn page(&self, after: Option<&AgentId>, limit: usize) -> Result<Vec<AgentInfo>, Error> {
+        (**self).page(after, limit).await
+    }
+
+    async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
+        (**self).expire(older_than).await
+    }
+
+    async fn cap_stream(&self, agent: &AgentId, keep: u64) -> Result<u64, Error> {
+        (**self).cap_stream(agent, keep).await
     }
 
     async fn close(&self) -> Result<(), Error> {

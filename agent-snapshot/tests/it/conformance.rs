@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use agent_snapshot::backend::{Stamp, plan};
 use agent_snapshot::conformance::{self, Fixture, Report};
@@ -13,6 +14,8 @@ fn check(report: &Report) {
     assert!(report.passed(), "{report}");
     assert!(report.outcomes.len() >= 50);
 }
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 #[derive(Default)]
 struct Memory {
@@ -33,6 +36,11 @@ impl Fixture for Memory {
 
     async fn rewind(&self) {
         self.storage.rewind_to(&self.backup.lock().unwrap());
+    }
+
+    async fn age_an_hour(&self, agent: &AgentId) -> bool {
+        self.storage.age(agent, HOUR);
+        true
     }
 }
 
@@ -139,6 +147,19 @@ mod file {
         async fn rewind(&self) {
             replace_files(self.backup.path(), self.folder.path());
         }
+
+        async fn age_an_hour(&self, agent: &AgentId) -> bool {
+            let own = format!("{}.", agent.encoded());
+            for entry in std::fs::read_dir(self.folder.path()).unwrap() {
+                let entry = entry.unwrap();
+                if entry.file_name().to_str().unwrap().starts_with(&own) {
+                    let file = std::fs::File::open(entry.path()).unwrap();
+                    let modified = file.metadata().unwrap().modified().unwrap();
+                    file.set_modified(modified - HOUR).unwrap();
+                }
+            }
+            true
+        }
     }
 
     async fn conforms(every_save: bool) {
@@ -193,6 +214,15 @@ mod sqlite {
 
         async fn rewind(&self) {
             crate::sqlite::restore(&self.folder.path().join("agents.db"));
+        }
+
+        async fn age_an_hour(&self, agent: &AgentId) -> bool {
+            let path = self.folder.path().join("agents.db");
+            let database = rusqlite::Connection::open(path).unwrap();
+            database.busy_timeout(Duration::from_secs(30)).unwrap();
+            let sql = "UPDATE agents SET changed = changed - 3600000 WHERE agent = ?1";
+            assert_eq!(database.execute(sql, [agent.as_str()]).unwrap(), 1);
+            true
         }
     }
 
@@ -292,6 +322,17 @@ mod redis {
                 command.query::<()>(&mut connection).unwrap();
             }
         }
+
+        async fn age_an_hour(&self, agent: &AgentId) -> bool {
+            if !self.url.contains("unix") {
+                return false;
+            }
+            let key = format!("{}:{{{}}}", self.prefix, agent.encoded());
+            let mut command = ::redis::cmd("HINCRBY");
+            command.arg(key).arg("changed").arg(-3_600_000);
+            command.query::<()>(&mut self.connection()).unwrap();
+            true
+        }
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -304,5 +345,87 @@ mod redis {
     async fn redis_storage_conforms_on_a_cluster() {
         let cluster = RedisCluster::start();
         check(&conformance::run(async || Prefix::new(cluster.url())).await);
+    }
+}
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    use agent_snapshot::PostgresStorage;
+
+    use super::*;
+    use crate::postgres_server::PostgresServer;
+
+    struct Schema {
+        server: Arc<PostgresServer>,
+        schema: String,
+    }
+
+    impl Schema {
+        /// The statements that copy each table from one schema to another.
+        fn copy(&self, from: &str, to: &str) -> String {
+            let tables = ["agents", "messages"];
+            let copy = |table: &str| {
+                format!(
+                    "DELETE FROM {to}.{table};
+                     INSERT INTO {to}.{table} OVERRIDING SYSTEM VALUE SELECT * FROM {from}.{table};"
+                )
+            };
+            format!("BEGIN; {} COMMIT;", tables.map(copy).concat())
+        }
+    }
+
+    #[async_trait]
+    impl Fixture for Schema {
+        async fn open(&self) -> Result<Arc<dyn SnapshotStorage>, Error> {
+            let builder = PostgresStorage::builder(&self.server.url()).schema(&self.schema);
+            Ok(Arc::new(builder.connect().await?))
+        }
+
+        async fn damage(&self, _: &AgentId) -> bool {
+            let schema = &self.schema;
+            self.server.sql(&format!(
+                "UPDATE {schema}.messages SET json = replace(json, 'message', 'massage')
+                 WHERE seq = 1 AND agent = (SELECT number FROM {schema}.agents WHERE agent = 'hurt')"
+            ));
+            true
+        }
+
+        async fn back_up(&self) -> bool {
+            let schema = &self.schema;
+            self.server.sql(&format!(
+                "CREATE SCHEMA IF NOT EXISTS {schema}_backup;
+                 CREATE TABLE IF NOT EXISTS {schema}_backup.agents (LIKE {schema}.agents);
+                 CREATE TABLE IF NOT EXISTS {schema}_backup.messages (LIKE {schema}.messages);"
+            ));
+            self.server
+                .sql(&self.copy(schema, &format!("{schema}_backup")));
+            true
+        }
+
+        async fn rewind(&self) {
+            let schema = &self.schema;
+            self.server
+                .sql(&self.copy(&format!("{schema}_backup"), schema));
+        }
+
+        async fn age_an_hour(&self, agent: &AgentId) -> bool {
+            let schema = &self.schema;
+            self.server.sql(&format!(
+                "UPDATE {schema}.agents SET changed = changed - interval '1 hour'
+                 WHERE agent = '{agent}'"
+            ));
+            true
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn postgres_storage_conforms() {
+        // The crash tests test the syncs.
+        let server = Arc::new(PostgresServer::start_with(&["fsync=off"]));
+        let fixture = async || Schema {
+            server: server.clone(),
+            schema: format!("s{}", uuid::Uuid::new_v4().simple()),
+        };
+        check(&conformance::run(fixture).await);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use agent_snapshot::conformance::{self, Fixture};
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{
-    AgentId, AgentSnapshot, Error, History, MemoryStorage, Position, SnapshotStorage,
+    AgentId, AgentInfo, AgentSnapshot, Error, History, MemoryStorage, Position, SnapshotStorage,
 };
 use async_trait::async_trait;
 
@@ -74,6 +74,19 @@ defects! {
     OverwriteBreaksTheFence,
     OverwriteForgetsTheStream,
     CutsLongIds,
+    PagesRepeatTheLastAgent,
+    PagesIgnoreTheLimit,
+    PagesForgetLabels,
+    PagesShowAnOldTick,
+    PagesHideTheDamaged,
+    ExpiresEveryone,
+    ExpiresNobody,
+    ExpiresByTheTimeOfTheSnapshot,
+    ExpiresWithTheEpoch,
+    CapsTheNewest,
+    CapsTheView,
+    CapsEveryAgent,
+    CapsOneTooMany,
 }
 
 use Defect::*;
@@ -140,6 +153,11 @@ impl Fixture for BrokenFixture {
     async fn rewind(&self) {
         let backup = self.shared.backup.lock().unwrap();
         self.shared.good().rewind_to(&backup);
+    }
+
+    async fn age_an_hour(&self, agent: &AgentId) -> bool {
+        self.shared.good().age(agent, Duration::from_secs(3600));
+        true
     }
 }
 
@@ -524,6 +542,95 @@ impl SnapshotStorage for Broken {
         Ok(stream)
     }
 
+    async fn page(&self, after: Option<&AgentId>, limit: usize) -> Result<Vec<AgentInfo>, Error> {
+        let good = self.good();
+        let mut page = match (self.defect, after) {
+            (PagesRepeatTheLastAgent, Some(after)) => {
+                let all = good.page(None, usize::MAX).await?;
+                let rest = all.into_iter().filter(|info| info.agent >= *after);
+                rest.take(limit).collect()
+            }
+            (PagesIgnoreTheLimit, after) => good.page(after, usize::MAX).await?,
+            (_, after) => good.page(after, limit).await?,
+        };
+        for info in &mut page {
+            match self.defect {
+                PagesForgetLabels => info.labels.clear(),
+                PagesShowAnOldTick => {
+                    if let Some(position) = &mut info.position {
+                        position.tick -= position.tick.min(1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if self.defect == PagesHideTheDamaged {
+            let damaged = self.shared.damaged.lock().unwrap();
+            page.retain(|info| !damaged.contains(&info.agent));
+        }
+        Ok(page)
+    }
+
+    async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
+        let good = self.good();
+        match self.defect {
+            ExpiresEveryone => good.expire(Duration::ZERO).await,
+            ExpiresNobody => Ok(Vec::new()),
+            ExpiresByTheTimeOfTheSnapshot => {
+                let mut expired = Vec::new();
+                for agent in good.list().await? {
+                    let snapshot = good.load(&agent).await?.unwrap();
+                    if snapshot.timestamp().elapsed().unwrap() >= older_than {
+                        good.delete(&agent).await?;
+                        expired.push(agent);
+                    }
+                }
+                Ok(expired)
+            }
+            ExpiresWithTheEpoch => {
+                let expired = good.expire(older_than).await?;
+                if !expired.is_empty() {
+                    *self.shared.good.lock().unwrap() = MemoryStorage::new();
+                }
+                Ok(expired)
+            }
+            _ => good.expire(older_than).await,
+        }
+    }
+
+    async fn cap_stream(&self, agent: &AgentId, keep: u64) -> Result<u64, Error> {
+        let good = self.good();
+        match self.defect {
+            CapsTheNewest | CapsTheView => {
+                let Some(mut snapshot) = good.load(agent).await? else {
+                    return Ok(0);
+                };
+                let removed = good.cap_stream(agent, keep).await?;
+                let history = &mut snapshot.memory.short_term_history;
+                if self.defect == CapsTheView {
+                    history.drop_front(1);
+                } else {
+                    let kept: Vec<_> = good.stream(agent, 0..keep).await?;
+                    *history = kept.into_iter().map(|(_, message)| message).collect();
+                }
+                self.force(&snapshot).await?;
+                Ok(removed)
+            }
+            CapsEveryAgent => {
+                for other in good.list().await? {
+                    if other != *agent {
+                        let mut snapshot = good.load(&other).await?.unwrap();
+                        snapshot.memory.short_term_history.drop_front(1);
+                        self.force(&snapshot).await?;
+                    }
+                }
+                self.good().cap_stream(agent, keep).await
+            }
+            CapsOneTooMany => good.cap_stream(agent, keep.saturating_sub(1)).await,
+            _ => good.cap_stream(agent, keep).await,
+        }
+    }
+
     async fn close(&self) -> Result<(), Error> {
         if self.defect == LosesEverythingOnClose {
             *self.shared.good.lock().unwrap() = MemoryStorage::new();
@@ -534,7 +641,7 @@ impl SnapshotStorage for Broken {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_defect_is_caught() {
-    assert!(ALL.len() >= 45);
+    assert!(ALL.len() >= 60);
     let mut tasks = Vec::new();
     for &defect in ALL {
         let run = move || {
