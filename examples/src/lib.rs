@@ -1,5 +1,5 @@
 //! Shared by the example programs: a stand-in for a coding agent, the terminal input of a program
-//! in a tmux pane, and a private redis-server.
+//! in a tmux pane, and private servers of Redis and PostgreSQL.
 
 #![allow(
     clippy::missing_errors_doc,
@@ -9,6 +9,7 @@
 
 pub mod console;
 pub mod pane_agent;
+pub mod postgres_server;
 pub mod redis_server;
 pub mod scripted_agent;
 
