@@ -9,12 +9,7 @@ mod handle_memory;
 mod memory_storage;
 mod open_storage;
 mod position;
-#[cfg(any(
-    feature = "file",
-    feature = "postgres",
-    feature = "redis",
-    feature = "sqlite"
-))]
+#[cfg(any(feature = "file", feature = "redis", feature = "sqlite"))]
 mod run_blocking;
 mod snapshot_storage;
 mod stamp;

@@ -50,17 +50,17 @@ async fn is_same(one: &dyn SnapshotStorage, two: &dyn SnapshotStorage) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_backend_is_copied_to_the_next_one() {
+    #[cfg(any(feature = "file", feature = "sqlite"))]
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().display();
     #[cfg(feature = "redis")]
     let redis = crate::redis_server::RedisServer::start();
     #[cfg(feature = "postgres")]
     let postgres = crate::postgres_server::PostgresServer::start_with(&["fsync=off"]);
     let urls: Vec<String> = vec![
         #[cfg(feature = "file")]
-        format!("file:{path}/files"),
+        format!("file:{}/files", folder.path().display()),
         #[cfg(feature = "sqlite")]
-        format!("sqlite:{path}/agents.db"),
+        format!("sqlite:{}/agents.db", folder.path().display()),
         #[cfg(feature = "redis")]
         redis.url(),
         #[cfg(feature = "postgres")]
