@@ -197,3 +197,31 @@ async fn an_unreachable_server_is_an_error_that_names_it_without_the_password() 
         "{text}"
     );
 }
+
+#[cfg(feature = "postgres-tls")]
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_is_used_if_asked_for_and_checks_the_certificate() {
+    use agent_snapshot::Tls;
+
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let (server, certificate) = PostgresServer::start_with_tls(port);
+    let connect = async |host: &str, tls: Tls| {
+        let url = format!("postgres://postgres@{host}:{port}/postgres");
+        PostgresStorage::builder(&url).tls(tls).connect().await
+    };
+    let storage = connect("localhost", Tls::Roots(certificate.clone())).await;
+    let storage = storage.unwrap();
+    storage.save(&blank("a")).await.unwrap();
+    let encrypted = "SELECT DISTINCT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
+        WHERE application_name = 'agent-snapshot'";
+    assert_eq!(server.sql(encrypted), "t");
+
+    // Another host name than that in the certificate, and an authority that is not known.
+    let by_address = connect("127.0.0.1", Tls::Roots(certificate)).await;
+    assert!(by_address.is_err());
+    assert!(connect("localhost", Tls::SystemRoots).await.is_err());
+    let url = format!("postgres://postgres@localhost:{port}/postgres?sslmode=require");
+    assert!(PostgresStorage::connect(&url).await.is_err());
+}

@@ -26,7 +26,43 @@ impl PostgresServer {
 
     /// A server with settings such as `fsync=off`.
     pub(crate) fn start_with(settings: &[&str]) -> Self {
+        Self::start_new(private_folder(), settings)
+    }
+
+    /// A server on a port of 127.0.0.1 that accepts TLS, and its certificate for `localhost`.
+    #[cfg(feature = "postgres-tls")]
+    pub(crate) fn start_with_tls(port: u16) -> (Self, String) {
         let folder = private_folder();
+        let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
+        let mut openssl = program("openssl");
+        openssl.args(["req", "-x509", "-nodes", "-newkey", "ec", "-days", "2"]);
+        openssl.args([
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-subj",
+            "/CN=localhost",
+        ]);
+        openssl.args(["-addext", "subjectAltName=DNS:localhost"]);
+        openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+        openssl
+            .arg("-out")
+            .arg(&certificate)
+            .arg("-keyout")
+            .arg(&key);
+        run(&mut openssl);
+        let pem = std::fs::read_to_string(&certificate).unwrap();
+        let settings = [
+            "ssl=on".to_owned(),
+            format!("ssl_cert_file={}", certificate.display()),
+            format!("ssl_key_file={}", key.display()),
+            "listen_addresses=127.0.0.1".to_owned(),
+            format!("port={port}"),
+        ];
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        (Self::start_new(folder, &settings), pem)
+    }
+
+    fn start_new(folder: tempfile::TempDir, settings: &[&str]) -> Self {
         let data = folder.path().join("data");
         let mut initdb = program("initdb");
         initdb.args(["--auth=trust", "--username=postgres", "--encoding=UTF8"]);
@@ -85,6 +121,10 @@ impl PostgresServer {
             "--dbname=postgres",
         ]);
         psql.arg("--host").arg(self.folder.path());
+        let mut ports = self.settings.iter();
+        if let Some(port) = ports.find_map(|setting| setting.strip_prefix("port=")) {
+            psql.args(["--port", port]);
+        }
         let output = psql.args(["--command", sql]).output().unwrap();
         match output.status.success() {
             true => Ok(String::from_utf8(output.stdout).unwrap().trim().to_owned()),
@@ -185,7 +225,7 @@ fn find(name: &str) -> PathBuf {
         .map(|folder| folder.join(name))
         .find(|path| path.is_file())
         .unwrap_or_else(|| {
-            panic!("{name} of PostgreSQL must be installed to run these tests (scripts/setup, or apt install postgresql)")
+            panic!("{name} must be installed to run these tests (scripts/setup, or apt install postgresql)")
         })
 }
 
