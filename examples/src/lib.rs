@@ -1,5 +1,5 @@
 //! Shared by the example programs: the end by a signal, a stand-in for a coding agent, the terminal
-//! input of a program in a tmux pane, and a private redis-server.
+//! input of a program in a tmux pane, and private servers of Redis and PostgreSQL.
 
 #![allow(
     clippy::missing_errors_doc,
@@ -10,6 +10,7 @@
 pub mod availability;
 pub mod console;
 pub mod pane_agent;
+pub mod postgres_server;
 pub mod redis_server;
 pub mod scripted_agent;
 

@@ -5,6 +5,7 @@ mod chat_session;
 mod cluster;
 mod crash_recovery;
 mod crew;
+mod inspect;
 mod operator_manager;
 mod path_guard;
 mod ports;

@@ -1,0 +1,207 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Config, NoTls, Row};
+
+/// Whether and how the connection to the server is encrypted.
+///
+/// ```
+/// use agent_snapshot::Tls;
+///
+/// assert_eq!(Tls::default(), Tls::Off);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Tls {
+    /// Not encrypted: for a Unix socket, a private network or a local pooler. An address that asks
+    /// for TLS (`sslmode=require`) is an error.
+    #[default]
+    Off,
+    /// Encrypted, and the certificate of the server must be issued for its host name by an authority
+    /// that the system trusts.
+    #[cfg(feature = "postgres-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "postgres-tls")))]
+    SystemRoots,
+    /// Encrypted, and the certificate of the server must be issued for its host name by one of the
+    /// authorities in this PEM text.
+    #[cfg(feature = "postgres-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "postgres-tls")))]
+    Roots(String),
+}
+
+/// A connection that is opened again when it breaks.
+pub(super) struct Connection {
+    config: Config,
+    tls: Connector,
+    client: Mutex<Option<Arc<Client>>>,
+}
+
+#[derive(Clone)]
+enum Connector {
+    Off,
+    #[cfg(feature = "postgres-tls")]
+    On(tokio_postgres_rustls::MakeRustlsConnect),
+}
+
+type BoxedError = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The delays before attempts 2 to 7 are 0.1, 0.2, 0.4, 0.8, 1.6 and 3.2 seconds: a failover may take
+/// about six seconds.
+const MAX_ATTEMPTS: u32 = 7;
+const BASE_DELAY: Duration = Duration::from_millis(50);
+
+impl Connection {
+    pub(super) async fn open(mut config: Config, tls: &Tls) -> Result<Self, BoxedError> {
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        config.tcp_user_timeout(Duration::from_secs(30));
+        if config.get_application_name().is_none() {
+            config.application_name("agent-snapshot");
+        }
+        let connection = Self {
+            tls: connector(tls)?,
+            config,
+            client: Mutex::new(None),
+        };
+        connection.client().await?;
+        Ok(connection)
+    }
+
+    async fn client(&self) -> Result<Arc<Client>, tokio_postgres::Error> {
+        let mut current = self.client.lock().await;
+        if let Some(client) = current.as_ref().filter(|client| !client.is_closed()) {
+            return Ok(client.clone());
+        }
+        let client = Arc::new(self.connect().await?);
+        *current = Some(client.clone());
+        Ok(client)
+    }
+
+    async fn connect(&self) -> Result<Client, tokio_postgres::Error> {
+        // The task ends when the client is dropped or the connection breaks. A caller that waits for
+        // an answer gets the error.
+        match self.tls.clone() {
+            Connector::Off => {
+                let (client, driver) = self.config.connect(NoTls).await?;
+                tokio::spawn(driver);
+                Ok(client)
+            }
+            #[cfg(feature = "postgres-tls")]
+            Connector::On(tls) => {
+                let (client, driver) = self.config.connect(tls).await?;
+                tokio::spawn(driver);
+                Ok(client)
+            }
+        }
+    }
+
+    /// Runs one statement in a transaction of its own. It may run twice.
+    pub(super) async fn query(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let mut attempt = 0;
+        loop {
+            let result = match self.client().await {
+                Ok(client) => client.query_typed(sql, parameters).await,
+                Err(error) => Err(error),
+            };
+            match result {
+                Err(error) if self.wait_to_retry(&error, &mut attempt).await => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Runs several statements without parameters in one transaction.
+    pub(super) async fn batch(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        self.client().await?.batch_execute(sql).await
+    }
+
+    /// Waits before the next attempt; `false` if there is none.
+    async fn wait_to_retry(&self, error: &tokio_postgres::Error, attempt: &mut u32) -> bool {
+        let is_temporary = match error.code() {
+            // Without a code the connection broke, or could not be opened.
+            None => !is_refused(error),
+            Some(code) => is_temporary(code),
+        };
+        *attempt += 1;
+        if !is_temporary || *attempt >= MAX_ATTEMPTS {
+            return false;
+        }
+        if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+            // The server became a standby. The address may name the new primary too.
+            *self.client.lock().await = None;
+        }
+        tracing::debug!(%error, attempt, "retrying a PostgreSQL statement");
+        tokio::time::sleep(BASE_DELAY * (1 << *attempt)).await;
+        true
+    }
+}
+
+/// An error of this side: a wrong type, or an address that asks for TLS.
+fn is_refused(error: &tokio_postgres::Error) -> bool {
+    let text = error.to_string();
+    !error.is_closed() && (text.contains("serializing parameter") || text.contains("TLS"))
+}
+
+fn is_temporary(code: &SqlState) -> bool {
+    [
+        SqlState::ADMIN_SHUTDOWN,
+        SqlState::CRASH_SHUTDOWN,
+        SqlState::CANNOT_CONNECT_NOW,
+        SqlState::READ_ONLY_SQL_TRANSACTION,
+        SqlState::T_R_SERIALIZATION_FAILURE,
+        SqlState::T_R_DEADLOCK_DETECTED,
+        SqlState::CONNECTION_EXCEPTION,
+        SqlState::CONNECTION_FAILURE,
+        SqlState::TOO_MANY_CONNECTIONS,
+    ]
+    .contains(code)
+}
+
+fn connector(tls: &Tls) -> Result<Connector, BoxedError> {
+    match tls {
+        Tls::Off => Ok(Connector::Off),
+        #[cfg(feature = "postgres-tls")]
+        Tls::SystemRoots => {
+            let found = rustls_native_certs::load_native_certs();
+            encrypted(found.certs)
+        }
+        #[cfg(feature = "postgres-tls")]
+        Tls::Roots(pem) => {
+            use rustls::pki_types::CertificateDer;
+            use rustls::pki_types::pem::PemObject;
+
+            let certificates = CertificateDer::pem_slice_iter(pem.as_bytes());
+            encrypted(certificates.collect::<Result<Vec<_>, _>>()?)
+        }
+    }
+}
+
+#[cfg(feature = "postgres-tls")]
+fn encrypted(
+    certificates: Vec<rustls::pki_types::CertificateDer<'static>>,
+) -> Result<Connector, BoxedError> {
+    let mut roots = rustls::RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(certificates);
+    if added == 0 {
+        return Err("there is no certificate of an authority".into());
+    }
+    // The provider is named: the default one panics if two are compiled in.
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connect = tokio_postgres_rustls::MakeRustlsConnect::new(config);
+    Ok(Connector::On(connect))
+}
