@@ -190,6 +190,7 @@ async fn dialogs(context: &Context, agent: &str, table: &mut Table) -> Result<()
             }
             Err(error) => {
                 let text = with_causes(&error);
+                answered += real.model.messages()?.len();
                 let cluster = builder(&real, agent)?.attach().await?;
                 let status = cluster.status().await?;
                 match &status.agents[0].state {
@@ -209,7 +210,6 @@ async fn dialogs(context: &Context, agent: &str, table: &mut Table) -> Result<()
                 cluster.stop().await?;
             }
         }
-        answered += real.model.messages()?.len();
     }
     // Opencode has no question on its first run.
     let is_met = answered == 0 && (named == count || (agent == "opencode" && ready == count));

@@ -52,6 +52,10 @@ class Reply:
         time.sleep(self.hang + self.pause * len(self.words))
 
 
+def message(status):
+    return MESSAGES.get(status, f"scripted {status}")
+
+
 def flat(content):
     """The text of a content value of any of the formats, without tool results."""
     if isinstance(content, str):
@@ -107,6 +111,17 @@ def plan(user, tools, is_tool_result):
     if not tool:
         return Reply(["no shell tool", trailer])
     return Reply(tool=tool, arguments=shell_arguments(tool, value, kind == "ESCALATE"))
+
+
+# What the services say: some agents print the message alone.
+MESSAGES = {400: "Invalid request", 401: "Incorrect API key provided", 429: "Rate limit reached for requests", 529: "Overloaded"}
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_):
+        """An agent that is killed resets its connections."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -199,7 +214,7 @@ class Handler(BaseHTTPRequestHandler):
         reply = plan(user, tools, is_result)
         if reply.status != 200:
             kind = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error", 529: "overloaded_error"}
-            return self.answer({"type": "error", "error": {"type": kind.get(reply.status, "api_error"), "message": f"scripted {reply.status}"}}, reply.status)
+            return self.answer({"type": "error", "error": {"type": kind.get(reply.status, "api_error"), "message": message(reply.status)}}, reply.status)
         usage = {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 1}
         message = {"id": "msg_" + uuid.uuid4().hex[:24], "type": "message", "role": "assistant", "model": body.get("model"),
                    "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
@@ -239,7 +254,7 @@ class Handler(BaseHTTPRequestHandler):
         reply = plan(user, tools, any("functionResponse" in part for part in parts))
         if reply.status != 200:
             kind = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 429: "RESOURCE_EXHAUSTED"}.get(reply.status, "INTERNAL")
-            return self.answer({"error": {"code": reply.status, "message": f"scripted {reply.status}", "status": kind}}, reply.status)
+            return self.answer({"error": {"code": reply.status, "message": message(reply.status), "status": kind}}, reply.status)
         config = body.get("generationConfig") or {}
         if config.get("responseMimeType") == "application/json" or config.get("responseJsonSchema"):
             decision = {"reasoning": "scripted", "next_speaker": "user", "model_choice": "flash", "complexity_score": 10, "complexity_reasoning": "scripted"}
@@ -266,7 +281,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def openai_error(self, status):
         kind = {400: "invalid_request_error", 401: "invalid_request_error", 429: "rate_limit_exceeded"}.get(status, "server_error")
-        self.answer({"error": {"message": f"scripted {status}", "type": kind, "code": None}}, status)
+        self.answer({"error": {"message": message(status), "type": kind, "code": None}}, status)
 
     def openai_responses(self, body):
         items = body.get("input") or []
@@ -367,7 +382,6 @@ if __name__ == "__main__":
     parser.add_argument("--trailer", default="")
     OPTIONS = parser.parse_args()
     LOG = open(OPTIONS.log, "a", encoding="utf-8") if OPTIONS.log else None
-    server = ThreadingHTTPServer(("127.0.0.1", OPTIONS.port), Handler)
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", OPTIONS.port), Handler)
     print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)
     server.serve_forever()
