@@ -23,6 +23,7 @@ import gzip
 import json
 import os
 import re
+import sys
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ class Reply:
         time.sleep(self.hang + self.pause * len(self.words))
 
 
-def message(status):
+def error_text(status):
     return MESSAGES.get(status, f"scripted {status}")
 
 
@@ -120,8 +121,10 @@ MESSAGES = {400: "Invalid request", 401: "Incorrect API key provided", 429: "Rat
 class Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def handle_error(self, *_):
-        """An agent that is killed resets its connections."""
+    def handle_error(self, *arguments):
+        # An agent that is killed resets its connections.
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(*arguments)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -214,7 +217,7 @@ class Handler(BaseHTTPRequestHandler):
         reply = plan(user, tools, is_result)
         if reply.status != 200:
             kind = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error", 529: "overloaded_error"}
-            return self.answer({"type": "error", "error": {"type": kind.get(reply.status, "api_error"), "message": message(reply.status)}}, reply.status)
+            return self.answer({"type": "error", "error": {"type": kind.get(reply.status, "api_error"), "message": error_text(reply.status)}}, reply.status)
         usage = {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 1}
         message = {"id": "msg_" + uuid.uuid4().hex[:24], "type": "message", "role": "assistant", "model": body.get("model"),
                    "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
@@ -254,7 +257,7 @@ class Handler(BaseHTTPRequestHandler):
         reply = plan(user, tools, any("functionResponse" in part for part in parts))
         if reply.status != 200:
             kind = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 429: "RESOURCE_EXHAUSTED"}.get(reply.status, "INTERNAL")
-            return self.answer({"error": {"code": reply.status, "message": message(reply.status), "status": kind}}, reply.status)
+            return self.answer({"error": {"code": reply.status, "message": error_text(reply.status), "status": kind}}, reply.status)
         config = body.get("generationConfig") or {}
         if config.get("responseMimeType") == "application/json" or config.get("responseJsonSchema"):
             decision = {"reasoning": "scripted", "next_speaker": "user", "model_choice": "flash", "complexity_score": 10, "complexity_reasoning": "scripted"}
@@ -281,7 +284,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def openai_error(self, status):
         kind = {400: "invalid_request_error", 401: "invalid_request_error", 429: "rate_limit_exceeded"}.get(status, "server_error")
-        self.answer({"error": {"message": message(status), "type": kind, "code": None}}, status)
+        self.answer({"error": {"message": error_text(status), "type": kind, "code": None}}, status)
 
     def openai_responses(self, body):
         items = body.get("input") or []
