@@ -174,9 +174,20 @@ impl ClaudeRun {
 
     fn assistant(&mut self, line: &ClaudeLine<'_>, events: &mut Events) {
         let message: ClaudeMessage<'_> = line.message.object();
-        // Claude reports an API error as an assistant message that it writes itself.
+        let usage = tokens(&message.usage.object());
+        // Claude reports an API error as an assistant message that it writes itself. Qwen Code does
+        // so without a mark, but no token of it is the model's.
         let is_synthetic = message.model.word() == "<synthetic>";
-        if line.is_api_error_message.is_true() || is_synthetic {
+        let is_unmarked = usage.output_tokens == Some(0) && {
+            let mut is_error = false;
+            message.content.each(|block| {
+                let block: ContentBlock<'_> = block.object();
+                let text = block.text.text().unwrap_or_default();
+                is_error |= text.starts_with("[API Error: ");
+            });
+            is_error
+        };
+        if line.is_api_error_message.is_true() || is_synthetic || is_unmarked {
             let kind = self.failure_kind(line.error.word(), line.api_error_status.number());
             message.content.each(|block| {
                 let block: ContentBlock<'_> = block.object();
@@ -188,7 +199,6 @@ impl ClaudeRun {
             return;
         }
         content(message.content, events);
-        let usage = tokens(&message.usage.object());
         if let Some(id) = message.id.text()
             && self.messages.update(&id, usage)
         {

@@ -473,9 +473,13 @@ fn the_error_message_of_qwen_is_reported() {
     check(
         EventFormat::Claude,
         &[
+            r#"{"type":"assistant","message":{"model":"m","content":[{"type":"text","text":"[API Error: 429 status code (no body)]"}],"usage":{"input_tokens":0,"output_tokens":0}}}"#,
+            r#"{"type":"assistant","message":{"model":"m","content":[{"type":"text","text":"[API Error: is a text of the model]"}],"usage":{"input_tokens":1,"output_tokens":9}}}"#,
             r#"{"type":"result","subtype":"error_during_execution","is_error":true,"error":{"message":"[API Error: 429 status code (no body)]"}}"#,
         ],
         json!([
+            {"type": "error", "class": "agent", "message": "[API Error: 429 status code (no body)]"},
+            {"type": "text", "text": "[API Error: is a text of the model]", "delta": false},
             {"type": "finished", "outcome": "failure", "failure": {"class": "agent", "message": "[API Error: 429 status code (no body)]"}},
         ]),
     );
