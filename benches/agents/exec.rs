@@ -99,6 +99,7 @@ fn profiles_file(real: &RealAgent) -> Result<PathBuf> {
             "args": ["--yolo", "--output-format=stream-json", "--session-id={session_id}"],
             "follow_up_args": ["--yolo", "--output-format=stream-json", "--resume={session_id}"],
             "events": "claude",
+            "failures": [{ "contains": ["no saved session found"], "class": "session_gone" }],
             "env": real.env,
         })
     } else {
