@@ -1,6 +1,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,6 +17,10 @@ use crate::{AgentId, AgentInfo, AgentSnapshot, Error};
 pub(super) struct Database {
     connection: Connection,
     location: String,
+    path: PathBuf,
+    busy_timeout: Duration,
+    /// Device and inode of the file.
+    identity: (u64, u64),
 }
 
 /// The rows of one agent.
@@ -75,6 +80,11 @@ const FROM_VERSION_1: &str = "
     UPDATE agents SET changed = unixepoch() * 1000;
 ";
 
+fn identity(path: &Path) -> Result<(u64, u64), Error> {
+    let metadata = std::fs::metadata(path).map_err(FileError::io("use", path))?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
 impl Database {
     /// Opens a database for writing, and creates it if there is none.
     pub(super) fn create(path: &Path, busy_timeout: Duration) -> Result<Self, Error> {
@@ -99,6 +109,8 @@ impl Database {
     pub(super) fn open(path: &Path, busy_timeout: Duration) -> Result<Self, Error> {
         let location = path.display().to_string();
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        // Before the file is opened: if it is replaced in between, the next call opens it again.
+        let identity = identity(path)?;
         let connection = Connection::open_with_flags(path, flags)
             .and_then(|connection| {
                 connection.busy_timeout(busy_timeout)?;
@@ -109,7 +121,21 @@ impl Database {
         Ok(Self {
             connection,
             location,
+            path: path.to_owned(),
+            busy_timeout,
+            identity,
         })
+    }
+
+    /// Opens the file again if it was replaced, as by a restored backup. SQLite would go on with the
+    /// deleted one, and every save would be lost.
+    pub(super) fn follow_file(&mut self) -> Result<(), Error> {
+        if identity(&self.path)? != self.identity {
+            tracing::warn!(path = %self.path.display(), "the database file was replaced");
+            *self = Self::open(&self.path, self.busy_timeout)?;
+            self.prepare()?;
+        }
+        Ok(())
     }
 
     /// Creates or migrates the tables, and then turns the WAL on: so the database file itself

@@ -129,13 +129,15 @@ impl StorageLoader {
             "memory" => Err(invalid(url, "\"memory:\" takes no path")),
             #[cfg(feature = "file")]
             "file" => {
-                let folder = Some(path(rest)).filter(|folder| !folder.is_empty());
+                let folder = Some(path(url, rest)?).filter(|folder| !folder.is_empty());
                 let folder = folder.unwrap_or(crate::FileStorage::DEFAULT_FOLDER);
                 Ok(Arc::new(crate::FileStorage::open(folder).await?))
             }
             "sqlite" if rest.is_empty() => Err(invalid(url, "the path of the database is missing")),
             #[cfg(feature = "sqlite")]
-            "sqlite" => Ok(Arc::new(crate::SqliteStorage::open(path(rest)).await?)),
+            "sqlite" => Ok(Arc::new(
+                crate::SqliteStorage::open(path(url, rest)?).await?,
+            )),
             #[cfg(feature = "redis")]
             "redis" | "redis+unix" => Ok(Arc::new(crate::RedisStorage::connect(url).await?)),
             #[cfg(feature = "postgres")]
@@ -166,10 +168,15 @@ impl fmt::Debug for StorageLoader {
 
 /// `file:///a/b` is the path `/a/b`.
 #[cfg(any(feature = "file", feature = "sqlite"))]
-fn path(rest: &str) -> &str {
+fn path<'a>(url: &str, rest: &'a str) -> Result<&'a str, Error> {
     match rest.strip_prefix("//") {
-        Some(path) if path.starts_with('/') => path,
-        _ => rest,
+        Some(path) if path.starts_with('/') => Ok(path),
+        // Two slashes begin a host. As a path they would be the root folder.
+        Some(_) => Err(invalid(
+            url,
+            "two slashes need a third one; a relative path has none",
+        )),
+        None => Ok(rest),
     }
 }
 

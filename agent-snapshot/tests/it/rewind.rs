@@ -162,6 +162,23 @@ async fn an_agent_survives_a_restored_database() {
     survives_a_restore(Arc::new(storage), back_up, || crate::sqlite::restore(&path)).await;
 }
 
+/// The file of an open database is replaced by a copy, as `cp` and `mv` do it.
+#[cfg(feature = "sqlite")]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_survives_a_replaced_database_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agents.db");
+    let storage = agent_snapshot::SqliteStorage::open(&path).await.unwrap();
+    let back_up = || crate::sqlite::back_up(&path);
+    let replace = || {
+        for ending in ["", "-wal", "-shm"] {
+            let _ = std::fs::remove_file(format!("{}{ending}", path.display()));
+        }
+        std::fs::copy(path.with_extension("backup"), &path).unwrap();
+    };
+    survives_a_restore(Arc::new(storage), back_up, replace).await;
+}
+
 #[cfg(feature = "redis")]
 mod redis {
     use agent_snapshot::RedisStorage;

@@ -1,5 +1,9 @@
 //! Patterns of files for several sessions.
 
+// Its unit tests: an example that is tested itself is not built as a program.
+#[path = "../../path_guard/overlap.rs"]
+mod overlap;
+
 use std::io::Write;
 use std::process::{Command, Stdio};
 

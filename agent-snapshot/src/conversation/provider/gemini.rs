@@ -259,7 +259,8 @@ pub(super) fn messages(json: &Value) -> Result<Vec<Message>, String> {
             vec![first.ok_or("a response without content")?]
         }
         json if json.get("contents").is_some() => read::list(json, "contents")?.iter().collect(),
-        json => vec![json],
+        json if json.get("parts").is_some() => vec![json],
+        _ => return Err("JSON that is neither contents nor a response".to_owned()),
     };
     for content in list {
         reader.content(content)?;

@@ -233,6 +233,9 @@ pub(super) fn messages(json: &Value) -> Result<Vec<Message>, String> {
         // A stored response can have both: the request and its answer.
         json if json.get("output").is_some_and(Value::is_array) => read::list(json, "output")?,
         json if json.get("input").is_some() => read::list(json, "input")?,
+        json if json["type"] == "error" || !json.is_object() => {
+            return Err("JSON that is neither items nor a response".to_owned());
+        }
         json => std::slice::from_ref(json),
     };
     // The items of one answer are one message, and the outputs behind it are one message.
