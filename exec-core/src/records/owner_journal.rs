@@ -289,7 +289,8 @@ impl OrphanedJournal {
         Ok(orphaned)
     }
 
-    /// `None` if the service lives, or if its file has been removed since the listing.
+    /// `None` if the service lives, if its file has been removed since the listing, or if no line
+    /// names its owner.
     fn open(path: PathBuf) -> Result<Option<Self>, Error> {
         match private_file::open_existing(&path, File::options().read(true))? {
             Some(file) => Self::lock(path, file),
@@ -326,10 +327,10 @@ impl OrphanedJournal {
                 }
             }
         }
-        let header = header.ok_or_else(|| {
-            let reason = "no line names the owner; remove the file by hand";
-            Error::io("understand", &path)(io::Error::new(io::ErrorKind::InvalidData, reason))
-        })?;
+        let Some(header) = header else {
+            skip_without_owner(&path, bytes.is_empty());
+            return Ok(None);
+        };
         Ok(Some(Self {
             path,
             _lock: lock,
@@ -351,6 +352,18 @@ pub(crate) fn boot_id() -> Result<String, Error> {
 
 fn owners_folder(state_dir: &Path) -> PathBuf {
     state_dir.join("owners")
+}
+
+/// A crash of the machine can leave a journal without its header. One such file must not keep the
+/// other journals from being read. The caller holds the lock.
+fn skip_without_owner(path: &Path, is_empty: bool) {
+    let removed = if is_empty { remove(path) } else { Ok(()) };
+    let path = path.display();
+    match removed {
+        Ok(()) if is_empty => tracing::warn!(%path, "removed an empty journal"),
+        Ok(()) => tracing::warn!(%path, "skipped a journal: no line names the owner"),
+        Err(error) => tracing::warn!(%path, %error, "cannot remove an empty journal"),
+    }
 }
 
 fn remove(path: &Path) -> Result<(), Error> {
@@ -467,13 +480,27 @@ mod tests {
         assert_eq!(orphaned[0].live.len(), 1);
     }
 
-    #[test]
-    fn a_journal_without_an_owner_is_an_error_and_stays() {
+    #[track_caller]
+    fn check_without_owner(text: &str, stays: bool) {
         let dir = tempfile::tempdir().unwrap();
-        let path = write_journal(dir.path(), "gibberish\n");
-        let error = OrphanedJournal::find_all(dir.path(), "host").unwrap_err();
-        assert!(error.to_string().contains("x.jsonl"), "{error}");
-        assert!(path.exists());
+        let path = write_journal(dir.path(), text);
+        let owner = OwnerJournal::open(dir.path(), "host").unwrap();
+        owner.launching(record(1)).unwrap();
+        drop(owner);
+        let orphaned = OrphanedJournal::find_all(dir.path(), "host").unwrap();
+        assert_eq!(orphaned.len(), 1);
+        assert_eq!(orphaned[0].live[0].execution_id, id(1));
+        assert_eq!(path.exists(), stays);
+    }
+
+    #[test]
+    fn a_journal_without_an_owner_hides_no_other_and_stays() {
+        check_without_owner("gibberish\n", true);
+    }
+
+    #[test]
+    fn an_empty_journal_hides_no_other_and_is_removed() {
+        check_without_owner("", false);
     }
 
     #[test]
