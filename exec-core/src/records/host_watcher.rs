@@ -246,6 +246,39 @@ mod tests {
             .unwrap()
     }
 
+    fn path_of(tool: &str) -> String {
+        let found = Command::new(SHELL)
+            .args(["-c", "command -v \"$0\"", tool])
+            .output();
+        String::from_utf8(found.unwrap().stdout).unwrap()
+    }
+
+    #[test]
+    fn the_script_uses_the_search_path_of_the_host_and_fails_at_once_without_its_tools() {
+        // Without the standard folders, as on a system that has no tools there.
+        let script = SCRIPT.replace(":}/usr/bin:/bin", "}");
+        assert_ne!(script, SCRIPT);
+        let dir = tempfile::tempdir().unwrap();
+        let id = ExecutionId::mint();
+        let mut sleep = tagged_sleep(&id);
+        let run_script = || {
+            let mut command = Command::new(SHELL);
+            command.args(["-c", &script, NAME, TAG_VARIABLE, &token(&id)]);
+            let command = command.env("PATH", dir.path()).stdin(Stdio::null());
+            command.status().unwrap().code()
+        };
+        let without = run_script();
+        for tool in ["grep", "sleep"] {
+            let link = dir.path().join(tool);
+            std::os::unix::fs::symlink(path_of(tool).trim_end(), link).unwrap();
+        }
+        let with = run_script();
+        let ended = sleep.try_wait().unwrap().is_some();
+        let _ = sleep.kill();
+        sleep.wait().unwrap();
+        assert_eq!((without, with, ended), (Some(127), Some(0), true));
+    }
+
     #[test]
     fn the_script_ends_the_live_executions_and_no_others() {
         let ids: Vec<_> = (0..4).map(|_| ExecutionId::mint()).collect();
