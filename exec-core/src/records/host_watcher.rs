@@ -22,6 +22,9 @@
 //!   arguments. So it does not matter which lines the one before has read.
 //! - The watcher is in its own process group and ignores INT, TERM and HUP: signals that a terminal
 //!   sends to the host do not reach it.
+//! - The watcher has neither the tag nor the mark of an execution in which the host itself runs. The
+//!   watcher of that outer execution kills all processes that have them, and would kill this one
+//!   before it has ended the inner executions.
 //!
 //! **Races.**
 //! - The watcher dies: its monitor notices through a handle of the process, reports it as an error,
@@ -41,7 +44,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Signal};
 
 use crate::process::TAG_VARIABLE;
 use crate::shared::process_tree::{ProcessHandle, ProcessMark};
@@ -159,6 +162,7 @@ fn spawn(live: &BTreeSet<String>) -> io::Result<(Child, WatcherProcess)> {
     let mut child = Command::new(SHELL)
         .args(["-c", SCRIPT, NAME, TAG_VARIABLE])
         .args(live)
+        .env_remove(TAG_VARIABLE)
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -177,10 +181,27 @@ fn adopt(child: &mut Child) -> io::Result<WatcherProcess> {
     let handle = ProcessHandle::open(child.id())?.ok_or(io::ErrorKind::NotFound)?;
     let pipe: OwnedFd = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?.into();
     rustix::io::ioctl_fionbio(&pipe, true)?;
+    clear_mark(child);
     Ok(WatcherProcess {
         pipe: pipe.into(),
         handle: Arc::new(handle),
     })
+}
+
+/// Removes the mark that a host inside another execution passes on to its children. The limits can
+/// carry a mark; see `process_mark.rs`.
+fn clear_mark(child: &Child) {
+    for resource in [Resource::Rttime, Resource::Locks] {
+        let mut limit = rustix::process::getrlimit(resource);
+        if limit.current.and_then(ProcessMark::from_limit).is_none() {
+            continue;
+        }
+        limit.current = limit.maximum;
+        let pid = Pid::from_raw(child.id().cast_signed());
+        if let Err(error) = rustix::process::prlimit(pid, resource, limit) {
+            tracing::debug!(%error, "the watcher keeps the mark of the host");
+        }
+    }
 }
 
 /// Waits for the end of a watcher and starts the next one.
