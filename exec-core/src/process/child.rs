@@ -41,13 +41,8 @@ impl Child {
     pub(crate) fn spawn(plan: &LaunchPlan, tag: &str) -> io::Result<(Self, Pipes)> {
         let spawned = spawn_marked(plan, tag)?;
         let pid = spawned.pid;
-        Self::adopt(spawned).inspect_err(|_| {
-            // Without descriptors the child could be neither read nor waited for.
-            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-                let _ = rustix::process::kill_process(pid, Signal::KILL);
-                let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-            }
-        })
+        // Without descriptors the child could be neither read nor waited for.
+        Self::adopt(spawned).inspect_err(|_| kill_group(pid))
     }
 
     fn adopt(spawned: SpawnedProcess) -> io::Result<(Self, Pipes)> {
@@ -103,6 +98,23 @@ impl Child {
     }
 }
 
+/// Kills a child that is not reaped yet, with its group, and reaps it. The program may have started
+/// others by now. The child is the leader of the group since before its program started.
+fn kill_group(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+        reap_failed(pid);
+    }
+}
+
+/// Waits for the end of a child whose start has failed, and reaps it.
+pub(super) fn reap_failed(pid: Pid) {
+    let wait = || rustix::process::waitpid(Some(pid), WaitOptions::empty());
+    if let Err(error) = rustix::io::retry_on_intr(wait) {
+        tracing::warn!(?pid, %error, "cannot reap a child");
+    }
+}
+
 fn nonblocking(pipe: OwnedFd) -> io::Result<OwnedFd> {
     rustix::io::ioctl_fionbio(&pipe, true)?;
     Ok(pipe)
@@ -111,4 +123,34 @@ fn nonblocking(pipe: OwnedFd) -> io::Result<OwnedFd> {
 fn duration(time: libc::timeval) -> Duration {
     let micros = i128::from(time.tv_sec) * 1_000_000 + i128::from(time.tv_usec);
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{BufRead, BufReader};
+    use std::process::Command;
+
+    use super::*;
+    use crate::ExecutionId;
+
+    #[test]
+    fn a_child_that_cannot_be_adopted_is_killed_with_its_group() {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "(sleep 10; echo alive) & echo ready; wait"]);
+        let plan = LaunchPlan {
+            binary: "sh".to_owned(),
+            command,
+            has_input: false,
+        };
+        let spawned = spawn_marked(&plan, ExecutionId::mint().as_str()).unwrap();
+        let mut lines = BufReader::new(File::from(spawned.stdout)).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        kill_group(spawned.pid);
+        // The pipe ends with its last writer.
+        assert!(lines.next().is_none(), "the group is alive");
+        let pid = Pid::from_raw(spawned.pid.cast_signed());
+        let again = rustix::process::waitpid(pid, WaitOptions::NOHANG);
+        assert_eq!(again.unwrap_err(), rustix::io::Errno::CHILD, "reaped");
+    }
 }

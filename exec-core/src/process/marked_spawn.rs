@@ -39,6 +39,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
+use super::child::reap_failed;
 use super::launch_plan::LaunchPlan;
 use crate::shared::process_tree::{MarkLimit, ProcessMark};
 
@@ -126,10 +127,9 @@ impl ChildStart<'_> {
         match self.error.load(Ordering::Acquire) {
             0 => Ok(pid),
             error => {
-                let _ = rustix::process::waitpid(
-                    rustix::process::Pid::from_raw(pid.cast_signed()),
-                    rustix::process::WaitOptions::empty(),
-                );
+                if let Some(pid) = rustix::process::Pid::from_raw(pid.cast_signed()) {
+                    reap_failed(pid);
+                }
                 Err(io::Error::from_raw_os_error(error))
             }
         }

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
+use tokio::time::Instant;
 
 use crate::shared::process_tree::TreeEnder;
 use crate::{StopAction, StopLadder, StopLevel};
@@ -8,6 +9,13 @@ use crate::{StopAction, StopLadder, StopLevel};
 /// How long a process may take to die of `KILL`. Only a process that the kernel holds takes
 /// longer, for example in a read from a network file system that is gone.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
+/// Limits of callers are cut to this: an `Instant` cannot hold the sum with `Duration::MAX`.
+pub(crate) const LONGEST_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The end of a limit that begins now.
+pub(crate) fn deadline_after(limit: Duration) -> Instant {
+    Instant::now() + limit.min(LONGEST_LIMIT)
+}
 
 /// The result of a stop.
 #[derive(Debug)]
@@ -66,7 +74,7 @@ async fn run_steps(
             StopAction::Terminate => (Some(Signal::TERM), StopLevel::Terminated),
         };
         level = level.max(reached);
-        if tree.step(step.grace, |_| signal).await {
+        if tree.step(step.grace.min(LONGEST_LIMIT), |_| signal).await {
             return Some(level);
         }
     }

@@ -22,6 +22,9 @@
 //!   arguments. So it does not matter which lines the one before has read.
 //! - The watcher is in its own process group and ignores INT, TERM and HUP: signals that a terminal
 //!   sends to the host do not reach it.
+//! - The watcher has neither the tag nor the mark of an execution in which the host itself runs. The
+//!   watcher of that outer execution kills all processes that have them, and would kill this one
+//!   before it has ended the inner executions.
 //!
 //! **Races.**
 //! - The watcher dies: its monitor notices through a handle of the process, reports it as an error,
@@ -41,7 +44,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Signal};
 
 use crate::process::TAG_VARIABLE;
 use crate::shared::process_tree::{ProcessHandle, ProcessMark};
@@ -159,6 +162,7 @@ fn spawn(live: &BTreeSet<String>) -> io::Result<(Child, WatcherProcess)> {
     let mut child = Command::new(SHELL)
         .args(["-c", SCRIPT, NAME, TAG_VARIABLE])
         .args(live)
+        .env_remove(TAG_VARIABLE)
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -177,10 +181,27 @@ fn adopt(child: &mut Child) -> io::Result<WatcherProcess> {
     let handle = ProcessHandle::open(child.id())?.ok_or(io::ErrorKind::NotFound)?;
     let pipe: OwnedFd = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?.into();
     rustix::io::ioctl_fionbio(&pipe, true)?;
+    clear_mark(child);
     Ok(WatcherProcess {
         pipe: pipe.into(),
         handle: Arc::new(handle),
     })
+}
+
+/// Removes the mark that a host inside another execution passes on to its children. The limits can
+/// carry a mark; see `process_mark.rs`.
+fn clear_mark(child: &Child) {
+    for resource in [Resource::Rttime, Resource::Locks] {
+        let mut limit = rustix::process::getrlimit(resource);
+        if limit.current.and_then(ProcessMark::from_limit).is_none() {
+            continue;
+        }
+        limit.current = limit.maximum;
+        let pid = Pid::from_raw(child.id().cast_signed());
+        if let Err(error) = rustix::process::prlimit(pid, resource, limit) {
+            tracing::debug!(%error, "the watcher keeps the mark of the host");
+        }
+    }
 }
 
 /// Waits for the end of a watcher and starts the next one.
@@ -244,6 +265,39 @@ mod tests {
             .env(TAG_VARIABLE, id.as_str())
             .spawn()
             .unwrap()
+    }
+
+    fn path_of(tool: &str) -> String {
+        let found = Command::new(SHELL)
+            .args(["-c", "command -v \"$0\"", tool])
+            .output();
+        String::from_utf8(found.unwrap().stdout).unwrap()
+    }
+
+    #[test]
+    fn the_script_uses_the_search_path_of_the_host_and_fails_at_once_without_its_tools() {
+        // Without the standard folders, as on a system that has no tools there.
+        let script = SCRIPT.replace(":}/usr/bin:/bin", "}");
+        assert_ne!(script, SCRIPT);
+        let dir = tempfile::tempdir().unwrap();
+        let id = ExecutionId::mint();
+        let mut sleep = tagged_sleep(&id);
+        let run_script = || {
+            let mut command = Command::new(SHELL);
+            command.args(["-c", &script, NAME, TAG_VARIABLE, &token(&id)]);
+            let command = command.env("PATH", dir.path()).stdin(Stdio::null());
+            command.status().unwrap().code()
+        };
+        let without = run_script();
+        for tool in ["grep", "sleep"] {
+            let link = dir.path().join(tool);
+            std::os::unix::fs::symlink(path_of(tool).trim_end(), link).unwrap();
+        }
+        let with = run_script();
+        let ended = sleep.try_wait().unwrap().is_some();
+        let _ = sleep.kill();
+        sleep.wait().unwrap();
+        assert_eq!((without, with, ended), (Some(127), Some(0), true));
     }
 
     #[test]

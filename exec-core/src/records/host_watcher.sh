@@ -4,6 +4,12 @@
 # Arguments: the name of the tag variable, then the live executions, each as <id>:<mark>.
 # Input: lines `+ <id>:<mark>` and `- <id>:<mark>`.
 trap '' HUP INT QUIT TERM
+# The tools may be elsewhere (NixOS), or the host may have no search path. A watcher without its
+# tools ends at once, which the host reports: later, nothing would be left to report it.
+PATH=${PATH:+$PATH:}/usr/bin:/bin
+for tool in grep sleep; do
+    command -v "$tool" >/dev/null || exit 127
+done
 tag=$1
 shift
 live=" $* "
@@ -14,7 +20,6 @@ while read -r change token; do
     esac
 done
 
-PATH=/usr/bin:/bin
 set --
 for token in $live; do
     set -- "$@" -e "$tag=${token%:*}" -e "${token#*:}"

@@ -6,8 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
+use crate::process::deadline_after;
 use crate::run::StopManner;
 use crate::{
     AgentEventKind, Error, EventKind, Execution, ExecutionService, ExitReport, Failure,
@@ -93,7 +92,7 @@ impl Run {
     }
 
     async fn run_to_end(self) -> Result<RunResult, Error> {
-        let deadline = Instant::now() + self.time_limit;
+        let deadline = deadline_after(self.time_limit);
         let execution = self.service.launch(self.request?).await?;
         let guard = StopOnDrop(Some(execution.clone()));
         let mut answer = Answer {

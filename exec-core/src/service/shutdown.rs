@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::execution_service::ServiceInner;
-use crate::process::{StoppedTree, TAG_VARIABLE, stop_tree};
+use crate::process::{StoppedTree, TAG_VARIABLE, deadline_after, stop_tree};
 use crate::records::LiveRecord;
 use crate::run::StopManner;
 use crate::shared::process_tree::{ProcessScanner, TreeEnder, TreeRoot};
@@ -83,7 +83,7 @@ impl ExecutionService {
     /// nothing is killed after `limit`. Call it again to continue.
     pub async fn shutdown(&self, limit: Duration) -> ShutdownReport {
         self.inner().close();
-        let deadline = Instant::now() + limit;
+        let deadline = deadline_after(limit);
         let mut stops = JoinSet::new();
         for execution in self.executions() {
             stops.spawn(async move {
@@ -183,7 +183,7 @@ async fn end_all(
 ) {
     // Not the scanner of the service: its lock may be held by a task that does not run.
     let scanner = Arc::new(ProcessScanner::new(TAG_VARIABLE));
-    let deadline = Instant::now() + limit;
+    let deadline = deadline_after(limit);
     let mut stops = JoinSet::new();
     for execution in executions {
         let (live, scanner) = (execution.live, Arc::clone(&scanner));

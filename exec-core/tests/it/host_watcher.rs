@@ -1,6 +1,7 @@
 //! A host with a watcher is killed, and its executions end without another host.
 
-use std::process::{Child, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 
 use crate::lab::{Lab, helper, helper_lab, script, until, until_line, within};
 
@@ -53,10 +54,13 @@ struct Host(Child);
 
 impl Host {
     async fn start(lab: &Lab) -> Self {
-        let host = helper(lab, "host_watcher::host")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
+        Self::start_with(lab, |_| {}).await
+    }
+
+    async fn start_with(lab: &Lab, prepare: impl FnOnce(&mut Command)) -> Self {
+        let mut host = helper(lab, "host_watcher::host");
+        prepare(&mut host);
+        let host = host.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let host = Self(host.unwrap());
         lab.until_written("ready").await;
         until("some tools", || lab.commands().len() > 8).await;
@@ -136,4 +140,45 @@ async fn the_watcher_ends_with_a_host_that_ends_by_itself() {
     assert!(host.output().unwrap().status.success());
     let watcher: u32 = lab.until_written("watcher").await.parse().unwrap();
     until("the end of the watcher", || !crate::lab::alive(watcher)).await;
+}
+
+/// The watcher of the outer host kills all processes with the tag or the mark of its executions.
+#[tokio::test]
+async fn the_watcher_of_a_host_inside_an_execution_is_not_part_of_it() {
+    // No other test stops this execution.
+    const TAG: &str = "0a7e5000-0000-4000-8000-000000000000";
+    const MARK: u64 = (1 << 62) | 0x0a7e_5000;
+    let lab = Lab::new();
+    let mut host = Host::start_with(&lab, |host| {
+        host.env("NORMALIZED_EXECUTION_ID", TAG);
+        let mark = || {
+            // SAFETY: both calls get a pointer to a live local.
+            let failed = unsafe {
+                let mut limit = std::mem::zeroed::<libc::rlimit>();
+                libc::getrlimit(libc::RLIMIT_RTTIME, &mut limit) != 0 || {
+                    limit.rlim_cur = MARK;
+                    libc::setrlimit(libc::RLIMIT_RTTIME, &limit) != 0
+                }
+            };
+            match failed {
+                true => Err(std::io::Error::last_os_error()),
+                false => Ok(()),
+            }
+        };
+        // SAFETY: the closure only makes system calls.
+        unsafe { host.pre_exec(mark) };
+    })
+    .await;
+    let belongs = |pid: u32| {
+        let has = |file: &str, text: &str| {
+            let bytes = std::fs::read(format!("/proc/{pid}/{file}")).unwrap();
+            String::from_utf8_lossy(&bytes).contains(text)
+        };
+        (has("environ", TAG), has("limits", &MARK.to_string()))
+    };
+    let watcher = watcher_of(host.0.id()).unwrap();
+    assert_eq!(belongs(host.0.id()), (true, true));
+    assert_eq!(belongs(watcher), (false, false));
+    host.kill();
+    until("the end of all processes", || lab.commands().is_empty()).await;
 }

@@ -144,6 +144,37 @@ async fn a_dropped_guard_kills_after_its_limit() {
     assert_eq!(lab.commands(), [0; 0]);
 }
 
+#[tokio::test]
+async fn no_limit_is_too_long() {
+    let lab = Lab::new();
+    let ladder = StopLadder::kill_at_once().then(StopAction::Terminate, Duration::MAX);
+    let service = lab.builder(agent(&lab)).stop_ladder(ladder.clone()).open();
+    let service = service.unwrap();
+    until_line(&lab.launch(&service).await, "ready").await;
+    let report = within("the shutdown", service.shutdown(Duration::MAX)).await;
+    assert_eq!((report.executions, report.processes), (1, 3));
+
+    let service = lab.builder(agent(&lab)).stop_ladder(ladder).open();
+    let service = service.unwrap();
+    let guard = service.shutdown_on_drop(Duration::MAX);
+    let execution = lab.launch(&service).await;
+    until_line(&execution, "ready").await;
+    drop(guard);
+    assert_eq!(lab.commands(), [0; 0]);
+    let report = within("the end", execution.wait()).await.unwrap();
+    assert_eq!(report.signal, Some(libc::SIGTERM), "killed after a failure");
+
+    let service = lab.builder(script("echo done"));
+    let service = service
+        .stop_after_silence(Duration::MAX)
+        .stop_after_finish(Duration::MAX)
+        .open();
+    let service = service.unwrap();
+    let run = service.run(lab.new_chat("go")).time_limit(Duration::MAX);
+    let result = within("the run", run.into_future()).await.unwrap();
+    assert!(result.is_success());
+}
+
 #[test]
 fn a_guard_works_after_the_end_of_the_runtime() {
     let lab = Lab::new();
