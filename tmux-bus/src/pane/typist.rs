@@ -125,9 +125,13 @@ impl Sender {
         let pasted = self
             .paste(pid, message.as_bytes(), Bracket::IfEnabled, at, &output)
             .await;
+        let pasted = pasted.map_err(|error| self.not_submitted(error));
         if !matches!(pasted, Ok(Some(_))) {
-            typed.remove();
-            return pasted.map_err(|error| self.not_submitted(error));
+            // After `NotSubmitted` the text may be in the input line, and the next sender must know it.
+            if !matches!(pasted, Err(Error::NotSubmitted { .. })) {
+                typed.remove();
+            }
+            return pasted;
         }
         let wanted = visible(message);
         let pattern = self.pasted_pattern(typist);
