@@ -140,7 +140,7 @@ impl Ask {
         let submitted_to = self.launch();
         if submitted_to != launch {
             hook = self.hook(&submitted_to).await;
-            owed.record.launch = submitted_to;
+            owed.set_launch(submitted_to);
         }
         if !self.wants_answer {
             reply.send(Ok(Answer::new(String::new(), None, &self.marker)));
@@ -284,10 +284,12 @@ impl Ask {
         if !folder.events().is_dir() {
             return None;
         }
-        let mut events = EventFolder::new(folder.events(), rules.event.clone());
+        let events = EventFolder::new(folder.events(), rules.event.clone());
         // An agent that reports its start does so about when it shows its input line.
         if !rules.ready.is_empty() && events.is_empty() {
-            let first = tokio::time::timeout(FIRST_EVENT_WAIT, events.next());
+            // A reader of its own: the events that end this wait can be those of the message.
+            let mut reader = EventFolder::new(folder.events(), rules.event.clone());
+            let first = tokio::time::timeout(FIRST_EVENT_WAIT, reader.next());
             if !folder.is_silent() && first.await.is_err() {
                 folder.mark_silent();
                 tracing::warn!(agent = %self.message.to_agent, "its hooks do not run");

@@ -82,11 +82,13 @@ impl Ask {
                 () = stored => {}
                 // Its turn has ended, and no hook has reported an answer.
                 idle = &mut idle => {
+                    // A look that failed proves no end of the turn: the answer is still owed.
+                    idle?;
                     let end = self.transcribed_end(&record.text, record.since());
                     if owed.settle() && let Some(TurnEnd::Answer(text)) = end {
                         self.log_late(owed, &text);
                     }
-                    return idle;
+                    return Ok(());
                 }
                 () = output.changed(bound) => {}
                 () = sleep_until(bound) => {}

@@ -132,6 +132,16 @@ impl OwedAnswer {
     /// stays settled.
     pub(super) fn add_message(&mut self, id: Option<String>) {
         self.record.message = id;
+        self.update();
+    }
+
+    /// Sets the launch that got the message: by another one the next sender would take it for settled.
+    pub(super) fn set_launch(&mut self, launch: String) {
+        self.record.launch = launch;
+        self.update();
+    }
+
+    fn update(&self) {
         if self.is_open()
             && let Err(error) = self.write()
         {
@@ -201,6 +211,9 @@ mod tests {
             (seen[0].record.from.as_str(), seen[0].record.text.as_str()),
             ("boss", "hello")
         );
+        owed.set_launch("restarted".to_owned());
+        let again = OwedAnswer::of_pane(dir.path(), pane).unwrap();
+        assert_eq!(again[0].record.launch, "restarted");
         assert!(seen[0].settle() && !owed.settle() && !owed.is_open());
         owed.add_message(None);
         assert!(!OwedAnswer::is_owed(dir.path(), pane), "it stays settled");

@@ -42,11 +42,13 @@ impl LaunchRules {
         launch: Launch,
         env: &BTreeMap<String, String>,
     ) -> Result<Launch, Error> {
+        let work_dir = launch.absolute_work_dir()?;
         folder.create()?;
         let injection = Injection {
             rules: self,
             folder,
             env,
+            work_dir: work_dir.unwrap_or_default(),
             words: shell_words::split(launch.command()),
         };
         injection.write_files()?;
@@ -69,6 +71,8 @@ struct Injection<'a> {
     rules: &'a LaunchRules,
     folder: &'a LaunchFolder,
     env: &'a BTreeMap<String, String>,
+    /// Relative paths of the user begin here.
+    work_dir: PathBuf,
     words: Vec<ShellWord>,
 }
 
@@ -116,7 +120,7 @@ impl Injection<'_> {
                 continue;
             }
             match known(self.env, name) {
-                Some(path) => settings.extend(self.read(Path::new(&path))?),
+                Some(path) => settings.extend(self.read(&self.work_dir.join(path))?),
                 None => {
                     let defaults = self.rules.default_files.get(name);
                     for path in defaults.into_iter().flatten() {
@@ -130,18 +134,30 @@ impl Injection<'_> {
 
     /// JSON, or the path of a JSON file.
     fn option_value(&self, word: &ShellWord) -> Result<Value, Error> {
+        let refused = |reason| Error::Invalid {
+            what: "command",
+            value: word.text.clone(),
+            reason,
+        };
         if word.is_expanded {
-            return Err(Error::Invalid {
-                what: "command",
-                value: word.text.clone(),
-                reason: "this value is merged with that of tmux-bus and must not have variables",
-            });
+            return Err(refused(
+                "this value is merged with that of tmux-bus and must not have variables",
+            ));
         }
         if word.text.trim_start().starts_with('{') {
             return parse(&word.text, Path::new("command"));
         }
-        let read = self.read(Path::new(&word.text))?;
-        Ok(read.unwrap_or_default())
+        let path = match (word.has_tilde, word.text.strip_prefix("~/")) {
+            (false, _) => self.work_dir.join(&word.text),
+            (true, Some(rest)) => match known(self.env, "HOME") {
+                Some(home) => Path::new(&home).join(rest),
+                None => return Err(refused("its `~` needs the variable `HOME`")),
+            },
+            (true, None) => return Err(refused("of `~`, only `~/` is known")),
+        };
+        // Without its file the agent itself would fail, or ours would silently replace what the user meant.
+        let missing = || Error::io("read", &path)(io::ErrorKind::NotFound.into());
+        self.read(&path)?.ok_or_else(missing)
     }
 
     /// `None` if there is no such file.
@@ -386,6 +402,31 @@ mod tests {
             Err(Error::Config { position, .. }) => assert_eq!(position, "line 2"),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_settings_file_is_found_in_the_home_and_the_work_folder_of_the_agent() {
+        let mut fixture = Fixture::new(CLAUDE);
+        fixture.file("mine.json", r#"{"theme":"dark"}"#);
+        let dir = fixture.dir.path().to_owned();
+        let home = dir.to_str().unwrap().to_owned();
+        fixture.env.insert("HOME".to_owned(), home);
+        let inject = |argument: &str| {
+            let launch = Launch::new(format!("claude --settings {argument}")).work_dir(&dir);
+            fixture
+                .rules
+                .inject(&fixture.folder(), launch, &fixture.env)
+        };
+        for argument in ["~/mine.json", "mine.json", "./mine.json"] {
+            inject(argument).unwrap();
+            assert_eq!(fixture.settings()["theme"], "dark", "{argument}");
+        }
+        for argument in ["~/missing.json", "missing.json", "'~/mine.json'"] {
+            let error = inject(argument).unwrap_err();
+            assert!(error.is_not_found(), "{argument}: {error:?}");
+        }
+        let refused = inject("~other/mine.json");
+        assert!(matches!(refused, Err(Error::Invalid { .. })));
     }
 
     #[test]

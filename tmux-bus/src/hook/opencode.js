@@ -9,9 +9,16 @@ let n = 0
 
 function store(event, value) {
   try {
-    const json = JSON.stringify(value)
+    let json = JSON.stringify(value)
     if (Buffer.byteLength(json) >= cap) {
-      return store(event, { ...value, text: undefined, prompt: undefined, too_long: json.length })
+      const rest = { ...value, text: undefined, prompt: undefined }
+      json = JSON.stringify({ ...rest, too_long: json.length })
+    }
+    if (Buffer.byteLength(json) >= cap) {
+      // Something else than the text is long: only ids and other short values are left.
+      const short = Object.entries(value).filter(([, field]) => typeof field === "string" && field.length <= 256)
+      const error = value.error ? true : undefined
+      json = JSON.stringify({ ...Object.fromEntries(short.slice(0, 64)), error, too_long: json.length })
     }
     const name = `${event}.${process.pid}.${n++}`
     const part = path.join(folder, "." + name)

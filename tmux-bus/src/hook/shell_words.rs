@@ -6,6 +6,8 @@ pub(super) struct ShellWord {
     pub(super) text: String,
     /// The shell would put something else in its place: a variable, the output of a command.
     pub(super) is_expanded: bool,
+    /// It begins with a `~` that the shell would replace by a home folder.
+    pub(super) has_tilde: bool,
 }
 
 /// Splits a command line into words. Operators such as `;` end a word and are left out.
@@ -30,6 +32,7 @@ pub(super) fn split(command: &str) -> Vec<ShellWord> {
                 None => {}
             },
             _ => {
+                word.has_tilde |= c == '~' && quote.is_none() && word.text.is_empty();
                 word.is_expanded |= "$`".contains(c) && quote != Some('\'');
                 word.text.push(c);
             }
@@ -48,6 +51,7 @@ pub(super) fn values_of<'a>(words: &'a [ShellWord], options: &[&str]) -> Vec<She
             Some(ShellWord {
                 text: value.to_owned(),
                 is_expanded: word.is_expanded,
+                has_tilde: false,
             })
         })
     };
@@ -92,6 +96,16 @@ mod tests {
         let expanded = |command: &str| split(command)[0].is_expanded;
         assert!(expanded("$HOME/x") && expanded("\"$(cat x)\"") && expanded("`x`"));
         assert!(!expanded("'$HOME'") && !expanded(r"\$HOME") && !expanded(r#""\$HOME""#));
+    }
+
+    #[test]
+    fn only_an_unquoted_tilde_at_the_beginning_is_a_home_folder() {
+        let has_tilde = |command: &str| split(command)[0].has_tilde;
+        assert!(has_tilde("~/x") && has_tilde("~me/x"));
+        assert!(!has_tilde("'~/x'") && !has_tilde(r"\~/x") && !has_tilde("a~/x"));
+        let words = split("claude --settings ~/x --settings=~/x");
+        let values = values_of(&words, &["--settings"]);
+        assert!(values[0].has_tilde && !values[1].has_tilde);
     }
 
     #[test]

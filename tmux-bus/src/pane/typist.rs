@@ -71,7 +71,8 @@ impl Sender {
             };
             let changed = if seen.state.needs_a_person() {
                 self.question_ends(typist).await?
-            } else if self.is_own(typist, &seen)? && self.clear(typist).await? {
+            } else if self.is_own(&seen, None)? && self.clear(typist, None).await? {
+                // No pattern: the placeholder of a paste says too little about an older text.
                 continue;
             } else {
                 monitor
@@ -118,16 +119,20 @@ impl Sender {
         tap: &Arc<Tap>,
     ) -> Result<Option<PasteReport>, Error> {
         let submit = &typist.monitor.definition().submit;
-        let typed = TypedText::of(&self.folder, self.pane);
+        let typed = self.typed_text();
         typed.record(message)?;
         let output = Arc::new(Tap::new(0));
         let at = Some(seen.screen.cursor);
         let pasted = self
             .paste(pid, message.as_bytes(), Bracket::IfEnabled, at, &output)
             .await;
+        let pasted = pasted.map_err(|error| self.not_submitted(error));
         if !matches!(pasted, Ok(Some(_))) {
-            typed.remove();
-            return pasted.map_err(|error| self.not_submitted(error));
+            // After `NotSubmitted` the text may be in the input line, and the next sender must know it.
+            if !matches!(pasted, Err(Error::NotSubmitted { .. })) {
+                typed.remove();
+            }
+            return pasted;
         }
         let wanted = visible(message);
         let pattern = self.pasted_pattern(typist);
@@ -190,15 +195,15 @@ impl Sender {
     }
 
     /// Whether the input line has the text that this crate typed last.
-    fn is_own(&self, typist: &Typist, seen: &Observation) -> Result<bool, Error> {
-        let typed = TypedText::of(&self.folder, self.pane).read()?;
-        let pattern = self.pasted_pattern(typist);
+    fn is_own(&self, seen: &Observation, pattern: Option<&Pattern>) -> Result<bool, Error> {
+        let typed = self.typed_text().read()?;
         Ok(typed.is_some_and(|typed| shows(seen, &visible(&typed), pattern)))
     }
 
     /// Removes a message that the agent did not take; the error says whether it is gone.
     async fn not_taken(&self, typist: &Typist, seen: Observation) -> Result<Error, Error> {
-        if self.is_own(typist, &seen)? && self.clear(typist).await? {
+        let pattern = self.pasted_pattern(typist);
+        if self.is_own(&seen, pattern)? && self.clear(typist, pattern).await? {
             return Ok(self.refused_with(Refusal::NotTaken, &seen));
         }
         Ok(match self.not_admitted(&seen) {
@@ -215,7 +220,7 @@ impl Sender {
     }
 
     /// Removes the text that this crate typed from the input line; `false` if a part of it stays.
-    async fn clear(&self, typist: &Typist) -> Result<bool, Error> {
+    async fn clear(&self, typist: &Typist, pattern: Option<&Pattern>) -> Result<bool, Error> {
         /// A key removes a line at most.
         const MAX_KEYS: usize = 500;
         const BACKSPACE: [u8; 1] = [0x7f];
@@ -229,11 +234,11 @@ impl Sender {
         let Some(keys) = keys.filter(|keys| !keys.is_empty()) else {
             return Ok(false);
         };
-        let typed = TypedText::of(&self.folder, self.pane);
+        let typed = self.typed_text();
         let Some(text) = typed.read()? else {
             return Ok(false);
         };
-        let (wanted, pattern) = (visible(&text), self.pasted_pattern(typist));
+        let wanted = visible(&text);
         let output = Arc::new(Tap::new(0));
         let (mut last, mut unchanged) = (None, 0);
         for _ in 0..MAX_KEYS {
@@ -275,6 +280,11 @@ impl Sender {
             output.quiet(FRAME_QUIET, limit).await;
         }
         Ok(false)
+    }
+
+    fn typed_text(&self) -> TypedText {
+        let launch = self.control.panes().launch(self.pane);
+        TypedText::of(&self.folder, self.pane, launch)
     }
 
     fn pasted_pattern<'a>(&self, typist: &'a Typist) -> Option<&'a Pattern> {
@@ -378,6 +388,11 @@ mod tests {
             true,
         );
         check("[Pasted text #3 +20 lines]", "anything", true);
+        let placeholder = Observation::of_screen(claude, "❯\u{a0}[Pasted text #3 +20 lines]");
+        assert!(
+            !shows(&placeholder, &visible("anything"), None),
+            "not for an older text"
+        );
         check("begin [Pasted text #3]", "begin and so on", true);
         check("a draft [Pasted text #3]", "anything", false);
         check("hello a draft", "hello", false);

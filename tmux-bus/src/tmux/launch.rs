@@ -141,7 +141,7 @@ impl Launch {
     }
 
     /// The working folder. In place of a missing one tmux would silently use the home folder.
-    fn absolute_work_dir(&self) -> Result<Option<PathBuf>, Error> {
+    pub(crate) fn absolute_work_dir(&self) -> Result<Option<PathBuf>, Error> {
         let Some(dir) = &self.work_dir else {
             return Ok(None);
         };

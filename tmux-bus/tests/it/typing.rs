@@ -360,7 +360,10 @@ async fn text_that_a_killed_sender_left_is_removed() {
     team.shows("left behind");
     let folder = team.cluster.socket().parent().unwrap();
     let record = typed_record(folder, &team.pane);
-    fs::write(&record, "left behind").unwrap();
+    let option = ["show-options", "-pv", "-t", &team.pane, "@tmux_bus_launch"];
+    let launch = tmux(team.cluster.socket(), &option);
+    let left_behind = format!("{}\nleft behind", launch.trim());
+    fs::write(&record, &left_behind).unwrap();
     fs::set_permissions(&record, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     assert!(team.ask("hello", &patient()).await.is_ok());
     assert_eq!(team.events(), "message hello\n");
@@ -368,8 +371,22 @@ async fn text_that_a_killed_sender_left_is_removed() {
     // Text of a person behind it makes it a draft.
     team.keys(&["-l", "left behind, and more"]);
     team.shows("and more");
-    fs::write(&record, "left behind").unwrap();
+    fs::write(&record, &left_behind).unwrap();
     team.refused("hello", Refusal::Draft).await;
+}
+
+/// The text has ended with the earlier program: the same text in the next one is a person's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_of_an_earlier_launch_does_not_make_a_draft_ours() {
+    let team = Team::start().await;
+    let folder = team.cluster.socket().parent().unwrap();
+    let record = typed_record(folder, &team.pane);
+    fs::write(&record, "earlier\nleft behind").unwrap();
+    fs::set_permissions(&record, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    team.keys(&["-l", "left behind"]);
+    team.shows("left behind");
+    team.refused("hello", Refusal::Draft).await;
+    team.shows("left behind");
 }
 
 fn typed_record(folder: &Path, pane: &str) -> PathBuf {
