@@ -231,18 +231,14 @@ impl AgentState {
     ///
     /// Cancel safe: the outcome is unknown; call it again.
     pub async fn overwrite_stored(&mut self) -> Result<Vec<Reply>, Error> {
+        // See the theory above: the epoch of the storage may be that of another holder.
+        let stored = self.storage.load(self.agent_id()).await?;
+        let stored = stored.map_or(0, |stored| stored.epoch);
+        // No `await` until `in_doubt` is set again: a dropped future would lose the commit.
         let mut pending = self.in_doubt.take().unwrap_or_else(|| PendingCommit {
             snapshot: self.committed.clone(),
             replies: 0,
         });
-        // See the theory above: the epoch of the storage may be that of another holder.
-        let stored = match self.storage.load(self.agent_id()).await {
-            Ok(stored) => stored.map_or(0, |stored| stored.epoch),
-            Err(error) => {
-                self.in_doubt = Some(pending);
-                return Err(error);
-            }
-        };
         pending.snapshot.epoch = pending.snapshot.epoch.max(stored).saturating_add(1);
         pending.snapshot.revision += 1;
         pending.snapshot.set_timestamp(SystemTime::now());
