@@ -139,6 +139,10 @@ struct DisturbedStorage {
 #[derive(Debug)]
 enum Disturbance {
     NeverAnswers,
+    /// The storage goes back in time directly after the load.
+    RewindsTo(MemoryStorage),
+    /// Another process deletes the agent directly after the load.
+    Deletes,
 }
 
 impl DisturbedStorage {
@@ -158,6 +162,17 @@ impl SnapshotStorage for DisturbedStorage {
         let loaded = self.memory.load(agent).await;
         match disturbance {
             Some(Disturbance::NeverAnswers) => std::future::pending().await,
+            Some(Disturbance::RewindsTo(backup)) => {
+                self.memory.rewind_to(&backup);
+                loaded
+            }
+            Some(Disturbance::Deletes) => {
+                // Not through `memory`: it would know that it deleted the agent itself.
+                let other_process = self.memory.backup();
+                other_process.delete(agent).await?;
+                self.memory.rewind_to(&other_process);
+                loaded
+            }
             None => loaded,
         }
     }
@@ -195,6 +210,33 @@ async fn a_cancelled_overwrite_keeps_the_refused_commit() {
     assert!(matches!(agent.begin_tick(), Err(Error::InDoubt { .. })));
     assert_eq!(agent.overwrite_stored().await.unwrap().len(), 1);
     assert_eq!(agent.tick_index(), 11);
+}
+
+#[tokio::test]
+async fn a_rewind_during_a_hydration_is_tried_again() {
+    let disturbed = DisturbedStorage::default();
+    let storage: Arc<dyn SnapshotStorage> = Arc::new(disturbed.clone());
+    let mut agent = hydrate(&storage).await;
+    work(&mut agent, 5).await;
+    let backup = disturbed.memory.backup();
+    work(&mut agent, 5).await;
+    disturbed.disturb(Disturbance::RewindsTo(backup));
+    let agent = hydrate(&storage).await;
+    assert_eq!(agent.tick_index(), 5);
+}
+
+#[tokio::test]
+async fn a_delete_during_a_hydration_leaves_a_blank_agent_that_is_fenced() {
+    let disturbed = DisturbedStorage::default();
+    let storage: Arc<dyn SnapshotStorage> = Arc::new(disturbed.clone());
+    let mut agent = hydrate(&storage).await;
+    work(&mut agent, 5).await;
+    let epoch = agent.snapshot().epoch;
+    disturbed.disturb(Disturbance::Deletes);
+    let mut agent = hydrate(&storage).await;
+    assert_eq!(agent.tick_index(), 0);
+    assert!(agent.snapshot().epoch > epoch);
+    work(&mut agent, 1).await;
 }
 
 #[cfg(feature = "file")]
