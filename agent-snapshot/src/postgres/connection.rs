@@ -153,7 +153,8 @@ fn is_refused(error: &tokio_postgres::Error) -> bool {
     !error.is_closed() && (text.contains("serializing parameter") || text.contains("TLS"))
 }
 
-fn is_temporary(code: &SqlState) -> bool {
+/// The server may accept the same statement later.
+pub(super) fn is_temporary(code: &SqlState) -> bool {
     [
         SqlState::ADMIN_SHUTDOWN,
         SqlState::CRASH_SHUTDOWN,

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::types::Type;
 
-use super::connection::Connection;
+use super::connection::{Connection, is_temporary};
 use crate::backend::{SavePlan, Stamp, StreamChange};
 use crate::storage::StoredStamp;
 use crate::{AgentId, Error};
@@ -102,8 +102,9 @@ async fn send(connection: &Connection, sql: &str, mut batch: Vec<Swap>) {
                 let _ = swap.answer.send(Ok(answer));
             }
         }
-        // One save that the server refuses must not fail the others: each one runs alone.
-        Err(error) if batch.len() > 1 && error.code().is_some() => {
+        // One save that the server refuses must not fail the others: each one runs alone. After a
+        // temporary error that would only repeat all retries for each save, while the queue waits.
+        Err(error) if batch.len() > 1 && error.code().is_some_and(|code| !is_temporary(code)) => {
             for swap in batch {
                 let alone = [swap];
                 let result = execute(connection, sql, &alone).await;
