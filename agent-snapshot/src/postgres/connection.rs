@@ -1,3 +1,5 @@
+use std::error::Error as _;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -147,10 +149,24 @@ impl Connection {
     }
 }
 
-/// An error of this side: a wrong type, or an address that asks for TLS.
+/// An error of this side: a wrong type, an address that asks for TLS, or a certificate that is not
+/// trusted.
 fn is_refused(error: &tokio_postgres::Error) -> bool {
     let text = error.to_string();
-    !error.is_closed() && (text.contains("serializing parameter") || text.contains("TLS"))
+    !error.is_closed()
+        && (text.contains("serializing parameter")
+            || text.contains("TLS") && !error.source().is_some_and(broke))
+}
+
+/// Whether a TLS handshake ended because the connection broke. The driver also reports a refused
+/// certificate and a host name that is not valid as I/O errors, with these two kinds.
+fn broke(source: &(dyn std::error::Error + 'static)) -> bool {
+    source.downcast_ref::<io::Error>().is_some_and(|error| {
+        !matches!(
+            error.kind(),
+            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput
+        )
+    })
 }
 
 /// The server may accept the same statement later.
@@ -205,4 +221,22 @@ fn encrypted(
         .with_no_client_auth();
     let connect = tokio_postgres_rustls::MakeRustlsConnect::new(config);
     Ok(Connector::On(connect))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handshake_that_broke_is_temporary_and_a_refused_certificate_is_not() {
+        #[track_caller]
+        fn check(source: BoxedError, expected: bool) {
+            assert_eq!(broke(&*source), expected, "{source}");
+        }
+        check(io::Error::from(io::ErrorKind::UnexpectedEof).into(), true);
+        check(io::Error::from(io::ErrorKind::ConnectionReset).into(), true);
+        check(io::Error::from(io::ErrorKind::InvalidData).into(), false);
+        check(io::Error::from(io::ErrorKind::InvalidInput).into(), false);
+        check("server does not support TLS".into(), false);
+    }
 }
