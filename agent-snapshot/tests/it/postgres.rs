@@ -1,6 +1,7 @@
 //! PostgresStorage against real servers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentSnapshot, Error, PostgresStorage, SnapshotStorage};
@@ -248,6 +249,18 @@ async fn an_unreachable_server_is_an_error_that_names_it_without_the_password() 
         text.contains("127.0.0.1") && !text.contains("secret"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn a_server_that_accepts_and_never_answers_is_an_error() {
+    // The kernel accepts the connection.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let url = format!("postgres://agent@127.0.0.1:{port}/agents?connect_timeout=1");
+    let connecting = PostgresStorage::connect(&url);
+    let result = tokio::time::timeout(Duration::from_secs(60), connecting).await;
+    let error = result.expect("the connect never ends").unwrap_err();
+    assert!(matches!(error, Error::Storage { .. }), "{error}");
 }
 
 #[cfg(feature = "postgres-tls")]
