@@ -12,6 +12,8 @@
 //!   loads again and saves epoch 6, so the first one is fenced off. Last hydration wins.
 //! - The earlier holder commits between our load and our save: our tick is then lower than the
 //!   stored one, a conflict. We load again and get the new tick.
+//! - The agent is deleted, or a failover brings back an older state, between our load and our save:
+//!   the save is `Rewound`. We hold nothing that the caller has seen, so we load again.
 //! - The agent was deleted. The storage still knows its epoch (rule 7), but `load` returns
 //!   `None`. Hydration therefore saves a blank state with epoch 0: if an epoch is stored, the
 //!   save is a conflict that names it; if not, the blank state is the correct first state.
@@ -150,7 +152,7 @@ pub struct Recovery {
     pub uncertain_tools: Vec<ToolIntent>,
 }
 
-/// Each failed attempt means that another holder hydrated or saved at the same time, so one of them
+/// Each conflict means that another holder hydrated or saved at the same time, so one of them
 /// succeeds in each round. With the delays below, 50 simultaneous hydrations take 20 attempts at
 /// most.
 const MAX_ATTEMPTS: u32 = 64;
@@ -175,8 +177,8 @@ impl AgentState {
     /// # Errors
     ///
     /// [`Error::Damaged`] if the stored snapshot cannot be read, [`Error::Conflict`] if other
-    /// holders keep saving at the same time, [`Error::Io`] or [`Error::Storage`] if the backend
-    /// fails.
+    /// holders keep saving at the same time, [`Error::Rewound`] if the storage keeps going back in
+    /// time, [`Error::Io`] or [`Error::Storage`] if the backend fails.
     ///
     /// # Cancel safety
     ///
@@ -231,18 +233,14 @@ impl AgentState {
     ///
     /// Cancel safe: the outcome is unknown; call it again.
     pub async fn overwrite_stored(&mut self) -> Result<Vec<Reply>, Error> {
+        // See the theory above: the epoch of the storage may be that of another holder.
+        let stored = self.storage.load(self.agent_id()).await?;
+        let stored = stored.map_or(0, |stored| stored.epoch);
+        // No `await` until `in_doubt` is set again: a dropped future would lose the commit.
         let mut pending = self.in_doubt.take().unwrap_or_else(|| PendingCommit {
             snapshot: self.committed.clone(),
             replies: 0,
         });
-        // See the theory above: the epoch of the storage may be that of another holder.
-        let stored = match self.storage.load(self.agent_id()).await {
-            Ok(stored) => stored.map_or(0, |stored| stored.epoch),
-            Err(error) => {
-                self.in_doubt = Some(pending);
-                return Err(error);
-            }
-        };
         pending.snapshot.epoch = pending.snapshot.epoch.max(stored).saturating_add(1);
         pending.snapshot.revision += 1;
         pending.snapshot.set_timestamp(SystemTime::now());
@@ -448,6 +446,7 @@ async fn take_over(
                 known_epoch = known_epoch.max(stored_epoch);
                 back_off(attempt).await;
             }
+            Err(Error::Rewound { .. }) if attempt < MAX_ATTEMPTS => back_off(attempt).await,
             result => return result.map(|()| snapshot),
         }
     }

@@ -8,7 +8,7 @@ use tokio_postgres::config::Host;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Config, Row};
 
-use super::connection::{Connection, Parameter, Tls};
+use super::connection::{Connection, ConnectionError, Parameter, Tls};
 use super::save_queue::SaveQueue;
 use crate::backend::{self, SavePlan, Stamp};
 use crate::conversation::Message;
@@ -171,7 +171,7 @@ fn location(config: &Config) -> String {
 
 /// Brings the schema to the newest version. Processes that connect at the same time take turns.
 async fn migrate(connection: &Connection, schema: &str, location: &str) -> Result<(), Error> {
-    let failed = |source: tokio_postgres::Error| Error::Storage {
+    let failed = |source: ConnectionError| Error::Storage {
         action: "prepare",
         location: location.to_owned(),
         source: Box::new(source),
@@ -218,7 +218,7 @@ async fn migrate(connection: &Connection, schema: &str, location: &str) -> Resul
     result.map_err(failed)
 }
 
-async fn version(connection: &Connection, schema: &str) -> Result<i32, tokio_postgres::Error> {
+async fn version(connection: &Connection, schema: &str) -> Result<i32, ConnectionError> {
     let name = format!("{schema}.meta");
     let sql = "SELECT to_regclass($1) IS NOT NULL";
     let rows = connection.query(sql, &[(&name, Type::TEXT)]).await?;
@@ -226,7 +226,7 @@ async fn version(connection: &Connection, schema: &str) -> Result<i32, tokio_pos
         Some(row) if row.try_get(0)? => {
             let sql = format!("SELECT version FROM {name}");
             let rows = connection.query(&sql, &[]).await?;
-            rows.first().map_or(Ok(0), |row| row.try_get(0))
+            Ok(rows.first().map_or(Ok(0), |row| row.try_get(0))?)
         }
         _ => Ok(0),
     }
@@ -509,7 +509,7 @@ impl SnapshotStorage for PostgresStorage {
 
 /// The error of a batch, which each of its callers gets.
 #[derive(Debug)]
-struct SharedError(Arc<tokio_postgres::Error>);
+struct SharedError(Arc<ConnectionError>);
 
 impl fmt::Display for SharedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -519,7 +519,7 @@ impl fmt::Display for SharedError {
 
 impl std::error::Error for SharedError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source()
+        std::error::Error::source(&*self.0)
     }
 }
 

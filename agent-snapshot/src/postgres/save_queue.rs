@@ -3,7 +3,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::types::Type;
 
-use super::connection::Connection;
+use super::connection::{Connection, ConnectionError};
 use crate::backend::{SavePlan, Stamp, StreamChange};
 use crate::storage::StoredStamp;
 use crate::{AgentId, Error};
@@ -18,7 +18,7 @@ pub(super) struct Swap {
     pub(super) agent: AgentId,
     pub(super) expected: StoredStamp,
     pub(super) plan: SavePlan,
-    answer: oneshot::Sender<Result<Answer, Arc<tokio_postgres::Error>>>,
+    answer: oneshot::Sender<Result<Answer, Arc<ConnectionError>>>,
 }
 
 /// The answer of the server: done, or the stamp and the floor that it has.
@@ -49,7 +49,7 @@ impl SaveQueue {
         agent: &AgentId,
         expected: &StoredStamp,
         plan: SavePlan,
-    ) -> Result<Result<Answer, Arc<tokio_postgres::Error>>, Error> {
+    ) -> Result<Result<Answer, Arc<ConnectionError>>, Error> {
         let (answer, answered) = oneshot::channel();
         let swap = Swap {
             agent: agent.clone(),
@@ -102,8 +102,9 @@ async fn send(connection: &Connection, sql: &str, mut batch: Vec<Swap>) {
                 let _ = swap.answer.send(Ok(answer));
             }
         }
-        // One save that the server refuses must not fail the others: each one runs alone.
-        Err(error) if batch.len() > 1 && error.code().is_some() => {
+        // One save that the server refuses must not fail the others: each one runs alone. After a
+        // temporary error that would only repeat all retries for each save, while the queue waits.
+        Err(error) if batch.len() > 1 && error.is_lasting_refusal() => {
             for swap in batch {
                 let alone = [swap];
                 let result = execute(connection, sql, &alone).await;
@@ -130,7 +131,7 @@ async fn execute(
     connection: &Connection,
     sql: &str,
     batch: &[Swap],
-) -> Result<Vec<Answer>, tokio_postgres::Error> {
+) -> Result<Vec<Answer>, ConnectionError> {
     let text = |part: fn(&Swap) -> String| batch.iter().map(part).collect::<Vec<_>>();
     let agents: Vec<&str> = batch.iter().map(|swap| swap.agent.as_str()).collect();
     let expected: Vec<Option<String>> = batch

@@ -1,6 +1,7 @@
 //! PostgresStorage against real servers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentSnapshot, Error, PostgresStorage, SnapshotStorage};
@@ -186,6 +187,58 @@ async fn saves_that_wait_together_share_a_transaction() {
     assert!(commits() < 32, "{} transactions", commits());
 }
 
+/// Makes each save fail with an SQLSTATE if it writes the agent `agent`, or any agent if it is empty.
+/// The sequence `failures` counts: it is not rolled back.
+fn refuse_saves(server: &PostgresServer, agent: &str, code: &str) {
+    server.sql(&format!(
+        "CREATE SEQUENCE failures;
+         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF '{agent}' IN ('', NEW.agent) THEN
+                 PERFORM nextval('failures');
+                 RAISE EXCEPTION 'refused' USING ERRCODE = '{code}';
+             END IF;
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE ON agent_snapshot.agents
+             FOR EACH ROW EXECUTE FUNCTION refuse();"
+    ));
+}
+
+/// Saves three agents at once and returns which saves succeeded. The stamps are cached and there is
+/// one thread, so the three saves are queued before the task of the queue runs: one batch.
+async fn save_three_at_once(storage: &PostgresStorage, then: impl FnOnce()) -> (bool, bool, bool) {
+    let (mut one, mut two, mut three) = (blank("one"), blank("two"), blank("three"));
+    for snapshot in [&mut one, &mut two, &mut three] {
+        storage.save(snapshot).await.unwrap();
+        tick(snapshot);
+    }
+    then();
+    let saves = tokio::join!(storage.save(&one), storage.save(&two), storage.save(&three));
+    (saves.0.is_ok(), saves.1.is_ok(), saves.2.is_ok())
+}
+
+#[tokio::test]
+async fn a_save_that_the_server_refuses_does_not_fail_the_others_of_its_batch() {
+    let server = PostgresServer::start();
+    let storage = connect(&server).await;
+    let refuse = || refuse_saves(&server, "two", "23514");
+    let saved = save_three_at_once(&storage, refuse).await;
+    assert_eq!(saved, (true, false, true));
+    // Once in the batch, once alone.
+    assert_eq!(server.sql("SELECT last_value FROM failures"), "2");
+}
+
+#[tokio::test]
+async fn a_batch_is_not_split_after_a_temporary_error() {
+    let server = PostgresServer::start();
+    let storage = connect(&server).await;
+    let refuse = || refuse_saves(&server, "", "40001");
+    let saved = save_three_at_once(&storage, refuse).await;
+    assert_eq!(saved, (false, false, false));
+    // The attempts of one statement.
+    assert_eq!(server.sql("SELECT last_value FROM failures"), "7");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreachable_server_is_an_error_that_names_it_without_the_password() {
     let url = "postgres://agent:secret@127.0.0.1:1/agents?connect_timeout=1";
@@ -196,6 +249,18 @@ async fn an_unreachable_server_is_an_error_that_names_it_without_the_password() 
         text.contains("127.0.0.1") && !text.contains("secret"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn a_server_that_accepts_and_never_answers_is_an_error() {
+    // The kernel accepts the connection.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let url = format!("postgres://agent@127.0.0.1:{port}/agents?connect_timeout=1");
+    let connecting = PostgresStorage::connect(&url);
+    let result = tokio::time::timeout(Duration::from_secs(60), connecting).await;
+    let error = result.expect("the connect never ends").unwrap_err();
+    assert!(matches!(error, Error::Storage { .. }), "{error}");
 }
 
 #[cfg(feature = "postgres-tls")]

@@ -1,10 +1,12 @@
 //! Storages that go back in time under a running agent: failover, restored backup, flush, eviction.
 //! No message that survived is deleted, and the agent decides what happens next.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use agent_snapshot::conversation::Message;
-use agent_snapshot::{AgentId, AgentState, Error, MemoryStorage, Position, SnapshotStorage};
+use agent_snapshot::{
+    AgentId, AgentSnapshot, AgentState, Error, MemoryStorage, Position, SnapshotStorage,
+};
 
 /// The number of messages in view. The others are only in the storage.
 const WINDOW: usize = 20;
@@ -125,6 +127,116 @@ async fn an_overwrite_fences_off_a_holder_of_the_older_state() {
     first.overwrite_stored().await.unwrap();
     let refused = one_tick(&mut second).await.unwrap_err();
     assert!(refused.is_fenced(), "{refused}");
+}
+
+/// A storage whose next load is disturbed.
+#[derive(Clone, Debug, Default)]
+struct DisturbedStorage {
+    memory: MemoryStorage,
+    next_load: Arc<Mutex<Option<Disturbance>>>,
+}
+
+#[derive(Debug)]
+enum Disturbance {
+    NeverAnswers,
+    /// The storage goes back in time directly after the load.
+    RewindsTo(MemoryStorage),
+    /// Another process deletes the agent directly after the load.
+    Deletes,
+}
+
+impl DisturbedStorage {
+    fn disturb(&self, disturbance: Disturbance) {
+        *self.next_load.lock().unwrap() = Some(disturbance);
+    }
+}
+
+#[async_trait::async_trait]
+impl SnapshotStorage for DisturbedStorage {
+    async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        self.memory.save(snapshot).await
+    }
+
+    async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
+        let disturbance = self.next_load.lock().unwrap().take();
+        let loaded = self.memory.load(agent).await;
+        match disturbance {
+            Some(Disturbance::NeverAnswers) => std::future::pending().await,
+            Some(Disturbance::RewindsTo(backup)) => {
+                self.memory.rewind_to(&backup);
+                loaded
+            }
+            Some(Disturbance::Deletes) => {
+                // Not through `memory`: it would know that it deleted the agent itself.
+                let other_process = self.memory.backup();
+                other_process.delete(agent).await?;
+                self.memory.rewind_to(&other_process);
+                loaded
+            }
+            None => loaded,
+        }
+    }
+
+    async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
+        self.memory.delete(agent).await
+    }
+
+    async fn list(&self) -> Result<Vec<AgentId>, Error> {
+        self.memory.list().await
+    }
+
+    async fn overwrite(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        self.memory.overwrite(snapshot).await
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_overwrite_keeps_the_refused_commit() {
+    let disturbed = DisturbedStorage::default();
+    let storage: Arc<dyn SnapshotStorage> = Arc::new(disturbed.clone());
+    let mut agent = hydrate(&storage).await;
+    work(&mut agent, 5).await;
+    let backup = disturbed.memory.backup();
+    work(&mut agent, 5).await;
+    disturbed.memory.rewind_to(&backup);
+    assert!(one_tick(&mut agent).await.unwrap_err().is_rewound());
+
+    disturbed.disturb(Disturbance::NeverAnswers);
+    tokio::select! {
+        biased;
+        result = agent.overwrite_stored() => panic!("{result:?}"),
+        () = std::future::ready(()) => {}
+    }
+    assert!(matches!(agent.begin_tick(), Err(Error::InDoubt { .. })));
+    assert_eq!(agent.overwrite_stored().await.unwrap().len(), 1);
+    assert_eq!(agent.tick_index(), 11);
+}
+
+#[tokio::test]
+async fn a_rewind_during_a_hydration_is_tried_again() {
+    let disturbed = DisturbedStorage::default();
+    let storage: Arc<dyn SnapshotStorage> = Arc::new(disturbed.clone());
+    let mut agent = hydrate(&storage).await;
+    work(&mut agent, 5).await;
+    let backup = disturbed.memory.backup();
+    work(&mut agent, 5).await;
+    disturbed.disturb(Disturbance::RewindsTo(backup));
+    let agent = hydrate(&storage).await;
+    assert_eq!(agent.tick_index(), 5);
+}
+
+#[tokio::test]
+async fn a_delete_during_a_hydration_leaves_a_blank_agent_that_is_fenced() {
+    let disturbed = DisturbedStorage::default();
+    let storage: Arc<dyn SnapshotStorage> = Arc::new(disturbed.clone());
+    let mut agent = hydrate(&storage).await;
+    work(&mut agent, 5).await;
+    let epoch = agent.snapshot().epoch;
+    disturbed.disturb(Disturbance::Deletes);
+    let mut agent = hydrate(&storage).await;
+    assert_eq!(agent.tick_index(), 0);
+    assert!(agent.snapshot().epoch > epoch);
+    work(&mut agent, 1).await;
 }
 
 #[cfg(feature = "file")]
