@@ -150,10 +150,11 @@ impl Core {
         candidates: Vec<T>,
         patience: Duration,
     ) -> Result<Claim<T>, Error> {
+        let sent = R::now();
         let (decision, incidents) = each!(self, backend => {
             backend.claim::<R, T>(&candidates, Queue::Barge { patience }).await?
         });
-        granted_or_busy(decision.into_claim(candidates, incidents)?)
+        granted_or_busy(decision.into_claim(candidates, incidents, sent)?)
     }
 
     /// Attempts a claim after each change, until it is granted or the time is over.
@@ -195,10 +196,11 @@ impl Core {
                     changes: &changes,
                 }
             };
+            let sent = R::now();
             let (decision, incidents) = backend.claim::<R, T>(&candidates, queue).await?;
             let pause = match &decision {
                 Decision::Granted { .. } => {
-                    return granted_or_busy(decision.into_claim(candidates, incidents)?);
+                    return granted_or_busy(decision.into_claim(candidates, incidents, sent)?);
                 }
                 Decision::Busy { expires_in, .. } => {
                     queued_since = None;

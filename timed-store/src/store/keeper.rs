@@ -1,13 +1,13 @@
 //! Refreshes a lease beside the caller.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::backend::Value;
 use super::changes::{Changes, Signal, Source};
 use super::core::Core;
 use super::runtime::Runtime;
-use crate::Error;
+use crate::{Error, Lease};
 
 /// The refresher of one lease. Dropping it stops the refreshes.
 #[derive(Debug)]
@@ -36,13 +36,14 @@ const REFRESHES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
 
 impl Keeper {
-    pub(crate) fn start<R, T>(core: &Arc<Core>, token: u64) -> Result<Self, Error>
+    pub(crate) fn start<R, T>(core: &Arc<Core>, lease: &Lease<T>) -> Result<Self, Error>
     where
         R: Runtime,
         T: Value + 'static,
     {
         let state = Arc::new(KeeperState::default());
-        let refresher = refresh::<R, T>(Arc::clone(core), token, Arc::clone(&state));
+        let (token, sent) = (lease.token, lease.sent.0);
+        let refresher = refresh::<R, T>(Arc::clone(core), token, sent, Arc::clone(&state));
         R::spawn(&core.context, refresher)?;
         Ok(Self { state })
     }
@@ -97,13 +98,19 @@ impl KeeperState {
 /// Refreshes until the lease is lost or the keeper stops.
 ///
 /// The lease is lost when the store says so, or when no refresh has succeeded for its whole time.
-/// The time counts from the moment before a refresh was sent, so that this side never counts on
-/// more time than the store gives.
-async fn refresh<R: Runtime, T: Value>(core: Arc<Core>, token: u64, state: Arc<KeeperState>) {
+/// The time counts from the moment before the claim or a refresh was sent, so that this side never
+/// counts on more time than the store gives. A lease that is kept late is refreshed at once, also if
+/// its time is over: its holder may have refreshed it by hand, which only the store knows.
+async fn refresh<R: Runtime, T: Value>(
+    core: Arc<Core>,
+    token: u64,
+    claimed: Instant,
+    state: Arc<KeeperState>,
+) {
     let ttl = Duration::from_millis(core.settings.ttl_ms);
     let mut changes = state.changes();
-    let mut last_refresh = R::now();
-    let mut pause = ttl / REFRESHES;
+    let mut last_refresh = claimed;
+    let mut pause = (ttl / REFRESHES).saturating_sub(R::now() - claimed);
     loop {
         changes.mark();
         if state.step() != KeeperStep::Held {

@@ -125,3 +125,50 @@ async fn the_async_guard_is_the_same() {
     drop(a.keep_alive(lease).unwrap().release_on_drop());
     assert_eq!(a.restore().await.unwrap(), None);
 }
+
+/// A store whose clock and timers the test moves.
+#[cfg(feature = "tokio")]
+fn open_async(place: &Place, ttl: Duration) -> timed_store::TimedStorage<String> {
+    timed_store::TimedStorage::builder(place.path())
+        .session(SessionId::new("a").unwrap())
+        .manual_clock(place.clock.clone())
+        .lock(timed_store::LockPolicy::Wait(100 * ttl))
+        .ttl(ttl)
+        .open()
+        .unwrap()
+}
+
+/// The time of a lease counts from its claim: a lease that is kept late has little time left.
+#[cfg(feature = "tokio")]
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_kept_late_is_refreshed_at_once() {
+    let place = Place::new();
+    let a = open_async(&place, Duration::from_secs(90));
+    let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
+    let before = place.json()["storage"]["a"]["updated_at"].clone();
+    let late = Duration::from_secs(85);
+    place.clock.advance(late);
+    tokio::time::advance(late).await;
+    let guard = a.keep_alive(lease).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_ne!(place.json()["storage"]["a"]["updated_at"], before);
+    assert!(!guard.is_lost());
+}
+
+/// Only the store knows of a refresh by the holder.
+#[cfg(feature = "tokio")]
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_refreshed_by_hand_can_be_kept_later_than_its_time() {
+    let place = Place::new();
+    let a = open_async(&place, Duration::from_secs(90));
+    let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
+    for _ in 0..2 {
+        let later = Duration::from_secs(60);
+        place.clock.advance(later);
+        tokio::time::advance(later).await;
+        assert!(a.refresh().await.unwrap());
+    }
+    let guard = a.keep_alive(lease).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!guard.is_lost());
+}
