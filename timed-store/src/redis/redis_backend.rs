@@ -12,7 +12,7 @@ use super::connection::{Acknowledgement, Call, Connection, is_wrong_type};
 use super::subscriber::Subscriber;
 use crate::format::TokenRecord;
 use crate::store::{
-    Backend, Changes, Decision, Queue, Runtime, Settings, Source, Value, no_candidates,
+    Backend, Changes, Decision, Patience, Queue, Runtime, Settings, Source, Value, no_candidates,
 };
 use crate::transaction::OwnChange;
 use crate::{Entries, Entry, Error, Incident, OwnerProcess, SessionId, Transaction};
@@ -359,7 +359,11 @@ impl Backend for RedisBackend {
         Ok(self.change(change).await?.unwrap_or(false))
     }
 
-    async fn refresh<R: Runtime, T: Value>(&self, token: Option<u64>) -> Result<bool, Error> {
+    async fn refresh<R: Runtime, T: Value>(
+        &self,
+        token: Option<u64>,
+        _patience: Patience,
+    ) -> Result<bool, Error> {
         let change = OwnEntryChange {
             token,
             ..OwnEntryChange::new("refresh")

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backend::{Backend, Queue, Value};
+use super::backend::{Backend, Patience, Queue, Value};
 use super::changes::Changes;
 use super::decision::{Decision, no_candidates};
 use super::file_backend::FileBackend;
@@ -69,7 +69,22 @@ impl Core {
         &self,
         token: Option<u64>,
     ) -> Result<bool, Error> {
-        each!(self, backend => backend.refresh::<R, T>(token).await)
+        each!(self, backend => backend.refresh::<R, T>(token, Patience::Policy).await)
+    }
+
+    /// A refresh that ends within `limit`; `None` if its result is unknown then.
+    ///
+    /// The blocking runtime waits for the lock of the files inside `poll`, where `at_most` cannot
+    /// end the wait. So the wait for the lock has the limit, too.
+    pub(crate) async fn refresh_within<R: Runtime, T: Value>(
+        &self,
+        token: u64,
+        limit: Duration,
+    ) -> Option<Result<bool, Error>> {
+        let patience = Patience::AtMost(limit);
+        each!(self, backend => {
+            R::at_most(limit, backend.refresh::<R, T>(Some(token), patience)).await
+        })
     }
 
     pub(crate) async fn restore<R: Runtime, T: Value>(&self) -> Result<Option<T>, Error> {

@@ -172,3 +172,36 @@ async fn a_lease_that_was_refreshed_by_hand_can_be_kept_later_than_its_time() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!guard.is_lost());
 }
+
+/// The refresh waits for the lock for longer than the lease has time.
+#[cfg(feature = "tokio")]
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_waits_does_not_delay_the_news_of_the_loss() {
+    let place = Place::new();
+    let ttl = Duration::from_secs(90);
+    let a = open_async(&place, ttl);
+    let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
+    let mut lock = fd_lock::RwLock::new(std::fs::File::open(place.lock_file()).unwrap());
+    let _held = lock.try_write().unwrap();
+    let start = tokio::time::Instant::now();
+    let guard = a.keep_alive(lease).unwrap();
+    guard.lost().await;
+    // The timers of the runtime have a resolution of a millisecond.
+    assert!(start.elapsed() <= ttl + Duration::from_millis(2));
+}
+
+#[test]
+fn a_blocking_refresh_waits_no_longer_than_the_lease() {
+    let place = Place::new();
+    let a = place
+        .builder("a")
+        .lock(timed_store::LockPolicy::Wait(100 * LONG))
+        .ttl(Duration::from_millis(600))
+        .open()
+        .unwrap();
+    let lease = a.claim(s("x")).unwrap().granted().unwrap();
+    let mut lock = fd_lock::RwLock::new(std::fs::File::open(place.lock_file()).unwrap());
+    let _held = lock.try_write().unwrap();
+    let guard = a.keep_alive(lease).unwrap();
+    wait_until("the loss is told", || guard.is_lost());
+}
