@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use redis::{Client, RedisError, Script};
+use redis::{Client, IntoConnectionInfo, RedisError, Script};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::connection::{Acknowledgement, Call, Connection, is_wrong_type};
+use super::connection::{Acknowledgement, Call, Connection, is_wrong_type, tcp_settings};
 use super::subscriber::Subscriber;
 use crate::format::TokenRecord;
 use crate::store::{
@@ -85,7 +85,9 @@ impl RedisBackend {
         #[cfg(feature = "redis-tls")]
         let _ = rustls::crypto::ring::default_provider().install_default();
         // The address is not shown: it may contain a password.
-        let client = Client::open(url).map_err(|_| Error::Invalid {
+        let info = url.into_connection_info();
+        let client = info.and_then(|info| Client::open(info.set_tcp_settings(tcp_settings())));
+        let client = client.map_err(|_| Error::Invalid {
             what: "server address",
             value: url
                 .split(['@', '?'])
