@@ -353,7 +353,11 @@ impl Backend for RedisBackend {
         self.change(change).await.map(drop)
     }
 
-    async fn remove<R: Runtime, T: Value>(&self, token: Option<u64>) -> Result<bool, Error> {
+    async fn remove<R: Runtime, T: Value>(
+        &self,
+        token: Option<u64>,
+        _patience: Patience,
+    ) -> Result<bool, Error> {
         let change = OwnEntryChange {
             token,
             ..OwnEntryChange::new("remove")

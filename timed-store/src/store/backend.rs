@@ -34,7 +34,11 @@ pub(crate) trait Backend {
     async fn store<R: Runtime, T: Value>(&self, value: &T) -> Result<(), Error>;
 
     /// Removes the own entry; with a token, only if the entry has it.
-    async fn remove<R: Runtime, T: Value>(&self, token: Option<u64>) -> Result<bool, Error>;
+    async fn remove<R: Runtime, T: Value>(
+        &self,
+        token: Option<u64>,
+        patience: Patience,
+    ) -> Result<bool, Error>;
 
     /// Restarts the time of the own entry; with a token, only if the entry has it.
     async fn refresh<R: Runtime, T: Value>(
@@ -79,6 +83,8 @@ pub(crate) trait Backend {
 pub(crate) enum Patience {
     /// As the handle's policy says.
     Policy,
+    /// As the handle's policy says, but this long if that is longer.
+    AtLeast(Duration),
     /// As the handle's policy says, but no longer than this.
     AtMost(Duration),
 }

@@ -47,6 +47,9 @@ const STALLED: Duration = Duration::from_secs(1);
 /// How long the last attempt of a waiter may wait for the lock.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
+/// How long the release by a dropped guard may wait for the lock, at least.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
+
 /// An entry expires when its age is above its timeout, which is a millisecond later.
 pub(crate) const EXPIRED: Duration = Duration::from_millis(1);
 
@@ -62,7 +65,13 @@ impl Core {
         &self,
         token: Option<u64>,
     ) -> Result<bool, Error> {
-        each!(self, backend => backend.remove::<R, T>(token).await)
+        each!(self, backend => backend.remove::<R, T>(token, Patience::Policy).await)
+    }
+
+    /// Removes the entry of a dropped guard, whose caller cannot repeat a removal that met a lock.
+    pub(crate) async fn release<R: Runtime, T: Value>(&self, token: u64) -> Result<bool, Error> {
+        let patience = Patience::AtLeast(RELEASE_PATIENCE);
+        each!(self, backend => backend.remove::<R, T>(Some(token), patience).await)
     }
 
     pub(crate) async fn refresh<R: Runtime, T: Value>(

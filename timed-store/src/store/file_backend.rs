@@ -232,6 +232,7 @@ impl FileBackend {
 
     fn policy(&self, patience: Patience) -> LockPolicy {
         match (patience, self.files.policy) {
+            (Patience::AtLeast(limit), _) => self.patient(limit),
             (Patience::AtMost(limit), LockPolicy::Wait(wait)) => LockPolicy::Wait(wait.min(limit)),
             (_, policy) => policy,
         }
@@ -371,10 +372,14 @@ impl Backend for FileBackend {
         .map(|done| done.answer)
     }
 
-    async fn remove<R: Runtime, T: Value>(&self, token: Option<u64>) -> Result<bool, Error> {
+    async fn remove<R: Runtime, T: Value>(
+        &self,
+        token: Option<u64>,
+        patience: Patience,
+    ) -> Result<bool, Error> {
         let change = |copy: &mut WorkingCopy<'_>| Ok(copy.remove(token));
         self.change::<R, _>(
-            self.files.policy,
+            self.policy(patience),
             Scope::Change,
             Extent::Own,
             is_value::<T>,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use timed_store::SessionId;
 
+use crate::locks::waiters;
 use crate::support::{LONG, Place, Store, s, wait_until};
 
 /// A store on the system's clock, which the refreshes need.
@@ -104,6 +105,25 @@ fn a_guard_releases_on_drop_by_option() {
     assert_eq!(a.restore().unwrap(), None);
     let lease = a.claim(s("x")).unwrap().granted().unwrap();
     assert!(a.keep_alive(lease).unwrap().release().unwrap());
+    assert_eq!(a.restore().unwrap(), None);
+}
+
+/// The policy of the handle is to fail at once. A caller can repeat that, but not a drop.
+#[test]
+fn a_guard_waits_for_the_lock_to_release_on_drop() {
+    let place = Place::new();
+    let a = place.store("a");
+    let lease = a.claim(s("x")).unwrap().granted().unwrap();
+    let guard = a.keep_alive(lease).unwrap().release_on_drop();
+    let mut lock = fd_lock::RwLock::new(std::fs::File::open(place.lock_file()).unwrap());
+    let held = lock.try_write().unwrap();
+    std::thread::scope(|scope| {
+        let dropping = scope.spawn(|| drop(guard));
+        wait_until("the drop waits", || {
+            waiters(&place) > 0 || dropping.is_finished()
+        });
+        drop(held);
+    });
     assert_eq!(a.restore().unwrap(), None);
 }
 
