@@ -69,7 +69,8 @@ timed_storage! {
     /// A lease that was lost stays lost; [`is_lost`](Self::is_lost) tells.
     ///
     /// Dropping the guard stops the refreshes, and the value stays busy until it expires. With
-    /// [`release_on_drop`](Self::release_on_drop) the drop releases it too.
+    /// [`release_on_drop`](Self::release_on_drop) the drop releases it too. It may wait two seconds
+    /// for the lock, or as long as the policy says.
     ///
     /// ```
     /// use timed_store::blocking::TimedStorage;
@@ -88,7 +89,7 @@ timed_storage! {
 
 /// Releases the value of a dropped guard.
 fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
-    let removed = block_on(&core.context, core.remove::<Blocking, T>(Some(token)));
+    let removed = block_on(&core.context, core.release::<Blocking, T>(token));
     if let Err(error) = removed {
         tracing::warn!(token, %error, "cannot release the value of a dropped guard");
     }

@@ -1,5 +1,5 @@
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{Incident, SessionId};
 
@@ -70,7 +70,21 @@ pub struct Lease<T> {
     pub(crate) expires_in: Duration,
     pub(crate) store_id: String,
     pub(crate) incidents: Vec<Incident>,
+    pub(crate) sent: SentAt,
 }
+
+/// The moment before a claim was sent. The claim of a value that the session holds already gives an
+/// equal lease, so it does not count in comparisons.
+#[derive(Clone, Copy)]
+pub(crate) struct SentAt(pub(crate) Instant);
+
+impl PartialEq for SentAt {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for SentAt {}
 
 impl<T> Lease<T> {
     /// The value.

@@ -104,8 +104,8 @@ timed_storage! {
     ///
     /// Dropping the guard stops the refreshes, and the value stays busy until it expires. With
     /// [`release_on_drop`](Self::release_on_drop) it is released too: a file at once (the drop may
-    /// wait for the lock), a server by a task of the current runtime. [`release`](Self::release)
-    /// waits for the result.
+    /// wait two seconds for the lock, or as long as the policy says), a server by a task of the
+    /// current runtime. [`release`](Self::release) waits for the result.
     ///
     /// ```
     /// use timed_store::TimedStorage;
@@ -138,16 +138,13 @@ fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
     };
     match &core.backend {
         AnyBackend::File(_) => {
-            report(block_on(
-                &core.context,
-                core.remove::<Blocking, T>(Some(token)),
-            ));
+            report(block_on(&core.context, core.release::<Blocking, T>(token)));
         }
         #[cfg(feature = "redis")]
         AnyBackend::Redis(_) => {
             let task = {
                 let core = Arc::clone(core);
-                async move { report(core.remove::<Tokio, T>(Some(token)).await) }
+                async move { report(core.release::<Tokio, T>(token).await) }
             };
             if Tokio::spawn(&core.context, task).is_err() {
                 tracing::warn!(

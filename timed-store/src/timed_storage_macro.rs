@@ -293,7 +293,7 @@ macro_rules! timed_storage {
                 T: 'static,
             {
                 Ok(KeepAlive {
-                    keeper: Keeper::start::<$runtime, T>(&self.core, lease.token())?,
+                    keeper: Keeper::start::<$runtime, T>(&self.core, &lease)?,
                     core: Arc::clone(&self.core),
                     lease,
                     release: None,

@@ -83,6 +83,7 @@ mod linux {
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::super::location::Location;
+    use super::INTERVAL;
     use crate::OwnerProcess;
     use crate::store::Signal;
 
@@ -114,7 +115,7 @@ mod linux {
         /// Wakes the thread for a new process, or for its end.
         wake: OwnedFd,
         is_ended: Arc<AtomicBool>,
-        processes: Mutex<Vec<(u32, OwnedFd)>>,
+        processes: Mutex<Vec<(u32, Arc<OwnedFd>)>>,
         names: [OsString; 2],
         lock_name: OsString,
         waiters: PathBuf,
@@ -193,7 +194,7 @@ mod linux {
                 // this call and sees it.
                 match pidfd_open(pid, PidfdFlags::empty()) {
                     Ok(descriptor) => {
-                        processes.push((owner.pid(), descriptor));
+                        processes.push((owner.pid(), Arc::new(descriptor)));
                         is_new = true;
                     }
                     Err(Errno::SRCH) => self.signal.notify(),
@@ -223,7 +224,7 @@ mod linux {
     }
 
     impl Shared {
-        fn processes(&self) -> std::sync::MutexGuard<'_, Vec<(u32, OwnedFd)>> {
+        fn processes(&self) -> std::sync::MutexGuard<'_, Vec<(u32, Arc<OwnedFd>)>> {
             self.processes
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -231,30 +232,32 @@ mod linux {
 
         fn run(&self) {
             let mut is_unlocked = true;
+            let mut is_failing = false;
             while !self.is_ended.load(Ordering::SeqCst) {
-                if let Err(error) = self.wait(&mut is_unlocked) {
-                    tracing::error!(%error, "cannot watch the store any more");
-                    // The waiters still have their timers.
-                    return;
+                let Err(error) = self.wait(&mut is_unlocked) else {
+                    is_failing = false;
+                    continue;
+                };
+                if !is_failing {
+                    tracing::error!(%error, "cannot watch the store; looking every 250 ms");
                 }
+                is_failing = true;
+                std::thread::sleep(INTERVAL);
+                self.signal.notify();
             }
         }
 
         /// Blocks until something happens, and tells the waiters if it may concern them.
         /// `is_unlocked` is false between a new version and the unlock that follows it.
         fn wait(&self, is_unlocked: &mut bool) -> io::Result<()> {
-            // The descriptors are borrowed outside of the lock: only this thread removes any.
-            let processes: Vec<(u32, OwnedFd)> = self
-                .processes()
-                .iter()
-                .map(|(pid, descriptor)| Ok((*pid, descriptor.try_clone()?)))
-                .collect::<io::Result<_>>()?;
+            // Not duplicated descriptors: the process may have no descriptor left.
+            let processes = self.processes().clone();
             let mut sources = vec![
                 PollFd::new(&self.inotify, PollFlags::IN),
                 PollFd::new(&self.wake, PollFlags::IN),
             ];
             let owners = processes.iter().map(|(_, descriptor)| descriptor);
-            sources.extend(owners.map(|owner| PollFd::new(owner, PollFlags::IN)));
+            sources.extend(owners.map(|owner| PollFd::new(&**owner, PollFlags::IN)));
             let limit = (!*is_unlocked).then_some(&GRACE);
             let is_late = match poll(&mut sources, limit) {
                 Ok(ready) => ready == 0,
@@ -333,6 +336,45 @@ mod linux {
             0x5346_414F,
         ];
         rustix::fs::statfs(folder).is_ok_and(|system| !REMOTE.contains(&(system.f_type as u64)))
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use std::time::Duration;
+
+        use super::*;
+        use crate::store::{Blocking, Changes, Runtime, RuntimeContext, Source, block_on};
+
+        /// The events of a folder's descriptor cannot be read.
+        #[test]
+        fn a_watcher_that_fails_makes_the_waiters_look() {
+            let folder = tempfile::tempdir().unwrap();
+            let signal = Arc::<Signal>::default();
+            let shared = Shared {
+                signal: Arc::clone(&signal),
+                inotify: std::fs::File::open(folder.path()).unwrap().into(),
+                wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
+                is_ended: Arc::default(),
+                processes: Mutex::default(),
+                names: Default::default(),
+                lock_name: OsString::new(),
+                waiters: PathBuf::new(),
+                folder: AtomicI32::new(0),
+            };
+            let mut changes = Changes::new(signal, Source::Interval, None);
+            let looks = std::thread::scope(|scope| {
+                scope.spawn(|| shared.run());
+                let looks = [(); 2].map(|()| {
+                    let look = Blocking::at_most(Duration::from_secs(60), changes.changed());
+                    let look = block_on(&RuntimeContext::default(), look);
+                    changes.mark();
+                    look
+                });
+                shared.is_ended.store(true, Ordering::SeqCst);
+                looks
+            });
+            assert_eq!(looks, [Some(()); 2]);
+        }
     }
 }
 

@@ -4,6 +4,8 @@ use redis::ServerErrorKind as Server;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{Client, Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Script};
 
 /// A connection to one server or to a cluster. It reconnects by itself.
@@ -31,10 +33,29 @@ pub(super) struct Acknowledgement {
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long a peer may be silent before its connection counts as lost.
+///
+/// A response timeout does not replace the connection. A host or a router that went away without a
+/// word would block it for a quarter of an hour, until the system gives up.
+const SILENCE: Duration = Duration::from_secs(5);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// How long a call is repeated while the server is away.
 const RETRY_FOR: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(320);
+
+/// The settings of every connection, also of subscribers.
+pub(super) fn tcp_settings() -> TcpSettings {
+    let keepalive = TcpKeepalive::new()
+        .with_time(SILENCE)
+        .with_interval(PROBE_INTERVAL);
+    let settings = TcpSettings::default().set_keepalive(keepalive);
+    // Ends a connection with data under way, for which no probes are sent.
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(SILENCE);
+    settings
+}
 
 impl Connection {
     pub(super) async fn open(client: &Client, waits: Duration) -> RedisResult<Self> {
@@ -55,6 +76,7 @@ impl Connection {
         let client = ClusterClient::builder([info])
             .connection_timeout(CONNECT_TIMEOUT)
             .response_timeout(response_timeout)
+            .tcp_settings(tcp_settings())
             .build()?;
         Ok(Self::Cluster(client.get_async_connection().await?))
     }

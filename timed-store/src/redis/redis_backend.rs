@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use redis::{Client, RedisError, Script};
+use redis::{Client, IntoConnectionInfo, RedisError, Script};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::connection::{Acknowledgement, Call, Connection, is_wrong_type};
+use super::connection::{Acknowledgement, Call, Connection, is_wrong_type, tcp_settings};
 use super::subscriber::Subscriber;
 use crate::format::TokenRecord;
 use crate::store::{
-    Backend, Changes, Decision, Queue, Runtime, Settings, Source, Value, no_candidates,
+    Backend, Changes, Decision, Patience, Queue, Runtime, Settings, Source, Value, no_candidates,
 };
 use crate::transaction::OwnChange;
 use crate::{Entries, Entry, Error, Incident, OwnerProcess, SessionId, Transaction};
@@ -85,7 +85,9 @@ impl RedisBackend {
         #[cfg(feature = "redis-tls")]
         let _ = rustls::crypto::ring::default_provider().install_default();
         // The address is not shown: it may contain a password.
-        let client = Client::open(url).map_err(|_| Error::Invalid {
+        let info = url.into_connection_info();
+        let client = info.and_then(|info| Client::open(info.set_tcp_settings(tcp_settings())));
+        let client = client.map_err(|_| Error::Invalid {
             what: "server address",
             value: url
                 .split(['@', '?'])
@@ -351,7 +353,11 @@ impl Backend for RedisBackend {
         self.change(change).await.map(drop)
     }
 
-    async fn remove<R: Runtime, T: Value>(&self, token: Option<u64>) -> Result<bool, Error> {
+    async fn remove<R: Runtime, T: Value>(
+        &self,
+        token: Option<u64>,
+        _patience: Patience,
+    ) -> Result<bool, Error> {
         let change = OwnEntryChange {
             token,
             ..OwnEntryChange::new("remove")
@@ -359,7 +365,11 @@ impl Backend for RedisBackend {
         Ok(self.change(change).await?.unwrap_or(false))
     }
 
-    async fn refresh<R: Runtime, T: Value>(&self, token: Option<u64>) -> Result<bool, Error> {
+    async fn refresh<R: Runtime, T: Value>(
+        &self,
+        token: Option<u64>,
+        _patience: Patience,
+    ) -> Result<bool, Error> {
         let change = OwnEntryChange {
             token,
             ..OwnEntryChange::new("refresh")

@@ -34,10 +34,18 @@ pub(crate) trait Backend {
     async fn store<R: Runtime, T: Value>(&self, value: &T) -> Result<(), Error>;
 
     /// Removes the own entry; with a token, only if the entry has it.
-    async fn remove<R: Runtime, T: Value>(&self, token: Option<u64>) -> Result<bool, Error>;
+    async fn remove<R: Runtime, T: Value>(
+        &self,
+        token: Option<u64>,
+        patience: Patience,
+    ) -> Result<bool, Error>;
 
     /// Restarts the time of the own entry; with a token, only if the entry has it.
-    async fn refresh<R: Runtime, T: Value>(&self, token: Option<u64>) -> Result<bool, Error>;
+    async fn refresh<R: Runtime, T: Value>(
+        &self,
+        token: Option<u64>,
+        patience: Patience,
+    ) -> Result<bool, Error>;
 
     async fn restore<R: Runtime, T: Value>(&self) -> Result<Option<T>, Error>;
 
@@ -68,6 +76,17 @@ pub(crate) trait Backend {
 
     /// Starts to watch for changes.
     fn changes(&self) -> Changes;
+}
+
+/// How long a change of the own entry may wait for the lock of the files.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// As the handle's policy says.
+    Policy,
+    /// As the handle's policy says, but this long if that is longer.
+    AtLeast(Duration),
+    /// As the handle's policy says, but no longer than this.
+    AtMost(Duration),
 }
 
 /// The queue of the waiters, as a claim sees it.

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backend::{Backend, Queue, Value};
+use super::backend::{Backend, Patience, Queue, Value};
 use super::changes::Changes;
 use super::decision::{Decision, no_candidates};
 use super::file_backend::FileBackend;
@@ -47,6 +47,9 @@ const STALLED: Duration = Duration::from_secs(1);
 /// How long the last attempt of a waiter may wait for the lock.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
+/// How long the release by a dropped guard may wait for the lock, at least.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
+
 /// An entry expires when its age is above its timeout, which is a millisecond later.
 pub(crate) const EXPIRED: Duration = Duration::from_millis(1);
 
@@ -62,14 +65,35 @@ impl Core {
         &self,
         token: Option<u64>,
     ) -> Result<bool, Error> {
-        each!(self, backend => backend.remove::<R, T>(token).await)
+        each!(self, backend => backend.remove::<R, T>(token, Patience::Policy).await)
+    }
+
+    /// Removes the entry of a dropped guard, whose caller cannot repeat a removal that met a lock.
+    pub(crate) async fn release<R: Runtime, T: Value>(&self, token: u64) -> Result<bool, Error> {
+        let patience = Patience::AtLeast(RELEASE_PATIENCE);
+        each!(self, backend => backend.remove::<R, T>(Some(token), patience).await)
     }
 
     pub(crate) async fn refresh<R: Runtime, T: Value>(
         &self,
         token: Option<u64>,
     ) -> Result<bool, Error> {
-        each!(self, backend => backend.refresh::<R, T>(token).await)
+        each!(self, backend => backend.refresh::<R, T>(token, Patience::Policy).await)
+    }
+
+    /// A refresh that ends within `limit`; `None` if its result is unknown then.
+    ///
+    /// The blocking runtime waits for the lock of the files inside `poll`, where `at_most` cannot
+    /// end the wait. So the wait for the lock has the limit, too.
+    pub(crate) async fn refresh_within<R: Runtime, T: Value>(
+        &self,
+        token: u64,
+        limit: Duration,
+    ) -> Option<Result<bool, Error>> {
+        let patience = Patience::AtMost(limit);
+        each!(self, backend => {
+            R::at_most(limit, backend.refresh::<R, T>(Some(token), patience)).await
+        })
     }
 
     pub(crate) async fn restore<R: Runtime, T: Value>(&self) -> Result<Option<T>, Error> {
@@ -150,10 +174,11 @@ impl Core {
         candidates: Vec<T>,
         patience: Duration,
     ) -> Result<Claim<T>, Error> {
+        let sent = R::now();
         let (decision, incidents) = each!(self, backend => {
             backend.claim::<R, T>(&candidates, Queue::Barge { patience }).await?
         });
-        granted_or_busy(decision.into_claim(candidates, incidents)?)
+        granted_or_busy(decision.into_claim(candidates, incidents, sent)?)
     }
 
     /// Attempts a claim after each change, until it is granted or the time is over.
@@ -195,10 +220,11 @@ impl Core {
                     changes: &changes,
                 }
             };
+            let sent = R::now();
             let (decision, incidents) = backend.claim::<R, T>(&candidates, queue).await?;
             let pause = match &decision {
                 Decision::Granted { .. } => {
-                    return granted_or_busy(decision.into_claim(candidates, incidents)?);
+                    return granted_or_busy(decision.into_claim(candidates, incidents, sent)?);
                 }
                 Decision::Busy { expires_in, .. } => {
                     queued_since = None;

@@ -29,12 +29,13 @@
 //! | `a`, `d` | `a`, `d` | `d` is granted with a new token; `b` is given up |
 //! | `a`, `c` | `a`, `c` | busy: `a` is free in 10 s, `c` in 20 s; the answer names the holder of `a` |
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::working_copy::WorkingCopy;
+use crate::claim::SentAt;
 use crate::format::{StoredEntry, TokenRecord};
 use crate::{Claim, Error, Incident, Lease, SessionId};
 
@@ -61,6 +62,7 @@ impl Decision {
         self,
         candidates: Vec<T>,
         incidents: Vec<Incident>,
+        sent: Instant,
     ) -> Result<Option<Claim<T>>, Error> {
         match self {
             Self::Queued => Ok(None),
@@ -78,6 +80,7 @@ impl Decision {
                     expires_in,
                     store_id,
                     incidents,
+                    sent: SentAt(sent),
                 })))
             }
         }

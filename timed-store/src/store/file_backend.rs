@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backend::{Backend, Queue, Value};
+use super::backend::{Backend, Patience, Queue, Value};
 use super::changes::Changes;
 use super::decision::{Decision, decide};
 use super::runtime::Runtime;
@@ -191,12 +191,13 @@ impl FileBackend {
     /// Lets `change` work on the live entries, and writes the result.
     async fn change<R: Runtime, A>(
         &self,
+        policy: LockPolicy,
         scope: Scope,
         extent: Extent,
         is_value: IsValue,
         change: impl FnOnce(&mut WorkingCopy<'_>) -> Result<A, Error>,
     ) -> Result<Answer<A>, Error> {
-        let held = self.lock::<R>(Access::Exclusive, self.files.policy).await?;
+        let held = self.lock::<R>(Access::Exclusive, policy).await?;
         let (answer, commit) = self.prepare(held, scope, extent, is_value, change)?;
         let incidents = commit.run::<R>().await?;
         Ok(Answer { answer, incidents })
@@ -227,6 +228,14 @@ impl FileBackend {
             holder: self.lock.holder(),
             waited,
         })
+    }
+
+    fn policy(&self, patience: Patience) -> LockPolicy {
+        match (patience, self.files.policy) {
+            (Patience::AtLeast(limit), _) => self.patient(limit),
+            (Patience::AtMost(limit), LockPolicy::Wait(wait)) => LockPolicy::Wait(wait.min(limit)),
+            (_, policy) => policy,
+        }
     }
 
     /// The handle's policy, but at least this long.
@@ -352,23 +361,49 @@ impl Backend for FileBackend {
 
     async fn store<R: Runtime, T: Value>(&self, value: &T) -> Result<(), Error> {
         let change = |copy: &mut WorkingCopy<'_>| copy.store(value);
-        self.change::<R, _>(Scope::Change, Extent::Own, is_value::<T>, change)
-            .await
-            .map(|done| done.answer)
+        self.change::<R, _>(
+            self.files.policy,
+            Scope::Change,
+            Extent::Own,
+            is_value::<T>,
+            change,
+        )
+        .await
+        .map(|done| done.answer)
     }
 
-    async fn remove<R: Runtime, T: Value>(&self, token: Option<u64>) -> Result<bool, Error> {
+    async fn remove<R: Runtime, T: Value>(
+        &self,
+        token: Option<u64>,
+        patience: Patience,
+    ) -> Result<bool, Error> {
         let change = |copy: &mut WorkingCopy<'_>| Ok(copy.remove(token));
-        self.change::<R, _>(Scope::Change, Extent::Own, is_value::<T>, change)
-            .await
-            .map(|done| done.answer)
+        self.change::<R, _>(
+            self.policy(patience),
+            Scope::Change,
+            Extent::Own,
+            is_value::<T>,
+            change,
+        )
+        .await
+        .map(|done| done.answer)
     }
 
-    async fn refresh<R: Runtime, T: Value>(&self, token: Option<u64>) -> Result<bool, Error> {
+    async fn refresh<R: Runtime, T: Value>(
+        &self,
+        token: Option<u64>,
+        patience: Patience,
+    ) -> Result<bool, Error> {
         let change = |copy: &mut WorkingCopy<'_>| Ok(copy.refresh(token));
-        self.change::<R, _>(Scope::Change, Extent::Own, is_value::<T>, change)
-            .await
-            .map(|done| done.answer)
+        self.change::<R, _>(
+            self.policy(patience),
+            Scope::Change,
+            Extent::Own,
+            is_value::<T>,
+            change,
+        )
+        .await
+        .map(|done| done.answer)
     }
 
     async fn restore<R: Runtime, T: Value>(&self) -> Result<Option<T>, Error> {
@@ -462,9 +497,15 @@ impl Backend for FileBackend {
         body: &mut impl FnMut(&mut Transaction<T>) -> A,
     ) -> Result<A, Error> {
         let change = |copy: &mut WorkingCopy<'_>| copy.transaction(body);
-        self.change::<R, _>(Scope::Change, Extent::All, is_value::<T>, change)
-            .await
-            .map(|done| done.answer)
+        self.change::<R, _>(
+            self.files.policy,
+            Scope::Change,
+            Extent::All,
+            is_value::<T>,
+            change,
+        )
+        .await
+        .map(|done| done.answer)
     }
 
     async fn leave<R: Runtime>(&self, turn: WaitTicket) {

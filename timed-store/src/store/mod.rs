@@ -14,7 +14,7 @@ mod working_copy;
 
 pub(crate) use backend::Value;
 #[cfg(feature = "redis")]
-pub(crate) use backend::{Backend, Queue};
+pub(crate) use backend::{Backend, Patience, Queue};
 pub(crate) use changes::{Changes, Signal, Source};
 pub(crate) use core::{AnyBackend, Core, EXPIRED, LONGEST_PAUSE};
 #[cfg(feature = "redis")]

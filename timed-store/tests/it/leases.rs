@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use timed_store::SessionId;
 
+use crate::locks::waiters;
 use crate::support::{LONG, Place, Store, s, wait_until};
 
 /// A store on the system's clock, which the refreshes need.
@@ -107,6 +108,25 @@ fn a_guard_releases_on_drop_by_option() {
     assert_eq!(a.restore().unwrap(), None);
 }
 
+/// The policy of the handle is to fail at once. A caller can repeat that, but not a drop.
+#[test]
+fn a_guard_waits_for_the_lock_to_release_on_drop() {
+    let place = Place::new();
+    let a = place.store("a");
+    let lease = a.claim(s("x")).unwrap().granted().unwrap();
+    let guard = a.keep_alive(lease).unwrap().release_on_drop();
+    let mut lock = fd_lock::RwLock::new(std::fs::File::open(place.lock_file()).unwrap());
+    let held = lock.try_write().unwrap();
+    std::thread::scope(|scope| {
+        let dropping = scope.spawn(|| drop(guard));
+        wait_until("the drop waits", || {
+            waiters(&place) > 0 || dropping.is_finished()
+        });
+        drop(held);
+    });
+    assert_eq!(a.restore().unwrap(), None);
+}
+
 #[cfg(feature = "tokio")]
 #[tokio::test]
 async fn the_async_guard_is_the_same() {
@@ -124,4 +144,84 @@ async fn the_async_guard_is_the_same() {
     let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
     drop(a.keep_alive(lease).unwrap().release_on_drop());
     assert_eq!(a.restore().await.unwrap(), None);
+}
+
+/// A store whose clock and timers the test moves.
+#[cfg(feature = "tokio")]
+fn open_async(place: &Place, ttl: Duration) -> timed_store::TimedStorage<String> {
+    timed_store::TimedStorage::builder(place.path())
+        .session(SessionId::new("a").unwrap())
+        .manual_clock(place.clock.clone())
+        .lock(timed_store::LockPolicy::Wait(100 * ttl))
+        .ttl(ttl)
+        .open()
+        .unwrap()
+}
+
+/// The time of a lease counts from its claim: a lease that is kept late has little time left.
+#[cfg(feature = "tokio")]
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_kept_late_is_refreshed_at_once() {
+    let place = Place::new();
+    let a = open_async(&place, Duration::from_secs(90));
+    let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
+    let before = place.json()["storage"]["a"]["updated_at"].clone();
+    let late = Duration::from_secs(85);
+    place.clock.advance(late);
+    tokio::time::advance(late).await;
+    let guard = a.keep_alive(lease).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_ne!(place.json()["storage"]["a"]["updated_at"], before);
+    assert!(!guard.is_lost());
+}
+
+/// Only the store knows of a refresh by the holder.
+#[cfg(feature = "tokio")]
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_refreshed_by_hand_can_be_kept_later_than_its_time() {
+    let place = Place::new();
+    let a = open_async(&place, Duration::from_secs(90));
+    let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
+    for _ in 0..2 {
+        let later = Duration::from_secs(60);
+        place.clock.advance(later);
+        tokio::time::advance(later).await;
+        assert!(a.refresh().await.unwrap());
+    }
+    let guard = a.keep_alive(lease).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!guard.is_lost());
+}
+
+/// The refresh waits for the lock for longer than the lease has time.
+#[cfg(feature = "tokio")]
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_waits_does_not_delay_the_news_of_the_loss() {
+    let place = Place::new();
+    let ttl = Duration::from_secs(90);
+    let a = open_async(&place, ttl);
+    let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
+    let mut lock = fd_lock::RwLock::new(std::fs::File::open(place.lock_file()).unwrap());
+    let _held = lock.try_write().unwrap();
+    let start = tokio::time::Instant::now();
+    let guard = a.keep_alive(lease).unwrap();
+    guard.lost().await;
+    // The timers of the runtime have a resolution of a millisecond.
+    assert!(start.elapsed() <= ttl + Duration::from_millis(2));
+}
+
+#[test]
+fn a_blocking_refresh_waits_no_longer_than_the_lease() {
+    let place = Place::new();
+    let a = place
+        .builder("a")
+        .lock(timed_store::LockPolicy::Wait(100 * LONG))
+        .ttl(Duration::from_millis(600))
+        .open()
+        .unwrap();
+    let lease = a.claim(s("x")).unwrap().granted().unwrap();
+    let mut lock = fd_lock::RwLock::new(std::fs::File::open(place.lock_file()).unwrap());
+    let _held = lock.try_write().unwrap();
+    let guard = a.keep_alive(lease).unwrap();
+    wait_until("the loss is told", || guard.is_lost());
 }

@@ -78,6 +78,24 @@ fn a_late_copy_of_a_call_is_not_executed() {
     assert_eq!(a.restore().unwrap(), Some(s("x")));
 }
 
+/// A peer that went away without a word is found by the probes of the system.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_system_probes_an_idle_connection() {
+    let server = RedisServer::start();
+    let a = open(&server.url(), "a");
+    a.store(&s("x")).unwrap();
+    let port = format!(":{:04X}", server.port());
+    wait_until("the timer of the probes runs", || {
+        let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        sockets.lines().any(|socket| {
+            // sl local_address rem_address st tx_queue:rx_queue tr:tm->when; see proc(5).
+            let fields: Vec<&str> = socket.split_whitespace().collect();
+            fields[2].ends_with(&port) && fields[3] == "01" && fields[5].starts_with("02:")
+        })
+    });
+}
+
 #[test]
 fn a_reset_connection_is_opened_again() {
     let server = RedisServer::start();
