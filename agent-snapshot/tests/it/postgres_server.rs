@@ -133,8 +133,23 @@ impl PostgresServer {
     }
 
     /// SIGKILL of the server and, as its memory is gone, of all its processes.
+    ///
+    /// A process of a killed server can still commit. So the server is stopped first, which starts no
+    /// new process then, and the call waits until all are gone.
     pub(crate) fn kill(&mut self) {
+        let server = Pid::from_child(&self.process);
+        kill_process(server, Signal::STOP).unwrap();
+        let workers = children_of(server);
         self.process.kill_and_wait();
+        for worker in &workers {
+            let _ = kill_process(*worker, Signal::KILL);
+        }
+        wait_for("the processes of the killed server to end", || {
+            workers
+                .iter()
+                .all(|worker| !is_alive(*worker))
+                .then_some(())
+        });
     }
 
     pub(crate) fn restart(&mut self) {
@@ -192,6 +207,27 @@ fn spawn(folder: &Path, settings: &[String]) -> KillOnDrop {
     }
     command.stdout(Stdio::null()).stderr(Stdio::null());
     KillOnDrop::spawn(&mut command).unwrap()
+}
+
+fn children_of(parent: Pid) -> Vec<Pid> {
+    let parent = parent.as_raw_nonzero().to_string();
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| stat_field(*pid, 1).is_some_and(|field| field == parent))
+        .filter_map(Pid::from_raw)
+        .collect()
+}
+
+/// Whether the process exists and is not a zombie.
+fn is_alive(pid: Pid) -> bool {
+    stat_field(pid.as_raw_nonzero().get(), 0).is_some_and(|state| state != "Z")
+}
+
+/// A field of `/proc/<pid>/stat` behind the name: 0 is the state, 1 the parent.
+fn stat_field(pid: i32, index: usize) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.split(' ').nth(index).map(str::to_owned)
 }
 
 /// A program of the server package, run as a user that is not root.
