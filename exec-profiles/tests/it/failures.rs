@@ -110,6 +110,11 @@ fn agents_that_try_again_say_so() {
         ),
         (
             "opencode",
+            r#"timestamp=2026-11-17T12:18:38.244Z level=ERROR run=ba5b4ea2 message="stream error" providerID=fake error.error="AI_APICallError: Rate limit reached for requests""#,
+            "limited",
+        ),
+        (
+            "opencode",
             r#"timestamp=2026-11-17T12:18:38.244Z level=ERROR run=ba5b4ea2 message="stream error" providerID=fake error.error="AI_APICallError: Too Many Requests""#,
             "limited",
         ),
