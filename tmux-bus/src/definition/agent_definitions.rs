@@ -57,6 +57,8 @@ const BUILTIN: [(&str, &str); 5] = [
 #[derive(Clone, Debug)]
 pub(crate) struct AgentDefinitions {
     by_name: BTreeMap<String, Arc<AgentDefinition>>,
+    /// The mistakes of the user's file: the reason why a name is not known.
+    mistakes: Vec<String>,
 }
 
 impl AgentDefinitions {
@@ -80,7 +82,10 @@ impl AgentDefinitions {
                 .map_err(|mistake| mistake.in_file(Path::new(name), text))?;
             by_name.insert(name.to_owned(), Arc::new(definition));
         }
-        Ok(Self { by_name })
+        Ok(Self {
+            by_name,
+            mistakes: Vec::new(),
+        })
     }
 
     /// The built-in definitions with those of a user's file. The list has the mistakes of the file.
@@ -90,10 +95,11 @@ impl AgentDefinitions {
         let mut definitions = Self::builtin()?;
         let text = read_file(path)?;
         let mistakes = definitions.extend(&text);
-        let mistakes = mistakes
+        let mistakes: Vec<_> = mistakes
             .into_iter()
             .map(|mistake| mistake.in_file(path, &text))
             .collect();
+        definitions.mistakes = mistakes.iter().map(Error::to_string).collect();
         Ok((definitions, mistakes))
     }
 
@@ -125,10 +131,14 @@ impl AgentDefinitions {
     /// For a message: `name` is not among the definitions.
     pub(crate) fn unknown(&self, name: &str) -> String {
         let known: Vec<_> = self.names().collect();
-        format!(
+        let mut text = format!(
             "agent program `{name}` is not known; known are {}",
             known.join(", ")
-        )
+        );
+        for mistake in &self.mistakes {
+            text.push_str(&format!("; {mistake}"));
+        }
+        text
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {
@@ -466,5 +476,17 @@ mod tests {
             extended(&text);
             extended(&bytes);
         }
+    }
+
+    #[test]
+    fn the_mistake_of_a_refused_definition_is_in_the_message_about_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agents.toml");
+        fs::write(&path, "[mine]\ncommands = [\"mine\"]\nunknown_key = 1\n").unwrap();
+        let (definitions, mistakes) = AgentDefinitions::load(&path).unwrap();
+        assert_eq!(mistakes.len(), 1);
+        let text = definitions.unknown("mine");
+        assert!(text.contains("unknown_key"), "{text}");
+        assert!(text.contains("agents.toml"), "{text}");
     }
 }
