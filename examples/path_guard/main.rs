@@ -17,7 +17,8 @@
 //!
 //! As a hook that an agent calls before it uses a tool (Claude Code `PreToolUse`, matcher
 //! `Edit|Write`): `path_guard hook`. It reads the JSON of the call from stdin; exit code 2 refuses
-//! the call, and the agent gets the reason.
+//! the call, and the agent gets the reason. A shell of an agent ends with each call, so name the agent
+//! with `--session`, and the folder of the claims with `--root`.
 //!
 //! Exit codes: 0 allowed or done, 1 refused or failed, 2 refused by `hook`, or wrong arguments.
 #![allow(
@@ -28,7 +29,8 @@
 
 mod overlap;
 
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -137,10 +139,10 @@ fn claim(store: &TimedStorage<Patterns>, patterns: &[String]) -> Result<()> {
 }
 
 fn check(entries: &Entries<Patterns>, root: &Path, files: &[PathBuf]) -> Result<()> {
-    let root = std::path::absolute(root)?;
+    let root = root.canonicalize()?;
     for file in files {
-        let absolute = std::path::absolute(root.join(file))?;
-        let relative = absolute.strip_prefix(&root).unwrap_or(&absolute);
+        let resolved = resolve(&root.join(file))?;
+        let relative = resolved.strip_prefix(&root).unwrap_or(&resolved);
         for (session, entry) in entries.others() {
             for pattern in entry.value() {
                 if matcher(pattern)?.is_match(relative) {
@@ -151,6 +153,27 @@ fn check(entries: &Entries<Patterns>, root: &Path, files: &[PathBuf]) -> Result<
         }
     }
     Ok(())
+}
+
+/// The path without `..` and symbolic links, so that a file has one name. Parts that do not exist yet
+/// are kept.
+fn resolve(path: &Path) -> Result<PathBuf> {
+    let mut resolved = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                resolved.pop();
+            }
+            part => resolved.push(part),
+        }
+        match resolved.canonicalize() {
+            Ok(real) => resolved = real,
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(resolved)
 }
 
 /// The tool call of an agent: `{"tool_input": {"file_path": "…"}}`. A call without a file is
@@ -175,6 +198,9 @@ fn matcher(pattern: &str) -> Result<GlobMatcher> {
 }
 
 fn open(arguments: &Arguments) -> Result<TimedStorage<Patterns>> {
+    if !arguments.root.is_dir() {
+        return Err(format!("there is no folder {}", arguments.root.display()).into());
+    }
     let state = arguments.state.clone();
     let state = state.unwrap_or_else(|| arguments.root.join(".path-guard.json"));
     let mut builder = TimedStorage::builder(state);

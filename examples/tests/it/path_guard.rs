@@ -73,6 +73,17 @@ fn files_of_another_session_are_refused() {
     let guard = Guard(Sandbox::new());
     guard.allows("a", &["claim", "src/parser/**"]);
     guard.allows("a", &["check", "src/parser/mod.rs"]);
+    let root = guard.0.home();
+    std::fs::create_dir_all(root.join("src/parser")).unwrap();
+    std::os::unix::fs::symlink("src", root.join("link")).unwrap();
+    for name in ["./src/../src/parser/mod.rs", "link/parser/new/file.rs"] {
+        guard.refuses("b", &["check", name], "session a");
+    }
+    guard.refuses(
+        "b",
+        &["--root", "absent", "check", "a"],
+        "there is no folder",
+    );
     guard.allows("b", &["check", "src/lexer/mod.rs", "README.md"]);
     guard.refuses(
         "b",
