@@ -280,6 +280,18 @@ impl AgentMonitor {
     }
 
     async fn capture(&self, report: Option<&HookReport>) -> Result<Observation, Error> {
+        let had_ended = self.exit().is_some();
+        let seen = self.capture_once(report).await?;
+        let is_blank = seen.screen.text().is_empty();
+        if had_ended || seen.exit.is_none() || !is_blank {
+            return Ok(seen);
+        }
+        // The program printed its last words and ended after the capture. Not for a screen with text:
+        // tmux writes over a dead pane.
+        Ok(self.capture_once(report).await.unwrap_or(seen))
+    }
+
+    async fn capture_once(&self, report: Option<&HookReport>) -> Result<Observation, Error> {
         let pane = self.pane;
         let line = format!(
             "display-message -p -t {pane} \"#{{cursor_x}} #{{cursor_y}} #{{pane_width}} #{{alternate_on}} #{{pane_in_mode}} #{{pane_title}}\" ; capture-pane -p -t {pane}"
@@ -302,6 +314,13 @@ impl AgentMonitor {
         Ok(self.evaluate(screen, in_copy_mode, report))
     }
 
+    fn exit(&self) -> Option<Exit> {
+        match self.control.panes().target(self.pane) {
+            Some(target) => target.exit,
+            None => Some(Exit::Unknown),
+        }
+    }
+
     fn evaluate(
         &self,
         screen: Screen,
@@ -312,11 +331,7 @@ impl AgentMonitor {
         let rules = self.definition.hook.as_ref();
         let (mut state, mut evidence) = weigh(&reading, report, rules, SystemTime::now());
         let is_by_hook_alone = state != reading.state;
-        let target = self.control.panes().target(self.pane);
-        let exit = match target {
-            Some(target) => target.exit,
-            None => Some(Exit::Unknown),
-        };
+        let exit = self.exit();
         if let Some(exit) = exit {
             state = AgentState::Exited;
             evidence = Evidence::new(EvidenceSource::Process, exit.to_string());
