@@ -42,8 +42,7 @@ pub(super) struct Worker {
 
 const QUEUE: usize = 1024;
 
-/// The most jobs in one transaction. Without a bound the first caller could wait for ever. The bound keeps the first caller of a batch
-/// from waiting for ever.
+/// The most jobs in one transaction. Without a bound the first caller could wait for ever.
 const MAX_BATCH: usize = 256;
 
 /// Opens a replaced file again; `false` if that failed, and with it all jobs.

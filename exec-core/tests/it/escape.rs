@@ -138,7 +138,7 @@ fn run_as_nobody(lab: &Lab, test: &str) {
     assert!(lab.path("passed").exists(), "{test} did not run: {printed}");
 }
 
-/// A copy of a program that runs with the rights of root, whoever starts it.
+/// A copy of a program with the set-user-id bit of root.
 fn set_user_id_copy(lab: &Lab, program: &str) -> PathBuf {
     let copy = lab.path(program);
     std::fs::copy(format!("/usr/bin/{program}"), &copy)
