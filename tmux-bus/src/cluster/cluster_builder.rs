@@ -107,21 +107,15 @@ impl ClusterBuilder {
     }
 
     /// Sets a TOML file with definitions of agent programs, in place of the one that the configuration names;
-    /// the default is none. It changes single values of the built-in definitions (`claude`, `codex`, `gemini`,
-    /// `opencode`) and adds agents of other names. Patterns are regular expressions of the `regex` crate.
-    ///
-    /// ```toml
-    /// [gemini.submit]
-    /// delay_ms = 800          # a slow machine
-    ///
-    /// [[claude.dialog]]       # tried before the built-in rules
-    /// id = "survey"
-    /// all = ['^ How is Claude doing']
-    /// say = "Claude asks for feedback. Attach and answer."
-    /// ```
+    /// the default is none.
     ///
     /// The file must be private. A table with a mistake is left out and reported in
-    /// [`ClusterConfig::warnings`] of [`ClusterManager::config`]; the built-in definition then counts.
+    /// [`ClusterConfig::warnings`] of [`ClusterManager::config`], or in the error about an agent that is not
+    /// known without it; a built-in definition then counts.
+    ///
+    /// # The file
+    ///
+    #[doc = include_str!("../../docs/agent-definitions.md")]
     pub fn agent_definitions(mut self, path: impl Into<PathBuf>) -> Self {
         self.definitions = Some(path.into());
         self

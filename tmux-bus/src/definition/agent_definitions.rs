@@ -1,23 +1,6 @@
 //! The agents that are known by name: the built-in ones, and those of a user's file.
 //!
-//! # The user's file
-//!
-//! One table for each agent, by name. An agent that is built in keeps every value that the file does
-//! not have (see [`merge`]); another name is a new agent.
-//!
-//! ```toml
-//! [claude.submit]
-//! delay_ms = 80                       # on a slow machine
-//!
-//! [[claude.dialog]]                   # a new rule, tried before the built-in ones
-//! id = "survey"
-//! all = ['^ How is Claude doing']
-//! say = "Claude asks for feedback. Attach and answer."
-//!
-//! [aider]                             # a new agent
-//! commands = ["aider"]
-//! input = { line = '^(?P<prefix>> )(?P<text>.*)$' }
-//! ```
+//! `docs/agent-definitions.md` describes the file.
 //!
 //! A table with a mistake is reported with its position and left out, so that a built-in agent keeps
 //! its own definition and the other tables count. A file that cannot be parsed is left out as a whole.
@@ -488,5 +471,17 @@ mod tests {
         let text = definitions.unknown("mine");
         assert!(text.contains("unknown_key"), "{text}");
         assert!(text.contains("agents.toml"), "{text}");
+    }
+
+    #[test]
+    fn the_documented_file_has_no_mistake() {
+        let page = include_str!("../../docs/agent-definitions.md");
+        let (_, rest) = page.split_once("```toml\n").unwrap();
+        let (text, _) = rest.split_once("```").unwrap();
+        let (definitions, errors) = extended(text);
+        assert_eq!(errors, Vec::<String>::new());
+        assert!(!definitions.get("aider").unwrap().is_plain());
+        let gemini = definitions.get("gemini").unwrap();
+        assert_eq!(gemini.submit.delay.as_millis(), 800);
     }
 }
