@@ -203,6 +203,17 @@ impl FileBackend {
         Ok(Answer { answer, incidents })
     }
 
+    /// A change of the entry of this session.
+    async fn change_own<R: Runtime, T: Value, A>(
+        &self,
+        policy: LockPolicy,
+        change: impl FnOnce(&mut WorkingCopy<'_>) -> Result<A, Error>,
+    ) -> Result<A, Error> {
+        self.change::<R, _>(policy, Scope::Change, Extent::Own, is_value::<T>, change)
+            .await
+            .map(|done| done.answer)
+    }
+
     async fn clean<R: Runtime>(&self, is_value: IsValue) -> Result<Vec<Incident>, Error> {
         let Some(held) = self.lock.try_lock(Access::Exclusive)? else {
             return Ok(Vec::new());
@@ -361,15 +372,7 @@ impl Backend for FileBackend {
 
     async fn store<R: Runtime, T: Value>(&self, value: &T) -> Result<(), Error> {
         let change = |copy: &mut WorkingCopy<'_>| copy.store(value);
-        self.change::<R, _>(
-            self.files.policy,
-            Scope::Change,
-            Extent::Own,
-            is_value::<T>,
-            change,
-        )
-        .await
-        .map(|done| done.answer)
+        self.change_own::<R, T, _>(self.files.policy, change).await
     }
 
     async fn remove<R: Runtime, T: Value>(
@@ -378,15 +381,8 @@ impl Backend for FileBackend {
         patience: Patience,
     ) -> Result<bool, Error> {
         let change = |copy: &mut WorkingCopy<'_>| Ok(copy.remove(token));
-        self.change::<R, _>(
-            self.policy(patience),
-            Scope::Change,
-            Extent::Own,
-            is_value::<T>,
-            change,
-        )
-        .await
-        .map(|done| done.answer)
+        self.change_own::<R, T, _>(self.policy(patience), change)
+            .await
     }
 
     async fn refresh<R: Runtime, T: Value>(
@@ -395,15 +391,8 @@ impl Backend for FileBackend {
         patience: Patience,
     ) -> Result<bool, Error> {
         let change = |copy: &mut WorkingCopy<'_>| Ok(copy.refresh(token));
-        self.change::<R, _>(
-            self.policy(patience),
-            Scope::Change,
-            Extent::Own,
-            is_value::<T>,
-            change,
-        )
-        .await
-        .map(|done| done.answer)
+        self.change_own::<R, T, _>(self.policy(patience), change)
+            .await
     }
 
     async fn restore<R: Runtime, T: Value>(&self) -> Result<Option<T>, Error> {
