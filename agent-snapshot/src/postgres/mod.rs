@@ -12,7 +12,9 @@
 //!
 //! **Pooling.** A pooler such as PgBouncer in transaction mode gives each transaction any of its server
 //! connections. So nothing here belongs to a session: no named prepared statements (every statement
-//! is sent with its parameter types, unnamed), no `SET`, no advisory lock beyond a transaction.
+//! is sent with its parameter types, unnamed), no `SET`, no advisory lock beyond a transaction. The
+//! tests run the conformance suite through a PgBouncer that gives no two transactions in a row the
+//! same server connection.
 //!
 //! **Retries.** If the connection breaks, the outcome of a save is unknown. The same call is sent
 //! again on a new connection. If the first one took effect, the second finds another stamp than

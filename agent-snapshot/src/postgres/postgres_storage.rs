@@ -32,7 +32,9 @@ use crate::{AgentId, AgentInfo, AgentSnapshot, Error, SnapshotStorage};
 /// save of a writer is then [`Error::Rewound`].
 ///
 /// It works behind PgBouncer in transaction mode: statements are unnamed, and nothing belongs to a
-/// session.
+/// session. If the server behind the pooler may restart, set `server_login_retry` of PgBouncer to a
+/// few seconds: until then it refuses every client, and the default of 15 is longer than the retries
+/// here.
 ///
 /// Tables and functions are in one schema, `agent_snapshot` by default, which is created and
 /// migrated when the storage connects. Reading without this crate:

@@ -36,6 +36,10 @@ mod file;
 mod kill_on_drop;
 mod open;
 #[cfg(feature = "postgres")]
+mod pgbouncer;
+#[cfg(feature = "postgres")]
+mod pgbouncer_server;
+#[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "postgres")]
 mod postgres_server;
