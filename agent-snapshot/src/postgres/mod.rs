@@ -18,7 +18,9 @@
 //!
 //! **Retries.** If the connection breaks, the outcome of a save is unknown. The same call is sent
 //! again on a new connection. If the first one took effect, the second finds another stamp than
-//! the expected one, the save is judged again, and its digest shows that it is a repeat.
+//! the expected one, the save is judged again, and its digest shows that it is a repeat. A delete
+//! names the incarnation of the agent that it read: the second one finds another incarnation, and
+//! keeps an agent that was created in between.
 
 mod connection;
 mod postgres_storage;
