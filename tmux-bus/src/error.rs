@@ -138,6 +138,47 @@ pub enum Error {
         screen: PartialAnswer,
     },
 
+    /// The configuration does not allow this message. It was not sent; the log has the refusal.
+    #[error(
+        "`{from}` may not send messages to `{to}`: `may_message` in the configuration does not name it"
+    )]
+    NotAllowed {
+        /// The sender.
+        from: String,
+        /// The receiver.
+        to: String,
+    },
+
+    /// The receiver waits for the sender, directly or over others: neither could answer. The message was not sent.
+    #[error("`{}` cannot wait for `{}`, which waits for it: {}", chain[0], chain[1], chain.join(" -> "))]
+    Cycle {
+        /// The sender, the receiver and the agents that wait for each other, up to the sender again.
+        chain: Vec<String>,
+    },
+
+    /// The caller may not send in this name. The message was not sent.
+    #[error("the sender `{claimed}` is refused: {reason}")]
+    NotTheSender {
+        /// The name that the caller gave.
+        claimed: String,
+        /// Where the caller runs.
+        reason: String,
+    },
+
+    /// No ask of this caller has this id.
+    #[error("there is no ask `{id}`")]
+    UnknownAsk {
+        /// The id.
+        id: String,
+    },
+
+    /// The process that carried out an ask has ended without a result. The agent may or may not have got the message.
+    #[error("the outcome of ask `{id}` is not known: the process that carried it out has died")]
+    OutcomeUnknown {
+        /// The id of the ask.
+        id: String,
+    },
+
     /// Too many senders of this process use the pane or wait for it.
     #[error(
         "the message for pane {pane} was not sent: {senders} senders of this process already wait for it or use it"
@@ -305,7 +346,14 @@ impl Error {
     /// again.
     #[must_use]
     pub fn is_not_sent(&self) -> bool {
-        matches!(self, Self::Refused { .. } | Self::QueueFull { .. })
+        matches!(
+            self,
+            Self::Refused { .. }
+                | Self::QueueFull { .. }
+                | Self::NotAllowed { .. }
+                | Self::Cycle { .. }
+                | Self::NotTheSender { .. }
+        )
     }
 
     /// The output received so far, for the errors that end a wait for an answer. The text on the

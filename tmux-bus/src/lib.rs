@@ -5,6 +5,7 @@
 compile_error!("tmux-bus needs Unix: tmux, terminals, Unix sockets, file owners and modes");
 
 // The public types.
+mod bus;
 mod cluster;
 mod error;
 mod log;
@@ -12,6 +13,7 @@ mod pane;
 #[allow(dead_code, reason = "parts are for the answer reader and the sender")]
 mod state;
 mod tmux;
+pub mod vocabulary;
 
 // Used by them.
 mod answer;
@@ -36,6 +38,7 @@ mod shared {
 }
 
 pub use answer::PartialAnswer;
+pub use bus::{Bus, BusBuilder};
 pub use cluster::{
     Agent, AgentConfig, AgentRole, AgentStatus, Answer, ClusterBuilder, ClusterConfig,
     ClusterManager, ClusterStatus, SendToOptions, StopOnDrop,

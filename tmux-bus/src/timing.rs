@@ -54,6 +54,13 @@ pub(crate) const TYPE_LIMIT: Duration = Duration::from_secs(10);
 /// How long a message may stay in the input line after Enter.
 pub(crate) const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long an agent may take for the answer to an ask of the command, without a given limit. Delegated work takes
+/// minutes; the caller need not wait, because the ask runs in the background.
+pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(3600);
+
+/// How long the process that carries out an ask may take to start. It takes milliseconds.
+pub(crate) const WORKER_LIMIT: Duration = Duration::from_secs(30);
+
 // Reading
 
 /// Default timeout of an answer, as specified.

@@ -98,12 +98,15 @@ pub struct AgentConfig {
     /// `None`: by the command; `plain` for a command that no definition names.
     pub agent: Option<String>,
     /// The command line for `sh`. `None`: the program of [`agent`](Self::agent); without that, Claude
-    /// Code. Only Claude Code then gets the personality, appended to its system prompt.
+    /// Code. Only Claude Code then gets the personality, appended to its system prompt; other commands find it in the
+    /// file that the variable `TMUX_BUS_PERSONALITY` names.
     pub command: Option<String>,
     /// Time limit for becoming ready and for an answer.
     pub timeout: Duration,
     /// Additional environment variables.
     pub env: BTreeMap<String, String>,
+    /// The agents that this one may send messages to. `None`: all of them. A refusal is logged.
+    pub may_message: Option<Vec<String>>,
 }
 
 impl fmt::Debug for AgentConfig {
@@ -117,16 +120,29 @@ impl fmt::Debug for AgentConfig {
             .field("agent", &self.agent)
             .field("timeout", &self.timeout)
             .field("env", &self.env.keys().collect::<Vec<_>>())
+            .field("may_message", &self.may_message)
             .finish_non_exhaustive()
     }
 }
 
 impl AgentConfig {
-    pub(super) fn launch(&self, work_dir: &Path, definition: &AgentDefinition) -> Launch {
+    /// Whether the configuration allows messages to this agent.
+    pub(crate) fn may_message(&self, to: &str) -> bool {
+        let receivers = self.may_message.as_ref();
+        receivers.is_none_or(|receivers| receivers.iter().any(|receiver| receiver == to))
+    }
+
+    /// The program of the agent. `personality` is the file that it is to read.
+    pub(super) fn launch(
+        &self,
+        work_dir: &Path,
+        definition: &AgentDefinition,
+        personality: &Path,
+    ) -> Launch {
         let command = match (&self.command, &definition.command) {
             (Some(command), _) => command.clone(),
             (None, Some(command)) => {
-                let personality = shell_quote(&self.personality_prompt_path.to_string_lossy());
+                let personality = shell_quote(&personality.to_string_lossy());
                 command.replace("{personality}", &personality)
             }
             (None, None) => definition.commands.first().cloned().unwrap_or_default(),

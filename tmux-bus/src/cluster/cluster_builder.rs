@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use super::agent_config::AgentConfig;
 use super::agent_monitor::AgentMonitor;
 use super::cluster_config::ClusterConfig;
 use super::cluster_manager::{Cluster, ClusterManager};
+use super::primer;
 use crate::Error;
 use crate::control::command_queue::Request;
 use crate::control::quoting::{quote, quote_literal};
@@ -53,6 +55,7 @@ pub struct ClusterBuilder {
     dialogs: Option<Duration>,
     definitions: Option<PathBuf>,
     log: Option<PathBuf>,
+    command: Option<PathBuf>,
 }
 
 impl fmt::Debug for ClusterBuilder {
@@ -75,6 +78,7 @@ impl ClusterBuilder {
             dialogs: None,
             definitions: None,
             log: None,
+            command: None,
         }
     }
 
@@ -128,6 +132,14 @@ impl ClusterBuilder {
         self
     }
 
+    /// Sets the command `tmux-bus`, by which the agents talk to each other; the default is the one on `PATH`, or beside
+    /// this program. Its folder is added to the end of the agents' `PATH`, and a short text behind their personality
+    /// tells them how to use it. Without a command they are told nothing.
+    pub fn command(mut self, command: impl Into<PathBuf>) -> Self {
+        self.command = Some(command.into());
+        self
+    }
+
     /// Starts all agents in parallel and returns when all are ready.
     ///
     /// # Errors
@@ -158,7 +170,8 @@ impl ClusterBuilder {
                 return Err(error);
             }
         };
-        let cluster = self.cluster(server, logger, definitions, panes);
+        let cluster = self.cluster(server, logger, definitions, panes)?;
+        cluster.store_record()?;
         start_agents(&cluster).await?;
         Ok(ClusterManager::new(cluster))
     }
@@ -195,7 +208,7 @@ impl ClusterBuilder {
             .filter_map(|(agent, pane)| Some((agent.as_str(), running.get(pane)?.as_str())))
             .collect();
         let definitions = self.resolve(&definitions, &running)?;
-        let cluster = self.cluster(server, logger, definitions, panes);
+        let cluster = self.cluster(server, logger, definitions, panes)?;
         Ok(ClusterManager::new(cluster))
     }
 
@@ -205,7 +218,13 @@ impl ClusterBuilder {
         logger: MessageLogger,
         definitions: Vec<Arc<AgentDefinition>>,
         panes: BTreeMap<String, PaneId>,
-    ) -> Arc<Cluster> {
+    ) -> Result<Arc<Cluster>, Error> {
+        let command = match self.command {
+            Some(command) => {
+                Some(std::path::absolute(&command).map_err(Error::io("make absolute", &command))?)
+            }
+            None => primer::find_command(),
+        };
         let monitors = self
             .config
             .agents
@@ -217,14 +236,17 @@ impl ClusterBuilder {
                 Some((agent.name.clone(), monitor))
             })
             .collect();
-        Arc::new(Cluster {
+        Ok(Arc::new(Cluster {
+            definitions: self.definitions.or(self.config.agent_definitions.clone()),
             config: self.config,
             server,
             logger,
+            command,
             question: self.question,
             dialogs: self.dialogs,
             monitors,
-        })
+            own_agent: OnceCell::new(),
+        }))
     }
 
     /// The known agent programs. Mistakes of the user's file become warnings.

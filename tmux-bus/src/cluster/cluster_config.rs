@@ -89,6 +89,8 @@ struct AgentSection {
     timeout_s: Option<Spanned<f64>>,
     #[serde(default)]
     env: BTreeMap<String, String>,
+    #[serde(default)]
+    may_message: Option<Vec<Spanned<String>>>,
 }
 
 impl ClusterConfig {
@@ -97,7 +99,8 @@ impl ClusterConfig {
     /// # Errors
     ///
     /// [`Error::Io`] if it cannot be read; [`Error::Config`] with the position if a key is missing or
-    /// unknown, a name, marker or `pane_index` is not unique, or a prompt file is missing.
+    /// unknown, a name, marker or `pane_index` is not unique, `may_message` names no
+    /// agent, or a prompt file is missing.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let given = path.as_ref();
         let path = given.canonicalize().map_err(Error::io("read", given))?;
@@ -134,6 +137,7 @@ impl ConfigReader {
             return Err(self.wrong(file.agents.defined, "there are no agents".into()));
         }
         self.check_unique(&file.agents.value)?;
+        self.check_receivers(&file.agents.value)?;
         let mut agents = Vec::new();
         for agent in file.agents.value {
             agents.push(self.agent(agent, base_dir, &mut warnings)?);
@@ -207,6 +211,23 @@ impl ConfigReader {
         Ok(())
     }
 
+    fn check_receivers(&self, agents: &[AgentSection]) -> Result<(), Error> {
+        for receiver in agents
+            .iter()
+            .filter_map(|a| a.may_message.as_ref())
+            .flatten()
+        {
+            if !agents
+                .iter()
+                .any(|agent| agent.name.value == receiver.value)
+            {
+                let reason = format!("may_message: there is no agent `{}`", receiver.value);
+                return Err(self.wrong(receiver.defined, reason));
+            }
+        }
+        Ok(())
+    }
+
     fn agent(
         &self,
         agent: AgentSection,
@@ -270,6 +291,9 @@ impl ConfigReader {
             command: agent.command,
             timeout,
             env: agent.env,
+            may_message: agent
+                .may_message
+                .map(|names| names.into_iter().map(|name| name.value).collect()),
         })
     }
 

@@ -1,10 +1,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use super::agent::Agent;
@@ -12,8 +14,10 @@ use super::agent_config::AgentConfig;
 use super::agent_monitor::{AgentMonitor, Observation, until};
 use super::cluster_builder::{ClusterBuilder, DEFINITION_OPTION};
 use super::cluster_config::ClusterConfig;
+use super::cluster_record::ClusterRecord;
 use super::cluster_status::{AgentStatus, ClusterStatus};
 use super::owed_answer::OwedAnswer;
+use super::primer;
 use super::readiness::{self, Readiness};
 use super::stop_on_drop::StopOnDrop;
 use crate::definition::agent_definition::LaunchRules;
@@ -21,11 +25,16 @@ use crate::hook::LaunchFolder;
 use crate::log::MessageLogger;
 use crate::pane::PaneId;
 use crate::pane::PaneIo;
+use crate::pane::caller_pane;
 use crate::pane::pane_info::PaneInfo;
 use crate::pane::pane_processes;
+use crate::shared::private_file;
 use crate::state::{AgentState, Explanation};
 use crate::timing::STOP_GRACE;
-use crate::tmux::Server;
+use crate::tmux::launch::{
+    AGENT_VARIABLE, COMMAND_VARIABLE, FOLDER_VARIABLE, PERSONALITY_VARIABLE,
+};
+use crate::tmux::{Launch, Server};
 use crate::{Error, PartialAnswer};
 
 /// The agents of a configuration in the panes of one private tmux session.
@@ -72,9 +81,15 @@ pub(super) struct Cluster {
     pub(super) config: ClusterConfig,
     pub(super) server: Server,
     pub(super) logger: MessageLogger,
+    /// The user's file of definitions.
+    pub(super) definitions: Option<PathBuf>,
+    /// The command `tmux-bus`.
+    pub(super) command: Option<PathBuf>,
     pub(super) question: Option<String>,
     pub(super) dialogs: Option<Duration>,
     pub(super) monitors: BTreeMap<String, AgentMonitor>,
+    /// The agent in whose pane this process runs.
+    pub(super) own_agent: OnceCell<Option<String>>,
 }
 
 impl ClusterManager {
@@ -166,14 +181,25 @@ impl ClusterManager {
     /// [`Error::UnknownAgent`] with the known names.
     pub fn agent(&self, name: &str) -> Result<Agent, Error> {
         let name = self.agent_config(name)?.name.clone();
-        Ok(Agent::new(name, self.clone()))
+        Ok(Agent::new(name, true, self.clone()))
     }
 
     /// A sender that is not an agent of the cluster, such as the user. Its messages are logged; no
     /// agent can send to it.
     #[must_use]
     pub fn outsider(&self, name: impl Into<String>) -> Agent {
-        Agent::new(name.into(), self.clone())
+        Agent::new(name.into(), false, self.clone())
+    }
+
+    /// The agent in whose pane this process runs, or that has started it.
+    pub(super) async fn own_agent(&self) -> Result<Option<&str>, Error> {
+        let cluster = &self.cluster;
+        let find = || async {
+            let panes = cluster.server.control().list_panes_and_exits().await?;
+            let pane = caller_pane::find(&panes);
+            Ok::<_, Error>(pane.map(|pane| pane.agent.clone()))
+        };
+        Ok(cluster.own_agent.get_or_try_init(find).await?.as_deref())
     }
 
     pub(super) fn agent_config(&self, agent: &str) -> Result<&AgentConfig, Error> {
@@ -415,12 +441,68 @@ impl Cluster {
         })
     }
 
+    /// Tells other processes how to find this cluster.
+    pub(super) fn store_record(&self) -> Result<(), Error> {
+        let folder = self.server.folder();
+        let record = ClusterRecord::new(
+            &self.config,
+            folder.base().to_owned(),
+            self.server.program().to_owned(),
+            absolute(self.logger.path())?,
+            self.definitions.as_deref().map(absolute).transpose()?,
+            self.command.clone(),
+        );
+        record.store(folder.path())
+    }
+
+    /// Writes the file with the personality of an agent and what it is told about the bus.
+    fn write_personality(&self, agent: &AgentConfig, pane: PaneId) -> Result<PathBuf, Error> {
+        let given = &agent.personality_prompt_path;
+        let mut text = fs::read_to_string(given).map_err(Error::io("read", given))?;
+        if let Some(command) = &self.command {
+            let names = self.config.agents.iter().map(|other| other.name.as_str());
+            let others: Vec<_> = names
+                .filter(|other| *other != agent.name && agent.may_message(other))
+                .collect();
+            text = format!(
+                "{}\n\n{}",
+                text.trim_end(),
+                primer::primer(&agent.name, &others, command)
+            );
+        }
+        let folder = self.server.folder().path().join("personalities");
+        private_file::create_folder(&folder)?;
+        let path = folder.join(format!("{}.txt", pane.number()));
+        let mut options = fs::File::options();
+        let mut file = private_file::open(&path, options.write(true).create(true).truncate(true))?;
+        file.write_all(text.as_bytes())
+            .map_err(Error::io("write", &path))?;
+        Ok(path)
+    }
+
+    /// Adds to the environment of an agent who it is and where the bus is.
+    fn with_bus(&self, launch: Launch, agent: &AgentConfig, personality: &Path) -> Launch {
+        let folder = self.server.folder().path();
+        let launch = launch
+            .env(AGENT_VARIABLE, &agent.name)
+            .env(FOLDER_VARIABLE, folder.to_string_lossy())
+            .env(PERSONALITY_VARIABLE, personality.to_string_lossy());
+        match &self.command {
+            Some(command) => launch
+                .env(COMMAND_VARIABLE, command.to_string_lossy())
+                .also_on_path(command.parent().unwrap_or(Path::new("/"))),
+            None => launch,
+        }
+    }
+
     /// Starts the program of an agent, with the hooks of its definition.
     async fn launch(&self, agent: &AgentConfig, monitor: &AgentMonitor) -> Result<(), Error> {
         let (pane, definition) = (monitor.pane(), monitor.definition());
         let io = self.server.pane_io();
         let before = io.panes().launch(pane);
-        let mut launch = agent.launch(&self.config.work_dir, definition);
+        let personality = self.write_personality(agent, pane)?;
+        let mut launch = agent.launch(&self.config.work_dir, definition, &personality);
+        launch = self.with_bus(launch, agent, &personality);
         if definition.launch != LaunchRules::default() {
             let id = launch.new_id();
             let folder = LaunchFolder::new(io.folder(), &id);
@@ -437,4 +519,8 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(Error::io("make absolute", path))
 }

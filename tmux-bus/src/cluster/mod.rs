@@ -10,10 +10,14 @@ mod ask_gate;
 mod cluster_builder;
 mod cluster_config;
 mod cluster_manager;
+pub(crate) mod cluster_record;
 mod cluster_status;
+pub(crate) mod frame;
 mod owed_answer;
+mod primer;
 mod readiness;
 mod stop_on_drop;
+pub(crate) mod wait_graph;
 
 pub use agent::{Agent, SendToOptions};
 pub use agent_config::{AgentConfig, AgentRole};

@@ -197,6 +197,14 @@ impl Server {
         Ok(())
     }
 
+    pub(crate) fn folder(&self) -> &SessionFolder {
+        &self.inner.folder
+    }
+
+    pub(crate) fn program(&self) -> &Path {
+        &self.inner.tmux.program
+    }
+
     pub(crate) fn control(&self) -> &ControlClient {
         &self.inner.control
     }

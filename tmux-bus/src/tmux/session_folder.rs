@@ -57,6 +57,11 @@ impl SessionFolder {
         &self.path
     }
 
+    /// The folder of all sessions.
+    pub(crate) fn base(&self) -> &Path {
+        &self.base
+    }
+
     pub(crate) fn socket(&self) -> Result<PathBuf, Error> {
         let socket = self.path.join("tmux");
         if socket.as_os_str().len() > MAX_SOCKET {

@@ -17,6 +17,8 @@ mod worker;
 mod answers;
 mod cluster;
 mod config;
+#[cfg(feature = "cli")]
+mod conversation;
 mod deaths;
 mod definitions;
 mod faults;
@@ -27,3 +29,4 @@ mod privacy;
 mod sends;
 mod states;
 mod typing;
+mod vocabulary;
