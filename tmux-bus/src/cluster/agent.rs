@@ -220,7 +220,7 @@ impl Agent {
         post.run().await.map(drop)
     }
 
-    fn message(
+    pub(crate) fn message(
         &self,
         to_agent: &str,
         content: &str,
@@ -259,6 +259,7 @@ impl Agent {
             without_marker: options.without_marker,
             waits_for_person: options.waits_for_person,
             is_command: options.is_command,
+            delivery: None,
         })
     }
 
