@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinError;
 
 use crate::answer::PartialAnswer;
+use crate::inbox::MessageId;
 use crate::pane::{Exit, PaneId, Refusal};
 use crate::shared::private_file::FileError;
 use crate::state::AgentState;
@@ -267,6 +268,55 @@ pub enum Error {
         reason: &'static str,
         /// The text of the screen.
         partial: PartialAnswer,
+    },
+
+    /// The inbox of an agent has as many messages as [`InboxLimits`](crate::InboxLimits) allows.
+    #[error("the message for `{agent}` was not left: {limit} messages already wait")]
+    InboxFull {
+        /// The agent.
+        agent: String,
+        /// The limit.
+        limit: usize,
+    },
+
+    /// A message for an inbox is longer than [`InboxLimits`](crate::InboxLimits) allows.
+    #[error(
+        "the message for `{agent}` was not left: it has {length} bytes, and the limit is {limit}"
+    )]
+    MessageTooLong {
+        /// The agent.
+        agent: String,
+        /// The length of the message, in bytes.
+        length: usize,
+        /// The limit.
+        limit: usize,
+    },
+
+    /// A message for an inbox has a text that no terminal can take.
+    #[error("the message for `{agent}` was not left: {reason}")]
+    NotLeft {
+        /// The agent.
+        agent: String,
+        /// The cause.
+        reason: Refusal,
+    },
+
+    /// The inbox has no message of this id: it was taken back or forgotten, or delivered some time ago.
+    #[error("there is no message {id} in the inbox")]
+    UnknownMessage {
+        /// The id.
+        id: MessageId,
+    },
+
+    /// A message of the inbox is not in the state that the operation needs.
+    #[error("message {id} is {found}, not {needed}")]
+    MessageState {
+        /// The id.
+        id: MessageId,
+        /// Its state.
+        found: &'static str,
+        /// The state that the operation needs.
+        needed: &'static str,
     },
 
     /// An agent was not ready in time, or ended while it started. The cluster runs: answer what the

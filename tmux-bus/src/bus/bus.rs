@@ -7,17 +7,20 @@ use tokio::time::Instant;
 
 use super::ask_folder::{AskFolder, AskRequest};
 use super::bus_builder::{BusBuilder, OnStart};
-use super::detached_ask;
+use super::{background, courier, detached_ask};
 use crate::Error;
 use crate::cluster::cluster_record::ClusterRecord;
 use crate::cluster::wait_graph::{WaitEdge, WaitGraph};
-use crate::cluster::{AgentConfig, ClusterConfig, ClusterManager, SendToOptions};
+use crate::cluster::{
+    AgentConfig, ClusterBuilder, ClusterConfig, ClusterManager, SendToOptions, frame,
+};
 use crate::control::tap::deadline;
+use crate::inbox::{Inbox, MessageState};
 use crate::log::{LogFilter, MessageLog, MessageLogger};
 use crate::timing::ASK_LIMIT;
 use crate::vocabulary::{
-    AgentReport, AskReport, AskState, ExplainReport, InboxReport, LogReport, PostReport, PostState,
-    Reply, Request, StatusReport,
+    AgentReport, AskReport, AskState, ExplainReport, InboxItem, InboxReport, LogReport, PostReport,
+    PostState, Reply, Request, StatusReport,
 };
 
 /// Number of log entries without a given number.
@@ -151,6 +154,12 @@ impl Bus {
         }
     }
 
+    /// Delivers the messages of the inbox in this process, until none waits. For the command `tmux-bus`.
+    #[doc(hidden)]
+    pub async fn deliver(folder: &Path, is_ready: impl FnOnce(&str)) -> Result<(), Error> {
+        courier::deliver(folder, || is_ready(background::READY)).await
+    }
+
     /// Carries out, in this process, an ask that another process has stored. For the command `tmux-bus`.
     #[doc(hidden)]
     pub async fn carry_out(
@@ -158,7 +167,7 @@ impl Bus {
         id: &str,
         is_ready: impl FnOnce(&str),
     ) -> Result<(), Error> {
-        detached_ask::carry_out(folder, id, || is_ready(detached_ask::READY)).await
+        detached_ask::carry_out(folder, id, || is_ready(background::READY)).await
     }
 
     async fn ask(
@@ -182,8 +191,7 @@ impl Bus {
             limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
         };
         let ask = AskFolder::create(&self.folder, &request)?;
-        let command = self.command.as_deref().unwrap_or(Path::new("tmux-bus"));
-        detached_ask::start(command, &self.folder, &ask).await?;
+        detached_ask::start(self.command(), &self.folder, &ask).await?;
         let report = ask.running(&request);
         if let Some(on_start) = &self.on_start {
             on_start(&report);
@@ -211,32 +219,81 @@ impl Bus {
         }
     }
 
-    async fn post(&self, to: String, text: &str, _now: bool) -> Result<PostReport, Error> {
+    async fn post(&self, to: String, text: &str, now: bool) -> Result<PostReport, Error> {
         self.check_receiver(&to)?;
+        let (state, id) = match now {
+            true => {
+                self.post_now(&to, text).await?;
+                (PostState::Delivered, None)
+            }
+            false => {
+                let id = self.leave(&to, text)?;
+                courier::start(self.command(), &self.folder).await?;
+                (PostState::Waiting, Some(id))
+            }
+        };
+        Ok(PostReport {
+            from: self.sender.name.clone(),
+            to,
+            state,
+            id,
+        })
+    }
+
+    async fn post_now(&self, to: &str, text: &str) -> Result<(), Error> {
         let cluster = self.cluster().await?;
         let sender = match self.sender.is_agent {
             true => cluster.agent(&self.sender.name)?,
             false => cluster.outsider(&self.sender.name),
         };
         let options = SendToOptions::default().framed();
-        sender.post_to_with(&to, text, &options).await?;
-        Ok(PostReport {
-            from: self.sender.name.clone(),
-            to,
-            state: PostState::Delivered,
-            id: None,
-        })
+        sender.post_to_with(to, text, &options).await
+    }
+
+    fn leave(&self, to: &str, text: &str) -> Result<String, Error> {
+        // What the agent would get; a text that no terminal can take is refused when it is left.
+        let text = match self.sender.is_agent {
+            true => frame::neutral(text),
+            false => text.to_owned(),
+        };
+        let id = self.messages().leave(&self.sender.name, to, &text)?;
+        Ok(id.as_str().to_owned())
     }
 
     fn inbox(&self, agent: Option<String>) -> Result<InboxReport, Error> {
         let agent = agent.unwrap_or_else(|| self.sender.name.clone());
         self.agent_config(&agent)?;
-        Ok(InboxReport {
+        let mut report = InboxReport {
             agent,
             waiting: Vec::new(),
             uncertain: Vec::new(),
             dead: Vec::new(),
-        })
+        };
+        for entry in self.messages().entries(&report.agent)? {
+            let (list, reason) = match entry.state {
+                MessageState::Waiting | MessageState::Sending => (&mut report.waiting, None),
+                MessageState::Uncertain { reason } => (&mut report.uncertain, Some(reason)),
+                MessageState::Dead { reason } => (&mut report.dead, Some(reason.to_string())),
+                MessageState::Delivered { .. } => continue,
+            };
+            list.push(InboxItem {
+                id: entry.id.as_str().to_owned(),
+                from: entry.from,
+                at_ms: milliseconds(entry.left_at).unwrap_or_default(),
+                text: entry.text,
+                reason,
+            });
+        }
+        Ok(report)
+    }
+
+    /// The inbox of the cluster.
+    fn messages(&self) -> Inbox {
+        builder(&self.record).inbox()
+    }
+
+    fn command(&self) -> &Path {
+        self.command.as_deref().unwrap_or(Path::new("tmux-bus"))
     }
 
     async fn status(&self) -> Result<StatusReport, Error> {
@@ -313,7 +370,7 @@ impl Bus {
     fn check_receiver(&self, to: &str) -> Result<(), Error> {
         self.agent_config(to)?;
         let from = &self.sender.name;
-        if !self.sender.is_agent || self.agent_config(from)?.may_message(to) {
+        if !self.sender.is_agent || self.agent_config(from)?.allows(to) {
             return Ok(());
         }
         Err(self.refused(
@@ -366,11 +423,14 @@ fn milliseconds(at: SystemTime) -> Option<u64> {
     u64::try_from(since.as_millis()).ok()
 }
 
-/// Attaches to a cluster without changing it.
-pub(super) async fn attach(record: &ClusterRecord) -> Result<ClusterManager, Error> {
-    let builder = ClusterManager::builder(record.config())
+fn builder(record: &ClusterRecord) -> ClusterBuilder {
+    ClusterManager::builder(record.config())
         .runtime_dir(&record.runtime_dir)
         .program(&record.tmux)
-        .log_file(&record.log);
-    builder.attach().await
+        .log_file(&record.log)
+}
+
+/// Attaches to a cluster without changing it.
+pub(super) async fn attach(record: &ClusterRecord) -> Result<ClusterManager, Error> {
+    builder(record).attach_unchanged().await
 }

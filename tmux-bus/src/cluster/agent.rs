@@ -215,6 +215,7 @@ impl Agent {
         content: &str,
         options: &SendToOptions,
     ) -> Result<Answer, Error> {
+        self.check_receiver(to_agent)?;
         self.message(to_agent, content, options, true)?.run().await
     }
 
@@ -235,7 +236,8 @@ impl Agent {
 
     /// Refuses a receiver that the configuration does not allow.
     fn check_receiver(&self, to_agent: &str) -> Result<(), Error> {
-        if !self.is_member || self.cluster.agent_config(&self.name)?.may_message(to_agent) {
+        self.cluster.agent_config(to_agent)?;
+        if !self.is_member || self.cluster.agent_config(&self.name)?.allows(to_agent) {
             return Ok(());
         }
         let error = Error::NotAllowed {
@@ -276,11 +278,12 @@ impl Agent {
         content: &str,
         options: &SendToOptions,
     ) -> Result<(), Error> {
+        self.check_receiver(to_agent)?;
         let post = self.message(to_agent, content, options, false)?;
         post.run().await.map(drop)
     }
 
-    fn message(
+    pub(crate) fn message(
         &self,
         to_agent: &str,
         content: &str,
@@ -288,7 +291,6 @@ impl Agent {
         wants_answer: bool,
     ) -> Result<Ask, Error> {
         let receiver = self.cluster.agent_config(to_agent)?;
-        self.check_receiver(to_agent)?;
         let mut marker = receiver.marker.clone();
         let mut content = content.to_owned();
         let definition = self.cluster.monitor(to_agent)?.definition();
@@ -327,6 +329,7 @@ impl Agent {
             without_marker: options.without_marker,
             waits_for_person: options.waits_for_person,
             is_command: options.is_command,
+            delivery: None,
         })
     }
 

@@ -1,7 +1,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,29 +11,22 @@ use tokio::task::JoinSet;
 use super::agent::Agent;
 use super::agent_config::AgentConfig;
 use super::agent_monitor::{AgentMonitor, Observation, until};
-use super::cluster_builder::{ClusterBuilder, DEFINITION_OPTION};
+use super::cluster_builder::ClusterBuilder;
 use super::cluster_config::ClusterConfig;
-use super::cluster_record::ClusterRecord;
 use super::cluster_status::{AgentStatus, ClusterStatus};
 use super::owed_answer::OwedAnswer;
-use super::primer;
-use super::readiness::{self, Readiness};
+use super::readiness::{self, Readiness, Unready};
 use super::stop_on_drop::StopOnDrop;
-use crate::definition::agent_definition::LaunchRules;
-use crate::hook::LaunchFolder;
+use crate::inbox::{Deliverer, DeliveryEnd, Inbox};
 use crate::log::MessageLogger;
 use crate::pane::PaneId;
 use crate::pane::PaneIo;
 use crate::pane::caller_pane;
 use crate::pane::pane_info::PaneInfo;
 use crate::pane::pane_processes;
-use crate::shared::private_file;
 use crate::state::{AgentState, Explanation};
 use crate::timing::STOP_GRACE;
-use crate::tmux::launch::{
-    AGENT_VARIABLE, COMMAND_VARIABLE, FOLDER_VARIABLE, PERSONALITY_VARIABLE,
-};
-use crate::tmux::{Launch, Server};
+use crate::tmux::Server;
 use crate::{Error, PartialAnswer};
 
 /// The agents of a configuration in the panes of one private tmux session.
@@ -85,6 +77,7 @@ pub(super) struct Cluster {
     pub(super) definitions: Option<PathBuf>,
     /// The command `tmux-bus`.
     pub(super) command: Option<PathBuf>,
+    pub(super) inbox: Inbox,
     pub(super) question: Option<String>,
     pub(super) dialogs: Option<Duration>,
     pub(super) monitors: BTreeMap<String, AgentMonitor>,
@@ -115,7 +108,8 @@ impl ClusterManager {
         Self::builder(config).start().await
     }
 
-    /// Attaches to a running cluster with the default options, see [`ClusterBuilder::attach`].
+    /// Attaches to a running cluster with the default options, and starts, restarts and stops agents whose configuration
+    /// has changed, see [`ClusterBuilder::attach`].
     ///
     /// # Errors
     ///
@@ -146,6 +140,69 @@ impl ClusterManager {
         &self.cluster.logger
     }
 
+    /// Messages that are left for the agents.
+    #[must_use]
+    pub fn inbox(&self) -> &Inbox {
+        &self.cluster.inbox
+    }
+
+    /// Delivers the messages of the [`inbox`](Self::inbox), each when its receiver is idle, until the future is dropped.
+    ///
+    /// One process of the cluster delivers at a time; the others wait here, and the first of them takes over when it
+    /// ends. A message is typed as by [`Agent::post_to`], and logged: never into a draft, a dialog or an approval, and
+    /// not while the agent works. A program without rules is idle when it shows a prompt. The messages of an agent that
+    /// has ended wait for its restart; those of an agent that had no pane when this process attached wait for a process
+    /// that knows it. Files and agents are watched by events.
+    ///
+    /// ```no_run
+    /// use tmux_bus::{ClusterConfig, ClusterManager, Error};
+    ///
+    /// async fn postman(config: ClusterConfig) -> Result<(), Error> {
+    ///     loop {
+    ///         let cluster = ClusterManager::attach(config.clone()).await?;
+    ///         match cluster.deliver_inbox().await {
+    ///             Err(Error::ServerGone { .. }) => continue,
+    ///             ended => return ended,
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ServerGone`] if the session has ended, [`Error::Io`] and [`Error::NotPrivate`] for the files of the inbox.
+    /// What was not delivered still waits.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a message that is being typed is typed to its end, and recorded, by a task of its own.
+    pub async fn deliver_inbox(&self) -> Result<(), Error> {
+        self.deliver(DeliveryEnd::Never).await
+    }
+
+    /// As [`deliver_inbox`](Self::deliver_inbox), until no message waits. A message for an agent that stays busy or has
+    /// ended waits until it expires.
+    ///
+    /// # Errors
+    ///
+    /// As [`deliver_inbox`](Self::deliver_inbox).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`deliver_inbox`](Self::deliver_inbox).
+    pub async fn deliver_inbox_until_empty(&self) -> Result<(), Error> {
+        self.deliver(DeliveryEnd::Empty).await
+    }
+
+    async fn deliver(&self, end: DeliveryEnd) -> Result<(), Error> {
+        let deliverer = Deliverer {
+            cluster: self.clone(),
+            inbox: self.cluster.inbox.clone(),
+            end,
+        };
+        deliverer.run().await
+    }
+
     /// Sends to panes and reads answers, without the log.
     #[must_use]
     pub fn pane_io(&self) -> PaneIo {
@@ -161,7 +218,7 @@ impl ClusterManager {
         Ok(self.monitor(agent)?.pane())
     }
 
-    pub(super) fn monitor(&self, agent: &str) -> Result<&AgentMonitor, Error> {
+    pub(crate) fn monitor(&self, agent: &str) -> Result<&AgentMonitor, Error> {
         self.cluster.monitor(agent)
     }
 
@@ -189,6 +246,11 @@ impl ClusterManager {
     #[must_use]
     pub fn outsider(&self, name: impl Into<String>) -> Agent {
         Agent::new(name.into(), false, self.clone())
+    }
+
+    /// The agent of this name, or an outsider.
+    pub(crate) fn sender(&self, name: &str) -> Agent {
+        self.agent(name).unwrap_or_else(|_| self.outsider(name))
     }
 
     /// The agent in whose pane this process runs, or that has started it.
@@ -355,16 +417,7 @@ impl ClusterManager {
     /// Not cancel safe: the agent may be stopped or not ready; call it again to start it.
     pub async fn restart(&self, agent: &str) -> Result<(), Error> {
         let pane = self.get_pane(agent)?;
-        let server = &self.cluster.server;
-        let mut infos = server.control().list_panes_and_exits().await?;
-        infos.retain(|info| info.id == pane);
-        let pids = pane_processes::end(&infos, STOP_GRACE).await;
-        if !pids.is_empty() {
-            return Err(Error::StillAlive {
-                session: server.session().to_owned(),
-                pids,
-            });
-        }
+        end_program(&self.cluster.server, pane).await?;
         self.cluster.start_agent(agent).await
     }
 
@@ -403,7 +456,7 @@ impl Cluster {
         agent.ok_or_else(|| self.unknown(name))
     }
 
-    fn monitor(&self, agent: &str) -> Result<&AgentMonitor, Error> {
+    pub(super) fn monitor(&self, agent: &str) -> Result<&AgentMonitor, Error> {
         let monitor = self.monitors.get(agent);
         monitor.ok_or_else(|| self.unknown(agent))
     }
@@ -420,107 +473,50 @@ impl Cluster {
 
     /// Starts the program of an agent and waits until it is ready.
     pub(super) async fn start_agent(&self, name: &str) -> Result<(), Error> {
-        let agent = self.agent_config(name)?;
-        let monitor = self.monitor(name)?;
-        let readiness = Readiness {
-            server: &self.server,
-            monitor,
-            agent,
-            question: self.question.as_deref(),
-            dialogs: self.dialogs,
-        };
-        let started = async {
-            self.launch(agent, monitor).await?;
-            readiness.wait().await
-        };
-        started.await.map_err(|unready| Error::NotReady {
-            agent: name.to_owned(),
-            advice: unready.advice,
-            others: Vec::new(),
-            source: Box::new(unready.source),
-        })
-    }
-
-    /// Tells other processes how to find this cluster.
-    pub(super) fn store_record(&self) -> Result<(), Error> {
-        let folder = self.server.folder();
-        let record = ClusterRecord::new(
-            &self.config,
-            folder.base().to_owned(),
-            self.server.program().to_owned(),
-            absolute(self.logger.path())?,
-            self.definitions.as_deref().map(absolute).transpose()?,
-            self.command.clone(),
-        );
-        record.store(folder.path())
-    }
-
-    /// Writes the file with the personality of an agent and what it is told about the bus.
-    fn write_personality(&self, agent: &AgentConfig, pane: PaneId) -> Result<PathBuf, Error> {
-        let given = &agent.personality_prompt_path;
-        let mut text = fs::read_to_string(given).map_err(Error::io("read", given))?;
-        if let Some(command) = &self.command {
-            let names = self.config.agents.iter().map(|other| other.name.as_str());
-            let others: Vec<_> = names
-                .filter(|other| *other != agent.name && agent.may_message(other))
-                .collect();
-            text = format!(
-                "{}\n\n{}",
-                text.trim_end(),
-                primer::primer(&agent.name, &others, command)
-            );
-        }
-        let folder = self.server.folder().path().join("personalities");
-        private_file::create_folder(&folder)?;
-        let path = folder.join(format!("{}.txt", pane.number()));
-        let mut options = fs::File::options();
-        let mut file = private_file::open(&path, options.write(true).create(true).truncate(true))?;
-        file.write_all(text.as_bytes())
-            .map_err(Error::io("write", &path))?;
-        Ok(path)
-    }
-
-    /// Adds to the environment of an agent who it is and where the bus is.
-    fn with_bus(&self, launch: Launch, agent: &AgentConfig, personality: &Path) -> Launch {
-        let folder = self.server.folder().path();
-        let launch = launch
-            .env(AGENT_VARIABLE, &agent.name)
-            .env(FOLDER_VARIABLE, folder.to_string_lossy())
-            .env(PERSONALITY_VARIABLE, personality.to_string_lossy());
-        match &self.command {
-            Some(command) => launch
-                .env(COMMAND_VARIABLE, command.to_string_lossy())
-                .also_on_path(command.parent().unwrap_or(Path::new("/"))),
-            None => launch,
-        }
+        self.launch_agent(name).await?;
+        self.wait_until_ready(name).await
     }
 
     /// Starts the program of an agent, with the hooks of its definition.
-    async fn launch(&self, agent: &AgentConfig, monitor: &AgentMonitor) -> Result<(), Error> {
-        let (pane, definition) = (monitor.pane(), monitor.definition());
-        let io = self.server.pane_io();
-        let before = io.panes().launch(pane);
-        let personality = self.write_personality(agent, pane)?;
-        let mut launch = agent.launch(&self.config.work_dir, definition, &personality);
-        launch = self.with_bus(launch, agent, &personality);
-        if definition.launch != LaunchRules::default() {
-            let id = launch.new_id();
-            let folder = LaunchFolder::new(io.folder(), &id);
-            launch = definition.launch.inject(&folder, launch, &agent.env)?;
-            launch = launch.id(id);
-        }
-        let name = &definition.name;
-        let option = format!("set-option -p -t {pane} {DEFINITION_OPTION} {name}");
-        let control = self.server.control();
-        control.run_one("set-option", option).await?;
-        self.server.launch(pane, &launch).await?;
-        if let Some(before) = before {
-            LaunchFolder::new(io.folder(), &before).remove();
-        }
-        Ok(())
+    pub(super) async fn launch_agent(&self, name: &str) -> Result<(), Error> {
+        let launched = self.launch(self.agent_config(name)?, self.monitor(name)?);
+        launched
+            .await
+            .map_err(|error| not_ready(name, error.into()))
+    }
+
+    pub(super) async fn wait_until_ready(&self, name: &str) -> Result<(), Error> {
+        let readiness = Readiness {
+            server: &self.server,
+            monitor: self.monitor(name)?,
+            agent: self.agent_config(name)?,
+            question: self.question.as_deref(),
+            dialogs: self.dialogs,
+        };
+        let ready = readiness.wait().await;
+        ready.map_err(|unready| not_ready(name, unready))
     }
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, Error> {
-    std::path::absolute(path).map_err(Error::io("make absolute", path))
+/// Ends the program in a pane with all its processes.
+pub(super) async fn end_program(server: &Server, pane: PaneId) -> Result<(), Error> {
+    let mut infos = server.control().list_panes_and_exits().await?;
+    infos.retain(|info| info.id == pane);
+    let pids = pane_processes::end(&infos, STOP_GRACE).await;
+    if !pids.is_empty() {
+        return Err(Error::StillAlive {
+            session: server.session().to_owned(),
+            pids,
+        });
+    }
+    Ok(())
+}
+
+fn not_ready(agent: &str, unready: Unready) -> Error {
+    Error::NotReady {
+        agent: agent.to_owned(),
+        advice: unready.advice,
+        others: Vec::new(),
+        source: Box::new(unready.source),
+    }
 }

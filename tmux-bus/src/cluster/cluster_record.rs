@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::agent_config::{AgentConfig, AgentRole};
 use super::cluster_config::ClusterConfig;
 use crate::Error;
+use crate::inbox::InboxLimits;
 use crate::shared::private_file;
 
 /// The variables that lead to the transcripts of agents.
@@ -34,7 +35,15 @@ pub(crate) struct ClusterRecord {
     base_dir: PathBuf,
     work_dir: PathBuf,
     definitions: Option<PathBuf>,
+    inbox: InboxRecord,
     agents: Vec<AgentRecord>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct InboxRecord {
+    max_message_bytes: usize,
+    max_messages: usize,
+    keep_ms: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -70,6 +79,11 @@ impl ClusterRecord {
             base_dir: config.base_dir.clone(),
             work_dir: config.work_dir.clone(),
             definitions,
+            inbox: InboxRecord {
+                max_message_bytes: config.inbox.max_message_bytes,
+                max_messages: config.inbox.max_messages,
+                keep_ms: u64::try_from(config.inbox.keep.as_millis()).unwrap_or(u64::MAX),
+            },
             agents: config.agents.iter().map(AgentRecord::new).collect(),
         }
     }
@@ -108,6 +122,10 @@ impl ClusterRecord {
             work_dir: self.work_dir.clone(),
             agent_definitions: self.definitions.clone(),
             agents: self.agents.iter().map(AgentRecord::config).collect(),
+            inbox: InboxLimits::default()
+                .max_message_bytes(self.inbox.max_message_bytes)
+                .max_messages(self.inbox.max_messages)
+                .keep(Duration::from_millis(self.inbox.keep_ms)),
             warnings: Vec::new(),
         }
     }
@@ -143,6 +161,7 @@ impl AgentRecord {
             name: self.name.clone(),
             role: AgentRole::from(self.role.as_str()),
             personality_prompt_path: self.personality.clone(),
+            personality_text: None,
             marker: self.marker.clone(),
             pane_index: self.pane_index,
             agent: self.agent.clone(),

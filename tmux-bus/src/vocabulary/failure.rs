@@ -100,7 +100,11 @@ fn kind(error: &Error) -> FailureKind {
         Error::NotRunning { .. } | Error::UnknownAgent { .. } | Error::UnknownAsk { .. } => {
             FailureKind::NotFound
         }
-        Error::Refused { .. } | Error::QueueFull { .. } => FailureKind::Refused,
+        Error::Refused { .. }
+        | Error::QueueFull { .. }
+        | Error::InboxFull { .. }
+        | Error::MessageTooLong { .. }
+        | Error::NotLeft { .. } => FailureKind::Refused,
         Error::NotAllowed { .. } => FailureKind::NotAllowed,
         Error::Cycle { .. } => FailureKind::Cycle,
         Error::NotTheSender { .. } => FailureKind::NotTheSender,

@@ -6,8 +6,8 @@ mod request;
 
 pub use failure::{Failure, FailureKind};
 pub use reply::{
-    AgentReport, AskReport, AskState, ExplainReport, InboxEntry, InboxReport, LogReport,
-    PostReport, PostState, Reply, StatusReport,
+    AgentReport, AskReport, AskState, ExplainReport, InboxItem, InboxReport, LogReport, PostReport,
+    PostState, Reply, StatusReport,
 };
 pub use request::Request;
 

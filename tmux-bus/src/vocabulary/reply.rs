@@ -110,17 +110,17 @@ pub struct InboxReport {
     /// The agent.
     pub agent: String,
     /// Messages that will be delivered, in order.
-    pub waiting: Vec<InboxEntry>,
+    pub waiting: Vec<InboxItem>,
     /// Messages that may or may not have been delivered. They are not delivered again.
-    pub uncertain: Vec<InboxEntry>,
+    pub uncertain: Vec<InboxItem>,
     /// Messages that will not be delivered.
-    pub dead: Vec<InboxEntry>,
+    pub dead: Vec<InboxItem>,
 }
 
 /// One message of an [`InboxReport`].
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct InboxEntry {
+pub struct InboxItem {
     /// The id.
     pub id: String,
     /// The sender.
@@ -221,9 +221,9 @@ impl fmt::Debug for AskReport {
     }
 }
 
-impl fmt::Debug for InboxEntry {
+impl fmt::Debug for InboxItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InboxEntry")
+        f.debug_struct("InboxItem")
             .field("id", &self.id)
             .field("from", &self.from)
             .field("text", &Hidden(self.text.len()))

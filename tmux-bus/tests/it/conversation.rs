@@ -651,3 +651,88 @@ async fn an_agent_knows_who_it_is_and_what_it_is_told() {
     assert!(said.out.contains(&primer), "{said:?}");
     assert!(said.out.trim_end().ends_with("/tmux-bus"), "{said:?}");
 }
+
+impl Team {
+    /// The processes that deliver the inbox.
+    fn couriers(&self) -> Vec<String> {
+        let folder = self.cluster.socket().parent().unwrap().to_str().unwrap();
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let is_courier = |pid: &String| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line);
+            line.contains("\0deliver\0") && line.contains("session-leader") && line.contains(folder)
+        };
+        let pids = processes.filter_map(|entry| entry.file_name().into_string().ok());
+        pids.filter(is_courier).collect()
+    }
+
+    fn contents(&self, kind: &str) -> Vec<String> {
+        let entries = self.log().into_iter();
+        let entries = entries.filter(|entry| entry.message_type.as_str() == kind);
+        entries.map(|entry| entry.content).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_is_left_for_a_busy_agent_and_delivered_in_the_background() {
+    let team = start(&TWO).await;
+    let gate = team.path("gate");
+    let busy = team.run(&["ask", "--detach", "b", &format!("wait {}", gate.display())]);
+    eventually("b works", || !team.logged("wait ").is_empty());
+    let posted = team.tool("a", "tmux-bus post b first; tmux-bus --json post b second");
+    assert!(posted.out.starts_with("left for b"), "{posted:?}");
+    let posted: Value = serde_json::from_str(posted.out.lines().nth(1).unwrap()).unwrap();
+    assert_eq!(
+        (&posted["state"], &posted["from"]),
+        (&"waiting".into(), &"a".into())
+    );
+    let inbox = team.run(&["--json", "inbox", "b"]).json();
+    let waiting = inbox["waiting"].as_array().unwrap();
+    let texts: Vec<_> = waiting
+        .iter()
+        .map(|entry| entry["text"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        (texts, &waiting[1]["id"]),
+        (vec!["first", "second"], &posted["id"])
+    );
+    assert!(team.run(&["inbox", "b"]).out.contains("waiting: "));
+    // One process delivers, at most one waits to take its place, and the messages survive both.
+    let couriers = team.couriers();
+    assert!((1..=2).contains(&couriers.len()), "{couriers:?}");
+    let killed = Command::new("kill").arg("-9").args(&couriers).status();
+    assert!(killed.unwrap().success());
+    eventually("the couriers are gone", || team.couriers().is_empty());
+    team.run(&["post", "b", "third"]).check(0, "");
+    fs::write(&gate, "").unwrap();
+    team.run(&["wait", busy.out.trim()]).check(0, "");
+    eventually("three messages", || team.contents("info").len() == 3);
+    assert_eq!(team.contents("info"), ["first", "second", "third"]);
+    assert_eq!(team.logged("first")[0], entry("a", "b", "info"));
+    eventually("the courier has ended", || team.couriers().is_empty());
+
+    // A program that reads lines cannot take two of them.
+    team.run(&["post", "b", "two\nlines"]).check(0, "");
+    let dead = || team.run(&["--json", "inbox", "b"]).json()["dead"].clone();
+    eventually("a dead letter", || dead().as_array().unwrap().len() == 1);
+    let reason = dead()[0]["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("the agent cannot take it"), "{reason}");
+    team.run(&["post", "b", "--now", "at once"]).check(0, "");
+    assert_eq!(team.logged("at once"), [entry("user", "b", "info")]);
+    team.run(&["post", "b", "\u{1b}[201~"]).check(4, "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_wait_are_delivered_after_the_next_start() {
+    let team = start(&TWO).await;
+    team.cluster.stop().await.unwrap();
+    let config = ClusterConfig::load(team.path("team.yaml")).unwrap();
+    let builder = ClusterManager::builder(config)
+        .runtime_dir(team.path("run"))
+        .command(COMMAND);
+    builder.inbox().leave("user", "a", "good morning").unwrap();
+    let again = builder.start().await.unwrap();
+    eventually("the message", || !team.logged("good morning").is_empty());
+    again.stop().await.unwrap();
+    eventually("the courier has ended", || team.couriers().is_empty());
+}

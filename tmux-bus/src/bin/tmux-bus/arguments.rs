@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 /// Agents in tmux panes, and their user, talk to each other.
 ///
@@ -106,11 +106,24 @@ pub(crate) enum Verb {
     /// Carries out an ask in the background
     #[command(hide = true)]
     CarryOut {
-        #[arg(long)]
-        folder: PathBuf,
+        #[command(flatten)]
+        background: Background,
         id: String,
-        /// The second of the two processes
-        #[arg(long)]
-        session_leader: bool,
     },
+    /// Delivers the inbox in the background
+    #[command(hide = true)]
+    Deliver {
+        #[command(flatten)]
+        background: Background,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct Background {
+    /// The folder of the session
+    #[arg(long)]
+    pub(crate) folder: PathBuf,
+    /// The second of the two processes
+    #[arg(long)]
+    pub(crate) session_leader: bool,
 }

@@ -26,13 +26,10 @@ const FOLDER_VARIABLE: &str = "TMUX_BUS_FOLDER";
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Verb::CarryOut {
-        folder,
-        id,
-        session_leader,
-    } = &arguments.verb
-    {
-        return worker::run(folder, id, *session_leader).await;
+    match &arguments.verb {
+        Verb::CarryOut { background, id } => return worker::run(background, Some(id)).await,
+        Verb::Deliver { background } => return worker::run(background, None).await,
+        _ => {}
     }
     let is_json = arguments.json;
     match run(arguments).await {
@@ -116,7 +113,7 @@ fn request(verb: Verb) -> Result<Request, Failure> {
             timeout_s: timeout,
         },
         Verb::Log { from, to, last, .. } => Request::Log { from, to, last },
-        Verb::CarryOut { .. } => Request::Status {},
+        Verb::CarryOut { .. } | Verb::Deliver { .. } => Request::Status {},
     })
 }
 

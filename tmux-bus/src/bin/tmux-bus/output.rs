@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::json;
 use tmux_bus::MessageLogEntry;
 use tmux_bus::vocabulary::{
-    AskReport, AskState, ExplainReport, Failure, InboxEntry, InboxReport, PostState, Reply,
+    AskReport, AskState, ExplainReport, Failure, InboxItem, InboxReport, PostState, Reply,
     StatusReport,
 };
 
@@ -107,7 +107,7 @@ fn print_inbox(out: &mut impl Write, report: &InboxReport) -> io::Result<()> {
         return writeln!(out, "no messages for {}", report.agent);
     }
     for (state, list) in lists {
-        for InboxEntry {
+        for InboxItem {
             id,
             from,
             text,

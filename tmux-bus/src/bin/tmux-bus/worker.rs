@@ -1,35 +1,40 @@
-//! The background process of an ask.
+//! The background processes: they carry out an ask, or deliver the inbox.
 
 use std::io::Write;
-use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use tmux_bus::Bus;
 
+use crate::arguments::Background;
+
 /// The first process starts the second one and ends, so that the second is no descendant of the caller, whose agent may
-/// end it with all its descendants. The second one tells the caller, over the output that it inherits, that it has the ask.
-pub(crate) async fn run(folder: &Path, id: &str, is_session_leader: bool) -> ExitCode {
-    if !is_session_leader {
-        return start_again(folder, id);
+/// end it with all its descendants. The second one tells the caller, over the output that it inherits, that it has its
+/// work.
+pub(crate) async fn run(background: &Background, id: Option<&str>) -> ExitCode {
+    if !background.session_leader {
+        return start_again();
     }
     // It leaves the session and the terminal of the caller.
     let _ = rustix::process::setsid();
     let is_ready = |ready: &str| {
         let _ = writeln!(std::io::stdout(), "{ready}");
     };
-    match Bus::carry_out(folder, id, is_ready).await {
+    let done = match id {
+        Some(id) => Bus::carry_out(&background.folder, id, is_ready).await,
+        None => Bus::deliver(&background.folder, is_ready).await,
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         // The folder is gone with its session.
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-fn start_again(folder: &Path, id: &str) -> ExitCode {
+fn start_again() -> ExitCode {
     let started = std::env::current_exe().and_then(|program| {
         Command::new(program)
-            .args(["carry-out", "--session-leader", "--folder"])
-            .arg(folder)
-            .arg(id)
+            .args(std::env::args_os().skip(1))
+            .arg("--session-leader")
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
