@@ -4,6 +4,8 @@
 
 #[path = "tmux_bus/bare.rs"]
 mod bare;
+#[path = "tmux_bus/command.rs"]
+mod command;
 #[path = "tmux_bus/cost.rs"]
 mod cost;
 #[path = "tmux_bus/growth.rs"]
@@ -59,6 +61,7 @@ fn main() {
         Step::new("latency", 1, 14.0, latency),
         Step::new("ends", 0, 4.0, ends),
         Step::new("hook", 0, 30.0, hook::hook),
+        Step::new("command", 0, 20.0, command::command),
         Step::new("round-trips", 0, 6.0, round_trips),
         Step::new("sends", 3, exact, sends),
         Step::new("growth", 0, 45.0, growth::growth),

@@ -89,6 +89,13 @@ impl Launch {
         self.id.clone().unwrap_or_else(new)
     }
 
+    /// The value of a variable that was added.
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+        let mut env = self.env.iter().rev();
+        let found = env.find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
     pub(crate) fn command(&self) -> &str {
         &self.command
     }
