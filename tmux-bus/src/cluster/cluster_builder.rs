@@ -1,13 +1,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::agent_config::AgentConfig;
-use super::agent_monitor::AgentMonitor;
 use super::cluster_config::ClusterConfig;
-use super::cluster_manager::{Cluster, ClusterManager};
+use super::cluster_manager::{Cluster, ClusterAgent, ClusterManager};
 use super::reconciler::{self, Reconciler, StartResults};
 use crate::Error;
 use crate::definition::agent_definition::AgentDefinition;
@@ -271,17 +270,17 @@ impl ClusterBuilder {
         definitions: Vec<Arc<AgentDefinition>>,
         panes: BTreeMap<String, PaneId>,
     ) -> Arc<Cluster> {
-        let monitors = self
-            .config
-            .agents
-            .iter()
-            .zip(definitions)
-            .filter_map(|(agent, definition)| {
-                let pane = *panes.get(&agent.name)?;
-                let monitor = AgentMonitor::new(server.control().clone(), pane, definition);
-                Some((agent.name.clone(), monitor))
-            })
-            .collect();
+        let mut agents = BTreeMap::new();
+        for (agent, definition) in self.config.agents.iter().zip(definitions) {
+            let cluster_agent = ClusterAgent {
+                definition,
+                monitor: OnceLock::new(),
+            };
+            if let Some(pane) = panes.get(&agent.name) {
+                cluster_agent.set_pane(server.control(), *pane);
+            }
+            agents.insert(agent.name.clone(), cluster_agent);
+        }
         Arc::new(Cluster {
             inbox: self.inbox(),
             config: self.config,
@@ -289,7 +288,7 @@ impl ClusterBuilder {
             logger,
             question: self.question,
             dialogs: self.dialogs,
-            monitors,
+            agents,
         })
     }
 
