@@ -106,12 +106,22 @@ pub fn deliver(folder: &str) {
 }
 
 struct Storm {
+    socket: PathBuf,
     dir: TempDir,
     inbox: Inbox,
     messages: usize,
     senders: Vec<Worker>,
     deliverers: Vec<Worker>,
     kills: [usize; 4],
+}
+
+/// Before the folder with the socket is removed.
+impl Drop for Storm {
+    fn drop(&mut self) {
+        self.deliverers.clear();
+        self.senders.clear();
+        kill_server(&self.socket);
+    }
 }
 
 impl Storm {
@@ -231,14 +241,6 @@ fn kill_server_by_signal(socket: &Path) {
     });
 }
 
-struct KillOnDrop(PathBuf);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        kill_server(&self.0);
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_message_is_lost_or_delivered_twice_while_all_parts_are_killed() {
     let messages: usize = match std::env::var("TMUX_BUS_STORM") {
@@ -247,8 +249,8 @@ async fn no_message_is_lost_or_delivered_twice_while_all_parts_are_killed() {
     };
     let dir = tempfile::tempdir().unwrap();
     let mut cluster = start(dir.path()).await;
-    let _kill = KillOnDrop(cluster.socket().to_owned());
     let mut storm = Storm {
+        socket: cluster.socket().to_owned(),
         inbox: builder(dir.path()).inbox(),
         dir,
         messages,
