@@ -69,7 +69,8 @@ fn leaving(bench: &mut Bench) {
     let inbox = builder(dir.path(), limits).inbox();
     let text = sample::message(0, 200);
     let mut raw = fs::File::create(dir.path().join("raw")).unwrap();
-    let line = format!("{{\"left\":{{\"id\":\"6f1f4a52c2a94d2f9d0d7a3e8b1c5f60\",\"text\":{text:?}}}}}\n");
+    let line =
+        format!("{{\"left\":{{\"id\":\"6f1f4a52c2a94d2f9d0d7a3e8b1c5f60\",\"text\":{text:?}}}}}\n");
     bench
         .compare("a message of 200 bytes on disk")
         .floor("write and fdatasync", || {
@@ -123,7 +124,10 @@ fn size(bench: &mut Bench) {
         )
         .floor(
             "two writes, each with fdatasync",
-            [rate(floor), Figure::from(raw.metadata().unwrap().len() as f64 / 1024.0)],
+            [
+                rate(floor),
+                Figure::from(raw.metadata().unwrap().len() as f64 / 1024.0),
+            ],
         )
         .report();
 }
@@ -151,8 +155,7 @@ fn delivering(bench: &mut Bench) {
         cluster.deliver_inbox_until_empty().await.unwrap();
         let seconds = start.elapsed().as_secs_f64();
         let entries = cluster.inbox().all_entries().unwrap();
-        let is_delivered =
-            |state: &MessageState| matches!(state, MessageState::Delivered { .. });
+        let is_delivered = |state: &MessageState| matches!(state, MessageState::Delivered { .. });
         assert!(entries.iter().all(|entry| is_delivered(&entry.state)));
         let path = dir.path().join("logs/inbox-inbox/inbox.jsonl");
         (seconds, fs::metadata(path).unwrap().len() as f64 / 1024.0)

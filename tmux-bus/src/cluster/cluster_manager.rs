@@ -164,7 +164,8 @@ impl ClusterManager {
     ///
     /// async fn postman(config: ClusterConfig) -> Result<(), Error> {
     ///     loop {
-    ///         let cluster = ClusterManager::attach(config.clone()).await?;
+    ///         let builder = ClusterManager::builder(config.clone());
+    ///         let cluster = builder.attach_unchanged().await?;
     ///         match cluster.deliver_inbox().await {
     ///             Err(Error::ServerGone { .. }) => continue,
     ///             ended => return ended,

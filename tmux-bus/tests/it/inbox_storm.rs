@@ -6,7 +6,7 @@
 //! - an acknowledged text has arrived, unless it is listed as uncertain,
 //! - the texts of one sender for one agent arrive in the order in which they were left.
 //!
-//! `TMUX_BUS_STORM` sets the number of messages.
+//! `TMUX_BUS_STORM` sets the number of messages, `TMUX_BUS_KILLS` about the number of kills.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -224,6 +224,9 @@ impl Storm {
                 assert!(has_arrived || uncertain.contains(text), "vanished: {text}");
             }
         }
+        // A kill of a deliverer or of the server hides the outcome of one message of each agent at most.
+        let kills: usize = self.kills.iter().sum();
+        assert!(uncertain.len() <= AGENTS * kills, "too many are uncertain");
         println!(
             "{} messages, {arrived} arrived, {} uncertain",
             self.messages,
@@ -262,7 +265,6 @@ async fn no_message_is_lost_or_delivered_twice_while_all_parts_are_killed() {
     storm.deliverers = (0..2).map(|_| storm.deliverer()).collect();
     let start = Instant::now();
     let mut random = messages as u64;
-    // A kill for so many messages: about 100 in the end.
     let kills = std::env::var("TMUX_BUS_KILLS").map_or(100, |kills| kills.parse().unwrap());
     let (step, mut next) = (messages / kills, 20);
     let (mut progress, mut last) = (Instant::now(), 0);
