@@ -190,7 +190,8 @@ fn log_file(config: &ClusterConfig) -> PathBuf {
 
 async fn attach(config: ClusterConfig) -> Result<ClusterManager> {
     let path = config.path.clone();
-    builder(config).attach().await.map_err(|error| match error {
+    let attached = builder(config).attach_unchanged().await;
+    attached.map_err(|error| match error {
         tmux_bus::Error::NotRunning { .. } => format!(
             "the cluster is not running; start it with: cluster --config {} start",
             path.display()
