@@ -16,6 +16,7 @@
 //! | end of processes after a signal, on systems without pidfds (`shared/process_tree`) | 20 ms, then 100 ms, in `tree_ender.rs` | the grace time, then [`KILL_LIMIT`] |
 //! | an agent that refused a message of its inbox (`Attempt`) | [`DELIVERY_RETRY`] | none: while it looks idle and refuses |
 //! | an agent that has ended and has messages in its inbox (`Attempt`) | [`DEAD_AGENT_LOOK`] | none: its next output is the event |
+//! | an agent that has no pane and has messages in its inbox (`Deliverer`) | [`ABSENT_AGENT_LOOK`] | none: while such a message waits |
 //! | the log where file events are not available (`FileWatch`) | [`LOG_POLL`] | none: while a caller waits for an entry |
 
 use std::time::Duration;
@@ -156,6 +157,10 @@ pub(crate) const DELIVERY_RETRY: Duration = Duration::from_millis(250);
 /// How often an agent that has ended is looked at while messages wait for it. Output of its next program wakes the
 /// deliverer at once; this is for a pane that was removed and for a program that prints nothing.
 pub(crate) const DEAD_AGENT_LOOK: Duration = Duration::from_secs(10);
+
+/// How often the pane of an agent is looked for while messages wait for it and it has none: tmux does not tell which
+/// agent a new pane is for. A look takes a millisecond.
+pub(crate) const ABSENT_AGENT_LOOK: Duration = Duration::from_secs(1);
 
 // The log
 

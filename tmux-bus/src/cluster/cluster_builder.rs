@@ -1,15 +1,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
 use super::agent_config::AgentConfig;
-use super::agent_monitor::AgentMonitor;
 use super::cluster_config::ClusterConfig;
-use super::cluster_manager::{Cluster, ClusterManager};
+use super::cluster_manager::{Cluster, ClusterAgent, ClusterManager};
 use super::primer;
 use super::reconciler::{self, Reconciler, StartResults};
 use crate::Error;
@@ -293,17 +292,17 @@ impl ClusterBuilder {
             }
             None => primer::find_command(),
         };
-        let monitors = self
-            .config
-            .agents
-            .iter()
-            .zip(definitions)
-            .filter_map(|(agent, definition)| {
-                let pane = *panes.get(&agent.name)?;
-                let monitor = AgentMonitor::new(server.control().clone(), pane, definition);
-                Some((agent.name.clone(), monitor))
-            })
-            .collect();
+        let mut agents = BTreeMap::new();
+        for (agent, definition) in self.config.agents.iter().zip(definitions) {
+            let cluster_agent = ClusterAgent {
+                definition,
+                monitor: OnceLock::new(),
+            };
+            if let Some(pane) = panes.get(&agent.name) {
+                cluster_agent.set_pane(server.control(), *pane);
+            }
+            agents.insert(agent.name.clone(), cluster_agent);
+        }
         Ok(Arc::new(Cluster {
             definitions: self
                 .definitions
@@ -316,7 +315,7 @@ impl ClusterBuilder {
             command,
             question: self.question,
             dialogs: self.dialogs,
-            monitors,
+            agents,
             own_agent: OnceCell::new(),
         }))
     }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
@@ -16,7 +16,10 @@ use super::cluster_config::ClusterConfig;
 use super::cluster_status::{AgentStatus, ClusterStatus};
 use super::owed_answer::OwedAnswer;
 use super::readiness::{self, Readiness, Unready};
+use super::reconciler;
 use super::stop_on_drop::StopOnDrop;
+use crate::control::control_client::ControlClient;
+use crate::definition::agent_definition::AgentDefinition;
 use crate::inbox::{Deliverer, DeliveryEnd, Inbox};
 use crate::log::MessageLogger;
 use crate::pane::PaneId;
@@ -64,7 +67,7 @@ impl fmt::Debug for ClusterManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClusterManager")
             .field("server", &self.cluster.server)
-            .field("agents", &self.cluster.monitors.keys())
+            .field("agents", &self.cluster.agents.keys())
             .finish_non_exhaustive()
     }
 }
@@ -80,9 +83,16 @@ pub(super) struct Cluster {
     pub(super) inbox: Inbox,
     pub(super) question: Option<String>,
     pub(super) dialogs: Option<Duration>,
-    pub(super) monitors: BTreeMap<String, AgentMonitor>,
+    pub(super) agents: BTreeMap<String, ClusterAgent>,
     /// The agent in whose pane this process runs.
     pub(super) own_agent: OnceCell<Option<String>>,
+}
+
+/// An agent of the configuration.
+pub(super) struct ClusterAgent {
+    pub(super) definition: Arc<AgentDefinition>,
+    /// Set when its pane is known.
+    pub(super) monitor: OnceLock<AgentMonitor>,
 }
 
 impl ClusterManager {
@@ -151,15 +161,16 @@ impl ClusterManager {
     /// One process of the cluster delivers at a time; the others wait here, and the first of them takes over when it
     /// ends. A message is typed as by [`Agent::post_to`], and logged: never into a draft, a dialog or an approval, and
     /// not while the agent works. A program without rules is idle when it shows a prompt. The messages of an agent that
-    /// has ended wait for its restart; those of an agent that had no pane when this process attached wait for a process
-    /// that knows it. Files and agents are watched by events.
+    /// has ended wait for its restart; those of an agent without a pane wait until it has one. Files and agents are
+    /// watched by events.
     ///
     /// ```no_run
     /// use tmux_bus::{ClusterConfig, ClusterManager, Error};
     ///
     /// async fn postman(config: ClusterConfig) -> Result<(), Error> {
     ///     loop {
-    ///         let cluster = ClusterManager::attach(config.clone()).await?;
+    ///         let builder = ClusterManager::builder(config.clone());
+    ///         let cluster = builder.attach_unchanged().await?;
     ///         match cluster.deliver_inbox().await {
     ///             Err(Error::ServerGone { .. }) => continue,
     ///             ended => return ended,
@@ -222,6 +233,11 @@ impl ClusterManager {
         self.cluster.monitor(agent)
     }
 
+    /// Looks for panes of agents that had none when this process attached.
+    pub(crate) async fn find_panes(&self) -> Result<(), Error> {
+        self.cluster.find_panes().await
+    }
+
     /// The marker of an agent.
     ///
     /// # Errors
@@ -282,7 +298,11 @@ impl ClusterManager {
         let server = &self.cluster.server;
         let infos = server.control().list_panes_and_exits().await?;
         let mut observing = JoinSet::new();
-        for (name, monitor) in self.cluster.monitors.clone() {
+        for (name, agent) in &self.cluster.agents {
+            let Some(monitor) = agent.monitor.get().cloned() else {
+                continue;
+            };
+            let name = name.clone();
             observing.spawn(async move { (name, monitor.observe().await) });
         }
         let mut observed = BTreeMap::new();
@@ -449,6 +469,14 @@ impl ClusterManager {
     }
 }
 
+impl ClusterAgent {
+    /// The pane of an agent stays the same.
+    pub(super) fn set_pane(&self, control: &ControlClient, pane: PaneId) {
+        let new = || AgentMonitor::new(control.clone(), pane, Arc::clone(&self.definition));
+        self.monitor.get_or_init(new);
+    }
+}
+
 impl Cluster {
     fn agent_config(&self, name: &str) -> Result<&AgentConfig, Error> {
         let mut agents = self.config.agents.iter();
@@ -457,7 +485,8 @@ impl Cluster {
     }
 
     pub(super) fn monitor(&self, agent: &str) -> Result<&AgentMonitor, Error> {
-        let monitor = self.monitors.get(agent);
+        let monitor = self.agents.get(agent);
+        let monitor = monitor.and_then(|agent| agent.monitor.get());
         monitor.ok_or_else(|| self.unknown(agent))
     }
 
@@ -466,9 +495,21 @@ impl Cluster {
         Error::UnknownAgent {
             name: name.to_owned(),
             known: agents
-                .filter(|agent| self.monitors.contains_key(agent))
+                .filter(|agent| self.agents[agent].monitor.get().is_some())
                 .collect(),
         }
+    }
+
+    /// Looks for panes of agents that had none when this process attached.
+    async fn find_panes(&self) -> Result<(), Error> {
+        let control = self.server.control();
+        control.list_panes_and_exits().await?;
+        for (name, running) in reconciler::running_agents(&self.server).await? {
+            if let Some(agent) = self.agents.get(&name) {
+                agent.set_pane(control, running.pane);
+            }
+        }
+        Ok(())
     }
 
     /// Starts the program of an agent and waits until it is ready.

@@ -40,6 +40,8 @@
 //! - The future is dropped in step 4: typing goes on in a task of its own, which holds the right to deliver until the
 //!   outcome is recorded.
 //! - A message is left between a look at the file and the wait: the watch is armed before the look.
+//! - The deliverer attaches while another process still creates the panes of the agents, or an agent is added later: while
+//!   a message waits for an agent without a pane, its pane is looked for.
 //! - A refusal that will not change (a newline for a program without bracketed paste) makes a dead letter, because the
 //!   messages behind it could not be delivered either. Every other refusal is tried again.
 //!
@@ -63,7 +65,7 @@ use crate::cluster::{ClusterManager, SendToOptions};
 use crate::log::FileWatch;
 use crate::shared::kernel_lock::LockedFile;
 use crate::state::AgentState;
-use crate::timing::{DEAD_AGENT_LOOK, DELIVERY_RETRY};
+use crate::timing::{ABSENT_AGENT_LOOK, DEAD_AGENT_LOOK, DELIVERY_RETRY};
 
 /// When a deliverer returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +90,7 @@ impl Deliverer {
         let mut watch = FileWatch::new();
         let mut attempts = JoinSet::new();
         let mut busy = HashSet::new();
+        let mut next_look = Instant::now();
         loop {
             watch.arm(self.inbox.path());
             let inbox = self.inbox.clone();
@@ -95,8 +98,14 @@ impl Deliverer {
             if self.end == DeliveryEnd::Empty && plan.heads.is_empty() && attempts.is_empty() {
                 return Ok(());
             }
+            let is_absent = |agent: &str| self.cluster.monitor(agent).is_err();
+            let mut is_one_absent = plan.heads.iter().any(|(_, agent)| is_absent(agent));
+            if is_one_absent && Instant::now() >= next_look {
+                self.cluster.find_panes().await?;
+                next_look = Instant::now() + ABSENT_AGENT_LOOK;
+                is_one_absent = plan.heads.iter().any(|(_, agent)| is_absent(agent));
+            }
             for (id, agent) in plan.heads {
-                // An agent that has no pane here: its messages wait.
                 let Ok(monitor) = self.cluster.monitor(&agent) else {
                     continue;
                 };
@@ -121,6 +130,7 @@ impl Deliverer {
             tokio::select! {
                 () = watch.changed() => {}
                 () = expiry => {}
+                () = sleep_until(next_look), if is_one_absent => {}
                 Some(done) = attempts.join_next() => {
                     let agent = done.map_err(|error| Error::unfinished("inbox", &error))??;
                     busy.remove(&agent);

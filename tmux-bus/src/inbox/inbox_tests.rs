@@ -291,6 +291,25 @@ fn a_damaged_line_hides_no_message_and_is_kept() {
     assert!(text.starts_with("damaged\n") && text.len() < 1_000);
 }
 
+/// Readers have not seen a record without its newline. If the next writer completed it, a message that is being typed
+/// would be taken back.
+#[test]
+fn a_torn_record_never_takes_effect() {
+    let dir = tempfile::tempdir().unwrap();
+    let inbox = inbox(dir.path());
+    let id = inbox.leave("user", "a", "text").unwrap();
+    let mut text = fs::read_to_string(file(dir.path())).unwrap();
+    text.push_str(&format!("{{\"removed\":{{\"id\":\"{id}\"}}}}"));
+    fs::write(file(dir.path()), text).unwrap();
+    assert!(inbox.begin(&id).unwrap());
+    end(&inbox, &id, Ok(()));
+    let after = self::inbox(dir.path());
+    assert!(matches!(
+        states(&after)[&id],
+        MessageState::Delivered { .. }
+    ));
+}
+
 #[test]
 fn files_that_others_can_write_to_are_refused() {
     use std::os::unix::fs::PermissionsExt;

@@ -257,6 +257,22 @@ async fn a_message_that_is_taken_back_or_expires_is_not_delivered() {
     ));
 }
 
+/// The deliverer knows the new configuration, and attaches before the agent has a pane.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_gets_its_pane_later_gets_its_messages() {
+    let dir = tempfile::tempdir().unwrap();
+    let _team = start(&dir, 1).await;
+    let builder = || team(&dir, 2).builder();
+    let early = builder().attach_unchanged().await.unwrap();
+    early.inbox().leave("user", "agent1", "hello").unwrap();
+    early.inbox().leave("user", "agent0", "hello").unwrap();
+    let delivering = tokio::spawn(async move { early.deliver_inbox_until_empty().await });
+    eventually("the other message", || mail(&dir, 0).len() == 1);
+    builder().attach().await.unwrap();
+    delivering.await.unwrap().unwrap();
+    assert_eq!(mail(&dir, 1), ["hello"]);
+}
+
 /// The limits of the configuration file.
 #[test]
 fn limits_are_read_from_the_file() {

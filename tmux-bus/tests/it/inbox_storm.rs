@@ -6,7 +6,7 @@
 //! - an acknowledged text has arrived, unless it is listed as uncertain,
 //! - the texts of one sender for one agent arrive in the order in which they were left.
 //!
-//! `TMUX_BUS_STORM` sets the number of messages.
+//! `TMUX_BUS_STORM` sets the number of messages, `TMUX_BUS_KILLS` about the number of kills.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -15,11 +15,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tmux_bus::{ClusterManager, Error, Inbox, InboxEntry, MessageState};
+use tmux_bus::{
+    ClusterBuilder, ClusterManager, Error, Inbox, InboxEntry, InboxLimits, MessageState,
+};
 
 use crate::inbox::kill_agent;
-use crate::mail_agent::{MailTeam, mail};
-use crate::support::{eventually, kill_server};
+use crate::mail_agent::{MailTeam, mail, mail_file};
+use crate::support::{eventually, kill_server, tmux};
 use crate::worker::Worker;
 
 const AGENTS: usize = 10;
@@ -31,6 +33,22 @@ fn team(dir: &Path) -> MailTeam<'_> {
         agents: AGENTS,
         has_moods: true,
     }
+}
+
+/// A short queue: senders wait for room, and live as long as the storm.
+fn builder(dir: &Path) -> ClusterBuilder {
+    let limits = InboxLimits::default().max_messages(30);
+    team(dir).builder_of(team(dir).config().inbox(limits))
+}
+
+/// Starts the agents in small panes: reading their screens is most of the work.
+async fn start(dir: &Path) -> ClusterManager {
+    let cluster = builder(dir).start().await.unwrap();
+    tmux(
+        cluster.socket(),
+        &["resize-window", "-x", "130", "-y", "40"],
+    );
+    cluster
 }
 
 /// The texts that were acknowledged to a sender.
@@ -57,7 +75,7 @@ pub fn send(folder: &str, sender: &str, count: &str) {
         .append(true)
         .open(path)
         .unwrap();
-    let inbox = team(folder.as_ref()).builder().inbox();
+    let inbox = builder(folder.as_ref()).inbox();
     for number in done..count {
         let text = text(sender, number, std::process::id());
         let agent = format!("agent{}", number % AGENTS);
@@ -78,7 +96,7 @@ pub fn deliver(folder: &str) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         loop {
-            if let Ok(cluster) = team(folder.as_ref()).builder().attach_unchanged().await {
+            if let Ok(cluster) = builder(folder.as_ref()).attach_unchanged().await {
                 // The server may be killed at any moment.
                 let _ = cluster.deliver_inbox().await;
             }
@@ -88,12 +106,22 @@ pub fn deliver(folder: &str) {
 }
 
 struct Storm {
+    socket: PathBuf,
     dir: TempDir,
     inbox: Inbox,
     messages: usize,
     senders: Vec<Worker>,
     deliverers: Vec<Worker>,
     kills: [usize; 4],
+}
+
+/// Before the folder with the socket is removed.
+impl Drop for Storm {
+    fn drop(&mut self) {
+        self.deliverers.clear();
+        self.senders.clear();
+        kill_server(&self.socket);
+    }
 }
 
 impl Storm {
@@ -117,8 +145,13 @@ impl Storm {
         self.inbox.all_entries().unwrap()
     }
 
+    /// The number of messages that have arrived.
     fn received(&self) -> usize {
-        (0..AGENTS).map(|agent| mail(&self.dir, agent).len()).sum()
+        let lines = |agent| {
+            let bytes = fs::read(mail_file(self.dir.path(), agent)).unwrap_or_default();
+            bytes.iter().filter(|byte| **byte == b'\n').count()
+        };
+        (0..AGENTS).map(lines).sum()
     }
 
     async fn kill(&mut self, what: usize, cluster: &mut ClusterManager) {
@@ -138,7 +171,7 @@ impl Storm {
                 self.deliverers[deliverer] = self.deliverer();
                 self.kills[1] += 1;
             }
-            16..31 => {
+            16..30 => {
                 let agent = what / 32 % AGENTS;
                 kill_agent(&self.dir, agent);
                 cluster.restart(&format!("agent{agent}")).await.unwrap();
@@ -146,7 +179,7 @@ impl Storm {
             }
             _ => {
                 kill_server_by_signal(cluster.socket());
-                *cluster = team(self.dir.path()).builder().start().await.unwrap();
+                *cluster = start(self.dir.path()).await;
                 self.kills[3] += 1;
             }
         }
@@ -191,6 +224,9 @@ impl Storm {
                 assert!(has_arrived || uncertain.contains(text), "vanished: {text}");
             }
         }
+        // A kill of a deliverer or of the server hides the outcome of one message of each agent at most.
+        let kills: usize = self.kills.iter().sum();
+        assert!(uncertain.len() <= AGENTS * kills, "too many are uncertain");
         println!(
             "{} messages, {arrived} arrived, {} uncertain",
             self.messages,
@@ -200,7 +236,7 @@ impl Storm {
 }
 
 fn kill_server_by_signal(socket: &Path) {
-    let pid = crate::support::tmux(socket, &["display-message", "-p", "#{pid}"]);
+    let pid = tmux(socket, &["display-message", "-p", "#{pid}"]);
     let pid = rustix::process::Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     eventually("the server is gone", || {
@@ -208,26 +244,17 @@ fn kill_server_by_signal(socket: &Path) {
     });
 }
 
-struct KillOnDrop(PathBuf);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        kill_server(&self.0);
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_message_is_lost_or_delivered_twice_while_all_parts_are_killed() {
     let messages: usize = match std::env::var("TMUX_BUS_STORM") {
         Ok(messages) => messages.parse().unwrap(),
-        Err(_) => 1_000,
+        Err(_) => 2_000,
     };
     let dir = tempfile::tempdir().unwrap();
-    let builder = team(dir.path()).builder();
-    let mut cluster = builder.clone().start().await.unwrap();
-    let _kill = KillOnDrop(cluster.socket().to_owned());
+    let mut cluster = start(dir.path()).await;
     let mut storm = Storm {
-        inbox: builder.inbox(),
+        socket: cluster.socket().to_owned(),
+        inbox: builder(dir.path()).inbox(),
         dir,
         messages,
         senders: Vec::new(),
@@ -238,8 +265,8 @@ async fn no_message_is_lost_or_delivered_twice_while_all_parts_are_killed() {
     storm.deliverers = (0..2).map(|_| storm.deliverer()).collect();
     let start = Instant::now();
     let mut random = messages as u64;
-    // A kill for so many messages: about 100 in the end.
-    let (step, mut next) = ((messages / 100).max(10), 20);
+    let kills = std::env::var("TMUX_BUS_KILLS").map_or(100, |kills| kills.parse().unwrap());
+    let (step, mut next) = (messages / kills, 20);
     let (mut progress, mut last) = (Instant::now(), 0);
     loop {
         let received = storm.received();
@@ -248,14 +275,14 @@ async fn no_message_is_lost_or_delivered_twice_while_all_parts_are_killed() {
         }
         assert!(
             progress.elapsed() < Duration::from_secs(60),
-            "no progress after {received} messages: {:?}",
-            storm.entries()
+            "no progress after {received} messages and {:?} kills",
+            storm.kills
         );
         let waits = |entry: &InboxEntry| {
             matches!(entry.state, MessageState::Waiting | MessageState::Sending)
         };
-        let has_finished = (0..SENDERS).all(|sender| storm.has_finished(sender));
-        if has_finished && !storm.entries().iter().any(waits) {
+        let have_finished = (0..SENDERS).all(|sender| storm.has_finished(sender));
+        if have_finished && !storm.entries().iter().any(waits) {
             break;
         }
         if received >= next {
@@ -263,7 +290,7 @@ async fn no_message_is_lost_or_delivered_twice_while_all_parts_are_killed() {
             storm.kill((random >> 40) as usize, &mut cluster).await;
             next = received + step;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     println!("{:?}, kills: {:?}", start.elapsed(), storm.kills);
     storm.judge();

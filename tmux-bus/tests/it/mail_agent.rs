@@ -21,7 +21,7 @@ use crate::worker;
 const DEFINITION: &str = r"
 [mail]
 submit = { clear_keys = ['C-u'] }
-idle = { settle_ms = 20 }
+idle = { settle_ms = 5 }
 input = { line = '^(?P<prefix>> )(?P<text>.*)$', next = '^  (?P<text>.*)$' }
 [[mail.working]]
 id = 'busy'

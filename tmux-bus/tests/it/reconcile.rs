@@ -10,7 +10,7 @@ use tmux_bus::{
     MessageState, StopOnDrop,
 };
 
-use crate::support::{LONG, need_tmux, tmux};
+use crate::support::{LONG, eventually, need_tmux, tmux};
 use crate::worker::Worker;
 
 fn echo(name: &str) -> AgentConfig {
@@ -172,7 +172,12 @@ pub fn attach(folder: &str) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let agents = ["a", "x", "y"].map(echo);
-        builder(folder.as_ref(), agents).attach().await.unwrap();
+        let builder = builder(folder.as_ref(), agents);
+        fs::write(format!("{folder}/ready-{}", std::process::id()), "").unwrap();
+        eventually("all are ready", || {
+            Path::new(&format!("{folder}/go")).exists()
+        });
+        builder.attach().await.unwrap();
     });
 }
 
@@ -181,7 +186,13 @@ async fn processes_that_attach_at_once_start_an_agent_once() {
     let dir = tempfile::tempdir().unwrap();
     let team = start(&dir, &["a"]).await;
     let part = format!("attach {}", dir.path().display());
-    let mut workers = [(); 3].map(|()| Worker::start(&part));
+    let mut workers = [(); 4].map(|()| Worker::start(&part));
+    eventually("all are ready", || {
+        let entries = fs::read_dir(dir.path()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("ready-")).count() == workers.len()
+    });
+    fs::write(dir.path().join("go"), "").unwrap();
     for worker in &mut workers {
         assert!(worker.wait().success());
     }
