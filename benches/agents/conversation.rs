@@ -155,7 +155,7 @@ impl Team {
         let id = id.ok_or("claude has started no ask")?;
         // The tool ends after a minute, and is called again.
         let mut calls = 0;
-        let last = format!("tick{} ", delay * 2 - 1);
+        let last = format!("tick{}", delay * 2 - 1);
         let is_back = loop {
             calls += 1;
             let told = self
