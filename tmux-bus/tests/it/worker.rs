@@ -2,7 +2,9 @@
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use crate::{fake_agent, late, log, pane_program, sends, typing};
+use crate::{
+    fake_agent, inbox, inbox_storm, late, log, mail_agent, pane_program, reconcile, sends, typing,
+};
 
 const PART: &str = "TMUX_BUS_TEST_PART";
 const ARGUMENTS: [&str; 5] = [
@@ -25,6 +27,11 @@ fn play() {
         ["ask", folder, message] => late::ask_and_wait(folder, message),
         ["pane", program] => pane_program::run(program),
         ["send", folder, pane, name, count] => sends::send_messages(folder, pane, name, count),
+        ["mail"] => mail_agent::run(),
+        ["deliver", folder] => inbox::deliver(folder),
+        ["storm-send", folder, sender, count] => inbox_storm::send(folder, sender, count),
+        ["storm-deliver", folder] => inbox_storm::deliver(folder),
+        ["attach", folder] => reconcile::attach(folder),
         ["log", path, name] => log::write_entries(path, name),
         _ => panic!("no part `{part}`"),
     }
