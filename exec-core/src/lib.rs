@@ -15,6 +15,9 @@ mod service;
 // One execution, from the launch to the exit report.
 mod run;
 
+// One process for many turns.
+mod live;
+
 // The layers below a run.
 mod output;
 mod process;
@@ -34,6 +37,7 @@ mod shared {
 }
 
 pub use error::Error;
+pub use live::{PermissionAction, PermissionPolicy, PermissionRule};
 pub use output::{
     AgentEvent, Event, EventKind, EventParser, EventStream, Line, MemoryPolicy, Outcome, Output,
     OutputStream, Usage, print_prefixed,
