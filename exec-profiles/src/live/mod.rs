@@ -1,0 +1,4 @@
+//! The protocols of live sessions.
+
+mod acp;
+mod json_rpc;
