@@ -1,5 +1,5 @@
-//! Snapshots: save and load beside raw files, raw SQLite and raw Redis; many agents at once; and
-//! the cost of a long history.
+//! Snapshots: save and load beside raw files, raw SQLite, raw Redis and raw PostgreSQL; many agents at
+//! once; and the cost of a long history.
 
 use std::cell::RefCell;
 use std::fs;
@@ -16,6 +16,8 @@ use tokio::runtime::Runtime;
 
 #[path = "agent_snapshot/growth.rs"]
 mod growth;
+#[path = "agent_snapshot/postgres.rs"]
+mod postgres;
 #[path = "agent_snapshot/raw.rs"]
 mod raw;
 
@@ -49,6 +51,7 @@ fn main() {
             }
         }),
         Step::new("writers", 7, 1.0, |bench| writers(bench, &runtime)),
+        Step::new("postgres", 4, 2.0, |bench| postgres::run(bench, &runtime)),
         Step::new("growth", 0, 30.0, |bench| {
             growth::run(bench, &runtime, &redis);
         }),

@@ -1,4 +1,4 @@
-//! Conversations: updates of the token total, trimming, counting.
+//! Conversations: updates of the token total, trimming, counting, the JSON of providers.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use agent_snapshot::History;
 use agent_snapshot::conversation::{
-    Conversation, Estimator, Message, OpenAiCounter, Role, StateManager, TokenCounter,
-    ToolCallRequest, ToolCallResult, anthropic_request, openai_request,
+    Conversation, Estimator, Message, OpenAiCounter, Provider, Role, StateManager, TokenCounter,
+    ToolCallRequest, ToolCallResult, repair,
 };
 use benches::{Bench, Figure, Goal, Outside, Step, python, sample, thousands};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Numbers of messages.
 const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
@@ -27,6 +27,7 @@ fn main() {
         Step::new("trim", 4, 5.0, trim),
         Step::new("counting", 4, 6.0, counting),
         Step::new("acceptance", 1, 6.0, acceptance),
+        Step::new("providers", 4, 2.0, providers),
     ]);
 }
 
@@ -272,6 +273,46 @@ fn acceptance(bench: &mut Bench) {
     table.report();
 }
 
+/// The JSON of each provider in both directions, for a conversation of recorded runs.
+fn providers(bench: &mut Bench) {
+    let list = transcript(150);
+    for provider in Provider::ALL {
+        let request = provider.request(&list).unwrap();
+        let name = format!("JSON of {provider}, 150 messages of transcripts");
+        bench
+            .compare(&name)
+            .floor("the messages as they are stored", || {
+                black_box(serde_json::to_value(black_box(&list)).unwrap());
+            })
+            .differs("no check, no conversion")
+            .ours("messages to request", || {
+                black_box(provider.request(black_box(&list)).unwrap());
+            })
+            .ours("request to messages", || {
+                black_box(provider.messages(black_box(&request)).unwrap());
+            })
+            .run();
+    }
+}
+
+/// A conversation of recorded runs of Claude Code, which prints messages of the Anthropic API. The
+/// runs repeat, and with them their call ids.
+fn transcript(size: usize) -> Vec<Message> {
+    let lines = sample::lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let spoken = lines.filter_map(|line| Provider::Anthropic.messages(line.get("message")?).ok());
+    let mut list = vec![Message::system(sample::english())];
+    for (number, message) in spoken.flatten().enumerate() {
+        if message.role == Role::Assistant && !message.tool_calls.is_empty() {
+            list.push(Message::user(sample::message(number, 300)));
+        }
+        list.push(message);
+        if list.len() >= size {
+            break;
+        }
+    }
+    repair(list).messages
+}
+
 /// In percent: lists that a provider refuses, lists with only the prompt, and the used part of the
 /// budget.
 fn judge(lists: impl ExactSizeIterator<Item = Vec<Message>>, budget: usize) -> [f64; 3] {
@@ -292,8 +333,7 @@ fn judge(lists: impl ExactSizeIterator<Item = Vec<Message>>, budget: usize) -> [
 fn acceptable(messages: &[Message]) -> bool {
     let first = messages.iter().find(|m| m.role != Role::System);
     first.is_some_and(|m| m.role == Role::User)
-        && anthropic_request(messages).is_ok()
-        && openai_request(messages).is_ok()
+        && Provider::ALL.iter().all(|p| p.request(messages).is_ok())
 }
 
 /// Removes the oldest messages, except the prompt, until the rest fits.

@@ -14,6 +14,8 @@ use tokio::runtime::Runtime;
 mod growth;
 #[path = "exec/host.rs"]
 mod host;
+#[path = "exec/hostile.rs"]
+mod hostile;
 #[path = "exec/idle.rs"]
 mod idle;
 #[path = "exec/relay.rs"]
@@ -34,6 +36,9 @@ fn main() {
     if idle::is_host() {
         return idle::play();
     }
+    if hostile::is_host() {
+        return hostile::play();
+    }
     host::raise_file_limit();
     let bench = Bench::from_args("exec-core");
     let runtime = Runtime::new().expect("a runtime");
@@ -41,6 +46,7 @@ fn main() {
         Step::new("spawn", 2, 8.0, |bench| spawn::compare(bench, &runtime)),
         Step::new("relay", 1, 14.0, |bench| relay::compare(bench, &runtime)),
         Step::new("idle", 0, 4.0, idle::figures),
+        Step::new("hostile", 0, 4.0, hostile::figures),
         Step::new("growth", 0, 8.0, |bench| growth::report(bench, &runtime)),
         Step::new("stop", 1, 24.0, |bench| stop(bench, &runtime)),
         Step::new("stubborn", 1, 4.0, |bench| stop_stubborn(bench, &runtime)),

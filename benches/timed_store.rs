@@ -15,6 +15,10 @@ use timed_store::{Durability, LockPolicy, SessionId};
 mod crowd;
 #[path = "timed_store/peers.rs"]
 mod peers;
+#[path = "timed_store/recovery.rs"]
+mod recovery;
+#[path = "timed_store/server.rs"]
+mod server;
 
 use peers::{Literal, Raw, Redb, Sqlite, SqliteHandle};
 
@@ -44,6 +48,9 @@ fn main() {
         }),
         Step::new("crowd", 0, 18.0 * (length + 0.3), crowd::compare),
         Step::new("writers", 0, 24.0 * (length + 0.4), crowd::grow),
+        Step::new("recovery", 0, 10.0, recovery::compare),
+        Step::new("redis", 1, 2.0, server::claim),
+        Step::new("wake-up", 0, 14.0, server::wake_up),
     ]);
 }
 

@@ -8,6 +8,8 @@ mod bare;
 mod cost;
 #[path = "tmux_bus/growth.rs"]
 mod growth;
+#[path = "tmux_bus/hook.rs"]
+mod hook;
 #[path = "tmux_bus/panes.rs"]
 mod panes;
 #[path = "tmux_bus/polling.rs"]
@@ -32,7 +34,7 @@ use bare::Bare;
 use cost::{Bus, nanoseconds};
 use panes::{Panes, ask};
 use polling::{capture, poll, poll_all, tmux};
-use programs::{checksum, receiver, replier, since};
+use programs::{checksum, clock, receiver, replier, since};
 
 const MARKER: &str = "BENCH OK";
 
@@ -40,6 +42,7 @@ fn main() {
     match std::env::var("BENCH_PROGRAM").as_deref() {
         Ok("replier") => return replier(),
         Ok("receiver") => return receiver(),
+        Ok("hooked") => return hook::agent(),
         _ => {}
     }
     let found = Command::new("tmux")
@@ -55,6 +58,7 @@ fn main() {
     bench.steps(vec![
         Step::new("latency", 1, 14.0, latency),
         Step::new("ends", 0, 4.0, ends),
+        Step::new("hook", 0, 30.0, hook::hook),
         Step::new("round-trips", 0, 6.0, round_trips),
         Step::new("sends", 3, exact, sends),
         Step::new("growth", 0, 45.0, growth::growth),

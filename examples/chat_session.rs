@@ -19,7 +19,7 @@
 )]
 
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use agent_snapshot::FileStorage;
@@ -31,6 +31,7 @@ use async_trait::async_trait;
 use clap::Parser;
 use examples::Result;
 use serde_json::json;
+use tokio::process::Command;
 
 const TURNS: usize = 12;
 const IN_ANOTHER_PROCESS: usize = 4;
@@ -63,7 +64,7 @@ struct Arguments {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    examples::report(run(Arguments::parse()).await)
+    examples::report(examples::until_signal(run(Arguments::parse())).await)
 }
 
 async fn run(arguments: Arguments) -> Result<()> {
@@ -108,16 +109,16 @@ async fn run(arguments: Arguments) -> Result<()> {
     if arguments.turns.is_none() {
         // The session is in storage, not in this process: any process can take the next turn.
         let mut other = Command::new(std::env::current_exe()?);
-        other.arg("--dir").arg(&arguments.dir);
+        other.kill_on_drop(true).arg("--dir").arg(&arguments.dir);
         other.args(["--session", id.as_str()]);
         other.args(["--limit", &arguments.limit.to_string()]);
         other.args(["--turns", &IN_ANOTHER_PROCESS.to_string()]);
         other.args(arguments.json.then_some("--json"));
         let status = if show {
             println!("      … a second process takes the next turns");
-            other.status()?
+            other.status().await?
         } else {
-            other.output()?.status
+            other.output().await?.status
         };
         if !status.success() {
             return Err(format!("the second process ended with {status}").into());

@@ -13,7 +13,8 @@
 //! in the file is Claude Code or, where `claude` is not installed, the bundled scripted agent;
 //! `--agents` selects another one.
 //!
-//! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong arguments.
+//! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong arguments, 128 + n ended by signal
+//! n. A start that is ended by a signal leaves no agents.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Parser, Subcommand};
-use examples::{Result, pane_agent, report, scripted_agent};
+use examples::{Interrupted, Result, pane_agent, report, scripted_agent, until_signal};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use tmux_bus::{
@@ -75,8 +76,23 @@ enum Command {
 async fn main() -> ExitCode {
     match scripted_agent::run_if_asked() {
         Some(code) => code,
-        None => report(run(Arguments::parse()).await),
+        None => report(run_or_stop(Arguments::parse()).await),
     }
+}
+
+/// A start that is interrupted leaves no agents; the other commands leave the cluster as it is.
+async fn run_or_stop(arguments: Arguments) -> Result<()> {
+    let is_start = matches!(arguments.command, Command::Start);
+    let config = arguments.config.clone();
+    let done = until_signal(run(arguments)).await;
+    if is_start && done.as_ref().is_err_and(|error| error.is::<Interrupted>()) {
+        let config = ClusterConfig::load(config)?;
+        stop(&config).await?;
+        // Race: a server that was being started at the first stop was not seen by it.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        stop(&config).await?;
+    }
+    done
 }
 
 async fn run(arguments: Arguments) -> Result<()> {
@@ -135,19 +151,9 @@ async fn run(arguments: Arguments) -> Result<()> {
             print(json!({"log": path, "entries": log.entries}), text);
         }
         Command::Stop => {
-            // Finds the server by its session, so that it also stops a cluster whose start was
-            // interrupted.
-            let server = Server::builder(&config.session_name).key(&config.path);
-            let stopped = match server.attach().await {
-                Ok(server) => {
-                    let wait = spinner("stopping".to_owned());
-                    server.stop(Duration::from_secs(3)).await?;
-                    wait.finish_and_clear();
-                    true
-                }
-                Err(tmux_bus::Error::NotRunning { .. }) => false,
-                Err(error) => return Err(error.into()),
-            };
+            let wait = spinner("stopping".to_owned());
+            let stopped = stop(&config).await?;
+            wait.finish_and_clear();
             let text = if stopped {
                 "stopped\n"
             } else {
@@ -157,6 +163,20 @@ async fn run(arguments: Arguments) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Stops the server of a cluster; `false` if there is none. It is found by its session, so that a
+/// cluster whose start was interrupted is stopped, too.
+async fn stop(config: &ClusterConfig) -> Result<bool> {
+    let server = Server::builder(&config.session_name).key(&config.path);
+    match server.attach().await {
+        Ok(server) => {
+            server.stop(Duration::from_secs(3)).await?;
+            Ok(true)
+        }
+        Err(tmux_bus::Error::NotRunning { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn builder(config: ClusterConfig) -> ClusterBuilder {
@@ -240,6 +260,8 @@ async fn status(cluster: &ClusterManager) -> Result<(Value, String)> {
         .map(|agent| {
             json!({
                 "name": agent.name, "role": agent.role.as_str(), "pane": agent.pane.to_string(),
+                "agent": agent.definition, "state": agent.state.to_string(),
+                "evidence": agent.evidence.to_string(),
                 "alive": agent.exit.is_none(), "busy": agent.busy,
                 "exit": agent.exit.map(|exit| exit.to_string()),
                 "last_activity_ms": agent.last_activity.and_then(milliseconds),
@@ -254,10 +276,10 @@ async fn status(cluster: &ClusterManager) -> Result<(Value, String)> {
 }
 
 fn state(agent: &AgentStatus) -> String {
-    match (agent.exit, agent.busy) {
-        (Some(exit), _) => format!("ended: {exit}"),
-        (None, true) => "busy".to_owned(),
-        (None, false) => "idle".to_owned(),
+    match agent.exit {
+        Some(exit) => format!("ended: {exit}"),
+        None if agent.busy && !agent.state.needs_a_person() => "busy".to_owned(),
+        None => agent.state.to_string(),
     }
 }
 

@@ -19,17 +19,19 @@
     reason = "a command-line program prints"
 )]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentState, Event, Reply, open_storage};
 use clap::{Parser, ValueEnum};
 use examples::redis_server::{RedisServer, SyncLog};
-use examples::{Result, report};
+use examples::{Result, report, until_signal};
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
 
 const AGENT: &str = "worker_007";
 const TASKS: [&str; 3] = ["fetch the report", "check the numbers", "write the summary"];
@@ -65,10 +67,11 @@ enum Storage {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    report(match (&arguments.worker, &arguments.dir) {
-        (Some(url), Some(dir)) => work(url, dir, arguments.wait_at.as_deref()).await,
-        _ => watch(&arguments),
-    })
+    match (&arguments.worker, &arguments.dir) {
+        (Some(url), Some(dir)) => report(work(url, dir, arguments.wait_at.as_deref()).await),
+        // A signal drops the worker, the server and the temporary folder.
+        _ => report(until_signal(watch(&arguments)).await),
+    }
 }
 
 // The agent process.
@@ -160,7 +163,7 @@ fn wait_if(wait_at: Option<&str>, here: &str) {
 
 // The process that starts and kills the agent.
 
-fn watch(arguments: &Arguments) -> Result<()> {
+async fn watch(arguments: &Arguments) -> Result<()> {
     let temporary = match &arguments.dir {
         Some(dir) => {
             std::fs::create_dir_all(dir)?;
@@ -196,7 +199,7 @@ fn watch(arguments: &Arguments) -> Result<()> {
         ("third", None),
     ];
     for (name, wait_at) in processes {
-        run_worker(&dir, &url, name, wait_at, arguments.json, &mut inbox)?;
+        run_worker(&dir, &url, name, wait_at, arguments.json, &mut inbox).await?;
     }
 
     let log = std::fs::read_to_string(dir.join("work.log"))?;
@@ -247,7 +250,7 @@ impl Inbox {
 }
 
 /// Runs the agent process until it ends, or kills it at `wait_at`.
-fn run_worker(
+async fn run_worker(
     dir: &Path,
     url: &str,
     name: &str,
@@ -258,10 +261,12 @@ fn run_worker(
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--dir").arg(dir).args(["--worker", url]);
     command.args(wait_at.iter().flat_map(|at| ["--wait-at", at]));
-    let mut worker = KillOnDrop(command.stdout(Stdio::piped()).spawn()?);
-    let output = worker.0.stdout.take().ok_or("the worker has no output")?;
-    for line in BufReader::new(output).lines() {
-        let said: Value = serde_json::from_str(&line?)?;
+    command.stdout(Stdio::piped()).kill_on_drop(true);
+    let mut worker = command.spawn()?;
+    let output = worker.stdout.take().ok_or("the worker has no output")?;
+    let mut lines = BufReader::new(output).lines();
+    while let Some(line) = lines.next_line().await? {
+        let said: Value = serde_json::from_str(&line)?;
         let text = match said["event"].as_str() {
             Some("hydrated") => format!(
                 "starts at tick {} with {} messages, {} events, {} unsent replies, {} uncertain tool calls",
@@ -277,7 +282,7 @@ fn run_worker(
                 format!("replies {}", said["payload"])
             }
             Some("waiting") => {
-                worker.0.kill()?;
+                worker.start_kill()?;
                 let point = said["at"].as_str().unwrap_or_default();
                 format!("is killed after the {point}")
             }
@@ -287,19 +292,9 @@ fn run_worker(
             println!("{name:>7} process  {text}");
         }
     }
-    let status = worker.0.wait()?;
+    let status = worker.wait().await?;
     if wait_at.is_none() && !status.success() {
         return Err(format!("the worker ended with {status}").into());
     }
     Ok(())
-}
-
-/// A child process that is killed on drop.
-struct KillOnDrop(Child);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

@@ -9,7 +9,8 @@
 //! The default session is that of the terminal. If the terminal sets no session variable, it is
 //! the parent process; under `cargo run` that is cargo, which ends with the command.
 //!
-//! Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong arguments.
+//! Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong arguments, 128 + n ended
+//! by signal n.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -83,7 +84,7 @@ struct Operator {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    examples::report(run(Arguments::parse()).await)
+    examples::report(examples::until_signal(run(Arguments::parse())).await)
 }
 
 async fn run(arguments: Arguments) -> Result<()> {

@@ -7,29 +7,31 @@
 //! cargo run -p examples --example run_agent -- --list
 //! ```
 //!
-//! The default profile is a scripted stand-in, so no agent must be installed. Ctrl-C stops the
-//! agent and every process that it has started. The record of executions and the conversations of
+//! The default profile is a scripted stand-in, so no agent must be installed. Ctrl-C, `TERM` and
+//! `HUP` stop the agent and every process that it has started. The record of executions and the conversations of
 //! the stand-in are in `--state`.
 //!
 //! Exit codes: 0 the agent succeeded, 1 the agent failed or could not be started, 2 wrong
-//! arguments, 130 stopped by Ctrl-C.
+//! arguments, 128 + n stopped by signal n (130: Ctrl-C).
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "a command-line program prints"
 )]
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
-use examples::{Result, on_path, scripted_agent};
+use examples::{Interrupted, Result, availability, scripted_agent};
 use exec_core::{
-    AgentEvent, EventKind, ExecutionContext, ExecutionService, ExitReport, FollowUpRequest,
-    LaunchRequest, NewChatRequest, OutputStream, SessionId, StopOutcome,
+    AgentEvent, AgentEventKind, EventKind, ExecutionContext, ExecutionService, ExitReport,
+    FollowUpRequest, LaunchRequest, NewChatRequest, OutputStream, SessionId, Usage,
+    termination_signal,
 };
-use exec_profiles::{ProfileRegistry, profile_definitions};
+use exec_profiles::ProfileRegistry;
 use serde_json::{Value, json};
 
 /// Runs a coding agent in a workspace and prints its events
@@ -121,36 +123,43 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
         eprintln!("note: stopped {count} executions left by an earlier run");
     }
 
+    let mut signal = termination_signal()?;
     let execution = service.launch(request).await?;
     let mut events = execution.events();
     let mut show = Show::new(arguments.json);
-    let mut stopped = false;
+    let mut interrupted = None;
     loop {
         tokio::select! {
             event = events.next() => match event {
                 Some(event) => show.event(&event.kind),
                 None => break,
             },
-            _ = tokio::signal::ctrl_c(), if !stopped => {
-                stopped = true;
-                eprintln!("stopping …");
+            signal = &mut signal, if interrupted.is_none() => {
+                interrupted = Some(Interrupted { signal });
+                say("stopping …");
                 // In the background, because events continue until all processes have ended.
-                let execution = execution.clone();
+                let service = service.clone();
                 tokio::spawn(async move {
-                    if let Ok(StopOutcome::Stopped(report)) = execution.stop().await {
-                        eprintln!("stopped {} processes in {:?}", report.processes, report.took);
-                    }
+                    let report = service.shutdown(Duration::from_secs(10)).await;
+                    say(&format!("stopped {} processes", report.processes));
                 });
             }
         }
     }
     let report = execution.wait().await?;
+    if let Some(interrupted) = interrupted {
+        return Ok(interrupted.exit_code());
+    }
     show.finished(&report);
-    Ok(match stopped {
-        true => ExitCode::from(130),
-        false if report.is_success() && !show.failed => ExitCode::SUCCESS,
+    Ok(match report.is_success() && !show.failed {
+        true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+/// As `eprintln!`, which panics if the terminal is gone.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Prints events as text or as JSON lines.
@@ -218,6 +227,11 @@ impl Show {
                     json!({"missed": missed}),
                 );
             }
+            EventKind::Agent(events) => {
+                for event in events {
+                    self.agent(event);
+                }
+            }
             // `finished` prints the end.
             EventKind::Exited(_) => {}
             other => self.line(
@@ -239,23 +253,28 @@ impl Show {
             Some(Value::String(name)) => name,
             _ => "event".to_owned(),
         };
-        let (colour, text) = match event {
-            AgentEvent::Text { text, .. } => ("0", text.clone()),
-            AgentEvent::Thinking { text, .. } => ("2", text.clone()),
-            AgentEvent::ToolCall { name, input, .. } => ("36", format!("{name} {input}")),
-            AgentEvent::ToolResult {
+        let (colour, text) = match &event.kind {
+            AgentEventKind::Text { text, .. } => ("0", text.clone()),
+            AgentEventKind::Thinking { text, .. } => ("2", text.clone()),
+            AgentEventKind::ToolCall { name, input, .. } => ("36", format!("{name} {input}")),
+            AgentEventKind::ToolResult {
                 output, is_error, ..
             } => (
                 if *is_error { "31" } else { "36" },
                 output.trim_end().to_owned(),
             ),
-            AgentEvent::Usage(usage) => {
+            AgentEventKind::Usage(totals) => {
                 let count = |tokens: Option<u64>| tokens.map_or("?".to_owned(), |n| n.to_string());
-                let (input, output) = (count(usage.input_tokens), count(usage.output_tokens));
-                ("2", format!("{input} tokens in, {output} out"))
+                let used = |usage: &Usage| {
+                    let (input, output) = (count(usage.input_tokens), count(usage.output_tokens));
+                    format!("{input} tokens in, {output} out")
+                };
+                let (run, session) = (used(&totals.run), used(&totals.session));
+                ("2", format!("{run}; the session: {session}"))
             }
-            AgentEvent::Error { message } => ("31", message.clone()),
-            AgentEvent::Finished { outcome, .. } => {
+            AgentEventKind::Retry { failure, .. } => ("33", failure.to_string()),
+            AgentEventKind::Error(failure) => ("31", failure.to_string()),
+            AgentEventKind::Finished { outcome, .. } => {
                 self.failed = *outcome == exec_core::Outcome::Failure;
                 ("2", format!("{outcome:?}").to_lowercase())
             }
@@ -272,8 +291,12 @@ impl Show {
             (None, Some(signal)) => format!("signal {signal}"),
             (None, None) => "unknown end".to_owned(),
         };
+        let failure = match &report.failure {
+            Some(failure) => format!("{failure}\n"),
+            None => String::new(),
+        };
         let text = format!(
-            "{how} after {:.1} s, CPU time {:.2} s, peak memory {} MB\n{}",
+            "{failure}{how} after {:.1} s, CPU time {:.2} s, peak memory {} MB\n{}",
             report.wall_time.as_secs_f64(),
             report.cpu_time.as_secs_f64(),
             report.peak_memory_bytes / 1_000_000,
@@ -299,24 +322,18 @@ impl Show {
     }
 }
 
-/// Prints each profile and the program that it would run.
+/// Prints each profile and whether its program works on this machine.
 fn list(registry: &ProfileRegistry) {
-    let natives = profile_definitions();
     for label in registry.labels() {
-        let native = natives.iter().find(|definition| definition.label == label);
-        let native = native.and_then(|definition| definition.native_binary.as_deref());
-        let command = registry.get_command(&label, None);
-        let binary = command.as_ref().map(|command| command.binary.as_str());
-        let can_run = match (native.filter(|name| on_path(name)), binary) {
-            (Some(native), _) => format!("can run: {native}"),
-            (None, Some(binary)) if on_path(binary) => format!("can run: {binary}"),
-            (None, Some(binary)) => format!("cannot run: {binary} is not on PATH"),
-            (None, None) => "cannot run: the profile has no command".to_owned(),
-        };
+        let availability = availability::of_profile(registry, &label);
         let variants = registry.get_profile(&label).map_or(Vec::new(), |profile| {
             let labels = profile.variants.into_iter().map(|variant| variant.label);
             labels.collect()
         });
-        println!("{label:<14} {can_run:<40} {}", variants.join(", "));
+        let variants = match variants.is_empty() {
+            true => String::new(),
+            false => format!("; variants: {}", variants.join(", ")),
+        };
+        println!("{label:<14} {availability}{variants}");
     }
 }

@@ -15,8 +15,8 @@ use std::process::ExitCode;
 
 use agent_snapshot::History;
 use agent_snapshot::conversation::{
-    Message, Role, StateManager, Summarizer, SummaryRequest, ToolCallRequest, ToolCallResult,
-    anthropic_request,
+    Message, Provider, Role, StateManager, Summarizer, SummaryRequest, ToolCallRequest,
+    ToolCallResult,
 };
 use async_trait::async_trait;
 use serde_json::json;
@@ -68,7 +68,7 @@ async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
     }
 
     // Calls and results left together, so the provider accepts the rest.
-    let request = anthropic_request(conversation.iter())?;
+    let request = Provider::Anthropic.request(conversation.iter())?;
     println!("\nThe request starts with:\n{:#}", request["system"]);
     Ok(())
 }

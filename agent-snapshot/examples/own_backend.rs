@@ -11,14 +11,20 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use agent_snapshot::backend::{Stamp, StreamChange, assemble, decode_messages, plan};
+use agent_snapshot::backend::{
+    HandleMemory, SavePlan, Stamp, StreamChange, assemble, decode_messages, plan_overwrite,
+};
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentSnapshot, Error, SnapshotStorage, conformance};
 use async_trait::async_trait;
 
 /// Keeps the parts of each agent in a table. A real backend has them in rows, keys or objects.
 #[derive(Debug, Default)]
-struct TableStorage(Mutex<BTreeMap<AgentId, Row>>);
+struct TableStorage {
+    table: Mutex<BTreeMap<AgentId, Row>>,
+    /// Which snapshots were loaded from here or saved here.
+    memory: HandleMemory,
+}
 
 #[derive(Debug, Default)]
 struct Row {
@@ -39,7 +45,31 @@ const LOCATION: &str = "the table";
 
 impl TableStorage {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<AgentId, Row>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TableStorage {
+    fn note(&self, snapshot: &AgentSnapshot, row: &Row) {
+        if let Some(parts) = &row.parts {
+            self.memory.note(snapshot, &parts.stamp);
+        }
+    }
+}
+
+impl Row {
+    fn write(&mut self, plan: SavePlan) {
+        let (mut stream, head) = match (self.parts.take(), plan.stream) {
+            (Some(old), StreamChange::Append) => (old.stream, plan.head.unwrap_or(old.head)),
+            _ => (BTreeMap::new(), plan.head.unwrap_or_default()),
+        };
+        stream.extend((plan.from..).zip(plan.messages));
+        self.parts = Some(Parts {
+            stamp: plan.stamp,
+            body: plan.body,
+            head,
+            stream,
+        });
     }
 }
 
@@ -50,20 +80,22 @@ impl SnapshotStorage for TableStorage {
         let mut table = self.lock();
         let row = table.entry(snapshot.agent_id.clone()).or_default();
         let stamp = row.parts.as_ref().map(|parts| &parts.stamp);
-        let Some(plan) = plan(snapshot, stamp, row.epoch_floor)? else {
-            return Ok(());
-        };
-        let (mut stream, head) = match (row.parts.take(), plan.stream) {
-            (Some(old), StreamChange::Append) => (old.stream, plan.head.unwrap_or(old.head)),
-            _ => (BTreeMap::new(), plan.head.unwrap_or_default()),
-        };
-        stream.extend((plan.from..).zip(plan.messages));
-        row.parts = Some(Parts {
-            stamp: plan.stamp,
-            body: plan.body,
-            head,
-            stream,
-        });
+        if let Some(plan) = self.memory.plan(snapshot, stamp, row.epoch_floor)? {
+            row.write(plan);
+        }
+        self.note(snapshot, row);
+        Ok(())
+    }
+
+    // Optional: without it a caller cannot save over a state that it does not continue.
+    async fn overwrite(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        let mut table = self.lock();
+        let row = table.entry(snapshot.agent_id.clone()).or_default();
+        let stamp = row.parts.as_ref().map(|parts| &parts.stamp);
+        if let Some(plan) = plan_overwrite(snapshot, stamp, row.epoch_floor)? {
+            row.write(plan);
+        }
+        self.note(snapshot, row);
         Ok(())
     }
 
@@ -77,10 +109,13 @@ impl SnapshotStorage for TableStorage {
         let Parts {
             stamp, body, head, ..
         } = parts;
-        assemble(agent, LOCATION, stamp, body, head, messages).map(Some)
+        let snapshot = assemble(agent, LOCATION, stamp, body, head, messages)?;
+        self.memory.note(&snapshot, stamp);
+        Ok(Some(snapshot))
     }
 
     async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
+        self.memory.note_delete(agent);
         if let Some(row) = self.lock().get_mut(agent)
             && let Some(parts) = row.parts.take()
         {
@@ -95,6 +130,7 @@ impl SnapshotStorage for TableStorage {
         Ok(stored.map(|(agent, _)| agent.clone()).collect())
     }
 
+    // Optional: the messages out of view.
     async fn stream(
         &self,
         agent: &AgentId,

@@ -1,8 +1,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::AgentId;
 use crate::shared::private_file::FileError;
+use crate::{AgentId, Position};
 
 /// Why an operation failed.
 ///
@@ -56,6 +56,29 @@ pub enum Error {
         stored_revision: u64,
         /// The epoch in the storage.
         stored_epoch: u64,
+    },
+
+    /// The storage is older than the state that this writer committed, or has a history that this
+    /// writer does not know: after a failover, a restored backup, a flush, or a delete by another
+    /// process. The save changed nothing. Load the stored state, or save over it with
+    /// [`overwrite`](crate::SnapshotStorage::overwrite); an
+    /// [`AgentState`](crate::AgentState::adopt_stored) has a call for each.
+    #[error("agent {agent}: the storage has {}, but this writer has {committed}", stored_text(.stored.as_ref()))]
+    Rewound {
+        /// The agent of the refused save.
+        agent: AgentId,
+        /// The last position that this writer loaded or saved; for a writer that did neither, the
+        /// position of the refused save.
+        committed: Position,
+        /// The position in the storage; `None` if nothing is stored.
+        stored: Option<Position>,
+    },
+
+    /// The storage does not have this operation.
+    #[error("the storage does not support {what}")]
+    Unsupported {
+        /// The operation.
+        what: &'static str,
     },
 
     /// Data is stored, but it cannot be read. It is left as it is, or kept aside by a delete; it
@@ -171,6 +194,18 @@ impl Error {
         matches!(self, Self::Conflict { epoch, stored_epoch, .. } if epoch < stored_epoch)
     }
 
+    /// Whether the storage went back in time: see [`Rewound`](Self::Rewound).
+    #[must_use]
+    pub fn is_rewound(&self) -> bool {
+        matches!(self, Self::Rewound { .. })
+    }
+
+    /// Whether the storage does not have the operation.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Unsupported { .. })
+    }
+
     /// Whether stored data cannot be read.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
@@ -183,6 +218,10 @@ impl Error {
     pub fn is_backend_failure(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::Storage { .. })
     }
+}
+
+fn stored_text(stored: Option<&Position>) -> String {
+    stored.map_or_else(|| "nothing".to_owned(), ToString::to_string)
 }
 
 impl From<FileError> for Error {

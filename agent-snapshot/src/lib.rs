@@ -17,6 +17,8 @@ mod snapshot;
 // The storages: the trait, the parts that backends share, the backends.
 #[cfg(feature = "file")]
 mod file;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "sqlite")]
@@ -36,6 +38,8 @@ pub use agent::{AgentState, Recovery, Tick};
 pub use error::Error;
 #[cfg(feature = "file")]
 pub use file::{FileStorage, FileStorageBuilder};
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresStorage, PostgresStorageBuilder, Tls};
 #[cfg(feature = "redis")]
 pub use redis::{RedisStorage, RedisStorageBuilder};
 pub use snapshot::{
@@ -43,4 +47,9 @@ pub use snapshot::{
 };
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStorage, SqliteStorageBuilder};
-pub use storage::{MemoryStorage, SnapshotStorage, backend, open_storage};
+pub use storage::{
+    AgentInfo, CopyReport, MemoryStorage, Position, SnapshotStorage, StorageLoader, backend, copy,
+    fork, open_storage, verify,
+};
+#[cfg(feature = "file")]
+pub use storage::{backup, restore};

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent_snapshot::{
-    AgentSnapshot, FileStorage, MemoryStorage, RedisStorage, SnapshotStorage, SqliteStorage,
+    AgentSnapshot, FileStorage, MemoryStorage, PostgresStorage, RedisStorage, SnapshotStorage,
+    SqliteStorage,
 };
 use benches::{Bench, Figure, Goal, Outside, median, python, sample, scratch, thousands};
+use examples::postgres_server::PostgresServer;
 use examples::redis_server::RedisServer;
 use tokio::runtime::Runtime;
 
@@ -32,11 +34,16 @@ pub fn run(bench: &mut Bench, runtime: &Runtime, redis: &RedisServer) {
     let file = FileStorage::open(folder.path().join("files"));
     let sqlite = SqliteStorage::open(folder.path().join("ours.db"));
     let server = runtime.block_on(RedisStorage::connect(&redis.url()));
+    let socket = tempfile::tempdir_in("/tmp").unwrap();
+    let postgres = PostgresServer::start(socket.path()).unwrap();
+    let url = postgres.url();
+    let rows = PostgresStorage::connect(url.strip_prefix("postgres:").unwrap());
     let mut ours = [
         Ours::new("MemoryStorage", Arc::new(MemoryStorage::new())),
         Ours::new("FileStorage", Arc::new(runtime.block_on(file).unwrap())),
         Ours::new("SqliteStorage", Arc::new(runtime.block_on(sqlite).unwrap())),
         Ours::new("RedisStorage", Arc::new(server.unwrap())),
+        Ours::new("PostgresStorage", Arc::new(runtime.block_on(rows).unwrap())),
     ];
     let database = raw::database(&folder.path().join("raw.db"));
     let connection = RefCell::new(raw::connect(redis));

@@ -50,7 +50,7 @@ fn small_and_large(bench: &mut Bench, runtime: &Runtime, name: &str, megabytes: 
             "like the floor, but with fork: the cost of a library that sets up its child in a closure",
         )
         .goal(Goal::at_most_floor(1.10).limited_by(
-            "the same posix_spawn, plus checks of the workspace and the program, a record that \
+            "a spawn without a fork, plus checks of the workspace and the program, a record that \
              survives a crash, nine environment variables, the table of sessions and a task",
         ))
         .headline();

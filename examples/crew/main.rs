@@ -12,7 +12,7 @@
 //! This file starts the crew, sends the task to the Grand Boss, prints the messages, and cleans up.
 //! `member.rs` is the program in the panes; `crew.rs` knows the files of a crew.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 interrupted.
+//! Exit codes: 0 done, 1 failed, 2 wrong arguments, 128 + n interrupted by signal n.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -26,6 +26,7 @@ mod show;
 
 use std::error::Error;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,11 +34,11 @@ use std::time::{Duration, Instant};
 
 use agent_snapshot::AgentSnapshot;
 use clap::Parser;
-use examples::{Result, scripted_agent, with_causes};
+use examples::{Interrupted, Result, scripted_agent, with_causes};
+use exec_core::termination_signal;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tmux_bus::{ClusterConfig, ClusterManager, LogFilter, MessageLog, SendToOptions, Server};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crew::{CODING, Crew, GRAND_BOSS, ROLES, Role};
 use show::Show;
@@ -87,56 +88,45 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
     };
     let crew = Crew::create(&shared, &arguments.agents, &arguments.storage)?;
     let config = crew.config()?;
-    let interrupted = interruption()?;
+    let signal = termination_signal()?;
     let show = Show::new(arguments.json);
     // In a task of the runtime, so that the clean-up below also runs after a panic.
     let work = work_on_task(crew.clone(), config.clone(), arguments.task, show.clone());
     let mut work = tokio::spawn(work);
     let done = tokio::select! {
-        done = &mut work => Some(done),
-        () = interrupted => {
+        done = &mut work => Ok(done),
+        signal = signal => {
             work.abort();
-            None
+            Err(Interrupted { signal })
         }
     };
     // Cleaned up before anything is printed: printing may be what failed.
-    let keep = arguments.keep && matches!(&done, Some(Ok(Ok(_))));
+    let keep = arguments.keep && matches!(&done, Ok(Ok(Ok(_))));
     if !keep {
         clean_up(&crew, &config).await?;
     }
     let outcome = match done {
-        Some(Ok(Ok(outcome))) => outcome,
-        Some(Ok(Err(error))) => {
+        Ok(Ok(Ok(outcome))) => outcome,
+        Ok(Ok(Err(error))) => {
             show.gave_up(&with_causes(&*error));
             return Err(error);
         }
-        Some(Err(panicked)) => return Err(format!("bug: {panicked}").into()),
-        None => {
+        Ok(Err(panicked)) => return Err(format!("bug: {panicked}").into()),
+        Err(interrupted) => {
             // Race: a process that was being started at the first clean-up was not seen by it.
             tokio::time::sleep(Duration::from_millis(300)).await;
             clean_up(&crew, &config).await?;
+            let _ = writeln!(
+                std::io::stderr(),
+                "{interrupted}: all processes of the crew have ended"
+            );
             show.gave_up("interrupted");
-            eprintln!("interrupted: all processes of the crew have ended");
-            return Ok(ExitCode::from(130));
+            return Ok(interrupted.exit_code());
         }
     };
     let (fields, text) = report::report(&crew, &outcome, keep).await?;
     show.finished(fields, &text);
     Ok(ExitCode::from(u8::from(outcome.failed)))
-}
-
-/// Completes at SIGINT, SIGTERM or SIGHUP.
-fn interruption() -> std::io::Result<impl Future<Output = ()>> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    })
 }
 
 /// The result of a crew's work on a task.
@@ -263,7 +253,7 @@ async fn snapshot_when(
 
 /// A member that cannot start prints the reason in its pane: that is the error to show.
 fn start_error(error: tmux_bus::Error) -> Box<dyn Error + Send + Sync> {
-    let tmux_bus::Error::NotReady { agent, source } = &error else {
+    let tmux_bus::Error::NotReady { agent, source, .. } = &error else {
         return error.into();
     };
     let said = source.partial().unwrap_or_default();

@@ -8,8 +8,8 @@ use agent_snapshot::{AgentState, Status, conversation::Message};
 use examples::console::{self, Console};
 use examples::{Result, with_causes};
 use exec_core::{
-    AgentEvent, EventKind, Execution, ExecutionContext, ExecutionService, FollowUpRequest,
-    LaunchRequest, NewChatRequest, Outcome, SessionId,
+    AgentEventKind, EventKind, Execution, ExecutionContext, ExecutionService, FollowUpRequest,
+    LaunchRequest, NewChatRequest, Outcome, SessionId, termination_signal,
 };
 use serde_json::{Value, json};
 use timed_store::Claim;
@@ -26,11 +26,25 @@ const PROGRESS: &str = "· ";
 /// Prefix of an answer that reports a failure.
 pub(crate) const FAILED: &str = "FAILED: ";
 
-/// Answers messages in the pane until the end of input.
+/// Answers messages in the pane until the end of input, or until a signal: the coding agent is then
+/// stopped.
 pub(crate) async fn run(folder: &Path, name: &str) -> Result<()> {
     let role = ROLES.iter().find(|role| role.name == name);
     let role = role.ok_or_else(|| format!("unknown role `{name}`"))?;
+    let signal = termination_signal()?;
     let mut member = Member::hydrate(Crew::load(folder)?, role).await?;
+    let service = member.service.clone();
+    tokio::select! {
+        answered = answer_messages(&mut member) => answered,
+        signal = signal => {
+            service.shutdown(Duration::from_secs(2)).await;
+            // Without the end of the runtime, which waits for the blocking read of a message.
+            std::process::exit(128 + signal)
+        }
+    }
+}
+
+async fn answer_messages(member: &mut Member) -> Result<()> {
     let mut console = Console::open()?;
     loop {
         let read = move || (console.read_message("> "), console);
@@ -44,7 +58,7 @@ pub(crate) async fn run(folder: &Path, name: &str) -> Result<()> {
         }
         let answer = member.answer(&message).await;
         let answer = answer.unwrap_or_else(|error| format!("{FAILED}{}", with_causes(&*error)));
-        console::print(&format!("{}\n{}\n", unmarked(&answer), role.marker))?;
+        console::print(&format!("{}\n{}\n", unmarked(&answer), member.role.marker))?;
     }
 }
 
@@ -263,29 +277,32 @@ impl Member {
     async fn watch(&mut self, execution: &Execution) -> Result<String> {
         let (mut events, mut answer, mut failed) = (execution.events(), String::new(), false);
         while let Some(event) = events.next().await {
-            let EventKind::Output(output) = &event.kind else {
-                continue;
-            };
-            if output.events.is_empty() {
+            if let EventKind::Output(output) = &event.kind
+                && output.events.is_empty()
+            {
                 progress(&output.line.text());
             }
-            for event in output.events.clone() {
-                match event {
-                    AgentEvent::Text { text, .. } => {
+            for event in event.agent_events() {
+                // Sub-agents answer to their agent.
+                if event.parent.is_some() {
+                    continue;
+                }
+                match event.kind.clone() {
+                    AgentEventKind::Text { text, .. } => {
                         progress(&text);
                         answer = text;
                     }
-                    AgentEvent::ToolCall { name, input, .. } => {
+                    AgentEventKind::ToolCall { name, input, .. } => {
                         progress(&format!("{name} {input}"));
                     }
-                    AgentEvent::ToolResult { .. } => {
+                    AgentEventKind::ToolResult { .. } => {
                         let mut tick = self.state.begin_tick()?;
                         let tools = tick.variables().get("tools").and_then(Value::as_u64);
                         tick.variables()
                             .insert("tools".into(), json!(tools.unwrap_or(0) + 1));
                         tick.commit().await?;
                     }
-                    AgentEvent::Finished { outcome, text } => {
+                    AgentEventKind::Finished { outcome, text, .. } => {
                         failed = outcome == Outcome::Failure;
                         answer = text.unwrap_or(answer);
                     }

@@ -1,5 +1,5 @@
-//! Shared by the example programs: a stand-in for a coding agent, the terminal input of a program
-//! in a tmux pane, and a private redis-server.
+//! Shared by the example programs: the end by a signal, a stand-in for a coding agent, the terminal
+//! input of a program in a tmux pane, and private servers of Redis and PostgreSQL.
 
 #![allow(
     clippy::missing_errors_doc,
@@ -7,28 +7,82 @@
     reason = "parts of command-line programs: they print, and main reports every error"
 )]
 
+pub mod availability;
 pub mod console;
 pub mod pane_agent;
+pub mod postgres_server;
 pub mod redis_server;
 pub mod scripted_agent;
 
 use std::error::Error;
+use std::io::Write;
 use std::path::Path;
 use std::process::{ExitCode, Termination};
+use std::task::Poll;
+
+use exec_core::termination_signal;
 
 /// The result of a program, with any error.
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// The end of `main`: an error is printed with its causes, as `Display` shows them, and the exit
-/// code is 1.
+/// The end of `main`: an error is printed with its causes, as `Display` shows them, and its hint
+/// below. The exit code is 1; after a signal it is 128 plus the number of the signal.
 pub fn report<T: Termination>(result: Result<T>) -> ExitCode {
-    match result {
-        Ok(value) => value.report(),
-        Err(error) => {
-            eprintln!("error: {}", with_causes(&*error));
-            ExitCode::FAILURE
-        }
+    let error = match result {
+        Ok(value) => return value.report(),
+        Err(error) => error,
+    };
+    // Not `eprintln!`, which panics if the terminal is gone.
+    let mut stderr = std::io::stderr();
+    let _ = writeln!(stderr, "error: {}", with_causes(&*error));
+    if let Some(hint) = error.downcast_ref().and_then(exec_core::Error::hint) {
+        let _ = writeln!(stderr, "hint: {hint}");
     }
+    match error.downcast_ref::<Interrupted>() {
+        Some(interrupted) => interrupted.exit_code(),
+        None => ExitCode::FAILURE,
+    }
+}
+
+/// A signal has asked the program to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Interrupted {
+    /// The number of the signal: `INT`, `TERM` or `HUP`.
+    pub signal: i32,
+}
+
+impl Interrupted {
+    /// 128 plus the number of the signal, as shells report it.
+    pub fn exit_code(self) -> ExitCode {
+        ExitCode::from(u8::try_from(128 + self.signal).unwrap_or(1))
+    }
+}
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "interrupted by signal {}", self.signal)
+    }
+}
+
+impl Error for Interrupted {}
+
+/// Runs the work until it is done, or until the first `INT`, `TERM` or `HUP`: then the work is
+/// dropped, and the error is [`Interrupted`].
+pub async fn until_signal<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let signal = termination_signal()?;
+    let mut work = std::pin::pin!(work);
+    let mut signal = std::pin::pin!(signal);
+    // Without a macro of tokio, which is a dependency of the programs only.
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(done) = work.as_mut().poll(cx) {
+            return Poll::Ready(done);
+        }
+        signal
+            .as_mut()
+            .poll(cx)
+            .map(|signal| Err(Interrupted { signal }.into()))
+    })
+    .await
 }
 
 /// An error and its causes in one line, separated by colons.

@@ -7,6 +7,8 @@ use crate::console::{self, Console};
 use crate::scripted_agent::{self, SUBCOMMAND, directive, run_tool, think};
 
 const MARKER: &str = "--marker=";
+/// The prompt that it shows, for a stand-in of another agent; the default is `> `.
+const PROMPT: &str = "--prompt=";
 
 /// The shell command line that starts the agent in a pane.
 pub fn command(marker: &str) -> io::Result<String> {
@@ -22,14 +24,15 @@ pub fn quoted(word: &str) -> String {
 
 /// Runs the agent in this pane if the arguments name a marker.
 pub(crate) fn run_if_asked(arguments: &[String]) -> Option<io::Result<()>> {
-    let marker = arguments.iter().find_map(|arg| arg.strip_prefix(MARKER))?;
-    Some(run(marker))
+    let value = |option| arguments.iter().find_map(|arg| arg.strip_prefix(option));
+    let marker = value(MARKER)?;
+    Some(run(marker, value(PROMPT).unwrap_or("> ")))
 }
 
-fn run(marker: &str) -> io::Result<()> {
+fn run(marker: &str, shown: &str) -> io::Result<()> {
     let mut console = Console::open()?;
     let mut earlier: Vec<String> = Vec::new();
-    while let Some(prompt) = console.read_message("> ")? {
+    while let Some(prompt) = console.read_message(shown)? {
         if prompt.trim().is_empty() {
             continue;
         }

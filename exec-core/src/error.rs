@@ -36,6 +36,10 @@ pub enum Error {
     ProfileNotFound {
         /// The label of the request.
         label: String,
+        /// The labels that the source of the profiles knows.
+        known: Vec<String>,
+        /// The known label that the one of the request was probably meant to be.
+        nearest: Option<String>,
     },
     /// The profile does not have this variant.
     #[error("profile {label} has no variant {variant:?}; it has: {}", list(known))]
@@ -145,10 +149,11 @@ pub enum Error {
         /// The process ids.
         pids: Vec<u32>,
     },
-    /// The tokio runtime of the execution is shutting down: the end of the execution cannot be
-    /// observed. [`reap_orphans`](crate::ExecutionService::reap_orphans) of the next run ends its
+    /// The service was [shut down](crate::ExecutionService::shutdown) and starts nothing. Or the
+    /// tokio runtime of the execution is shutting down: the end of the execution cannot be observed,
+    /// and [`reap_orphans`](crate::ExecutionService::reap_orphans) of the next run ends its
     /// processes.
-    #[error("the runtime is shutting down")]
+    #[error("the service is shutting down")]
     ShuttingDown,
 }
 
@@ -160,6 +165,33 @@ impl Error {
             path: path.to_owned(),
             source,
         }
+    }
+
+    /// Advice beyond the message, for a person to read below it.
+    ///
+    /// ```
+    /// use exec_core::Error;
+    ///
+    /// let error = Error::ProfileNotFound {
+    ///     label: "claude".into(),
+    ///     known: vec!["claude-code".into(), "codex".into()],
+    ///     nearest: Some("claude-code".into()),
+    /// };
+    /// assert_eq!(error.to_string(), "Profile config not found for claude");
+    /// let hint = error.hint().unwrap();
+    /// assert_eq!(hint, "did you mean claude-code? known profiles: claude-code, codex");
+    /// ```
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        let Self::ProfileNotFound { known, nearest, .. } = self else {
+            return None;
+        };
+        let meant = nearest
+            .as_ref()
+            .map(|nearest| format!("did you mean {nearest}?"));
+        let known = (!known.is_empty()).then(|| format!("known profiles: {}", list(known)));
+        let parts: Vec<_> = meant.into_iter().chain(known).collect();
+        (!parts.is_empty()).then(|| parts.join(" "))
     }
 
     /// Whether the session has a live execution. The same request can succeed after its end.

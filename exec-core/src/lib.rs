@@ -18,6 +18,9 @@ mod run;
 // One process for many turns.
 mod live;
 
+// Names of span attributes.
+mod telemetry;
+
 // The layers below a run.
 mod output;
 mod process;
@@ -37,10 +40,15 @@ mod shared {
 }
 
 pub use error::Error;
-pub use live::{PermissionAction, PermissionPolicy, PermissionRule};
+pub use live::{
+    Decision, DriverCommand, DriverOutput, DropReason, LiveEvent, MessageId, PermissionAction,
+    PermissionPolicy, PermissionRequest, PermissionRule, ProtocolDriver, SettledBy, TurnId,
+    TurnOutcome,
+};
 pub use output::{
-    AgentEvent, Event, EventKind, EventParser, EventStream, Line, MemoryPolicy, Outcome, Output,
-    OutputStream, Usage, print_prefixed,
+    AgentEvent, AgentEventKind, Event, EventKind, EventParser, EventStream, Failure,
+    FailureClassifier, FailureKind, FailureMatch, Line, MemoryPolicy, Outcome, Output,
+    OutputStream, RateLimit, RateLimitStatus, ToolInput, Usage, UsageTotals, print_prefixed,
 };
 pub use records::{
     History, HistoryContents, HistoryEntry, HistoryState, ProfileStatistics, ReapReport,
@@ -56,4 +64,7 @@ pub use run::{
     Execution, ExecutionResult, ExitReport, StopLevel, StopOutcome, StopReport, StoppedBy,
     TreeUsage, Watchdog,
 };
-pub use service::{ActiveExecutionRegistry, ExecutionService, ExecutionServiceBuilder};
+pub use service::{
+    ActiveExecutionRegistry, ExecutionService, ExecutionServiceBuilder, Run, RunResult,
+    ShutdownGuard, ShutdownReport, termination_signal,
+};

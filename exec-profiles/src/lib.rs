@@ -2,6 +2,7 @@
 //! [`builtin`]: crate::builtin
 //! [`EntryError`]: crate::EntryError
 //! [`EventFormat`]: crate::EventFormat
+//! [`FailureRule`]: crate::FailureRule
 //! [`Launcher`]: crate::Launcher
 //! [`ProfileDefinition`]: crate::ProfileDefinition
 //! [`ProfileRegistry`]: crate::ProfileRegistry
@@ -21,8 +22,12 @@ mod definition;
 // From a profile and a request to the parameters of one process.
 mod launch;
 
-// From the output of an agent to events.
+// From the output of an agent to events and classes of failures.
 mod events;
+mod failures;
+
+// The protocols of live sessions.
+mod live;
 
 // Profiles from the user file.
 mod user;
@@ -39,6 +44,7 @@ pub use definition::{
 };
 pub use error::{EntryError, Error};
 pub use events::EventFormat;
+pub use failures::{FailureClass, FailureRule};
 pub use launch::Launcher;
 pub use profile_registry::ProfileRegistry;
 pub use user::{LoadReport, SessionIdSource, UserProfile, UserVariant};

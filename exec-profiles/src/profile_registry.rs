@@ -332,6 +332,10 @@ impl ProfileSource for ProfileRegistry {
     fn find_profile(&self, label: &str) -> Option<Arc<dyn Profile>> {
         Some(self.find(label)?)
     }
+
+    fn labels(&self) -> Vec<String> {
+        Self::labels(self)
+    }
 }
 
 impl fmt::Debug for ProfileRegistry {

@@ -1,5 +1,5 @@
-//! The real agents against a fake model server on loopback: each runs a new chat, a follow-up, and a
-//! tool that is stopped. They are the four built-in agents that npm has, and one that only a user file
+//! The real agents against a fake model server on loopback: each runs a new chat, a follow-up, a tool
+//! that is stopped, errors of the server, an unknown session and a late first token. They are the four built-in agents that npm has, and one that only a user file
 //! describes.
 //!
 //! The test is opt-in, because npm installs about 1 GB:
@@ -26,8 +26,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use exec_core::{
-    AgentEvent, EventKind, Execution, ExecutionContext, ExecutionService, FollowUpRequest,
-    LaunchRequest, NewChatRequest, Outcome, SessionId, StopOutcome,
+    AgentEventKind, EventKind, Execution, ExecutionContext, ExecutionService, FollowUpRequest,
+    LaunchRequest, NewChatRequest, Outcome, RunResult, SessionId, StopOutcome,
 };
 use exec_profiles::{EventFormat, Launcher, ProfileRegistry, UserProfile};
 
@@ -35,6 +35,9 @@ const OPT_IN: &str = "EXEC_PROFILES_REAL_AGENTS";
 
 /// The limit of one turn. Opencode takes 8 s on an idle machine.
 const TURN: Duration = Duration::from_secs(120);
+
+/// How long an agent may try again before it is stopped.
+const ERROR: Duration = Duration::from_secs(40);
 
 const INSTALL: Duration = Duration::from_secs(600);
 
@@ -92,7 +95,11 @@ async fn real_agents_start_resume_and_leave_no_process() {
     for agent in &AGENTS {
         // A panic in its own task, so that the other agents still run.
         let bench = lab.bench(agent, Launcher::Native);
-        if let Err(panic) = tokio::spawn(async move { bench.run_turns().await }).await {
+        let turns = async move {
+            bench.run_turns().await;
+            bench.run_failures().await;
+        };
+        if let Err(panic) = tokio::spawn(turns).await {
             println!("{}: FAILED: {panic}", agent.label);
             failed.push(agent.label);
         }
@@ -200,6 +207,8 @@ impl Lab {
             ("ANTHROPIC_BASE_URL", &server),
             ("ANTHROPIC_API_KEY", "dummy"),
             ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
+            // Ten attempts would take minutes.
+            ("CLAUDE_CODE_MAX_RETRIES", "2"),
             ("DISABLE_TELEMETRY", "1"),
             ("DISABLE_AUTOUPDATER", "1"),
             ("DISABLE_ERROR_REPORTING", "1"),
@@ -293,6 +302,101 @@ impl Bench {
         }
     }
 
+    /// Errors of the model's service, an unknown session, a late first token, and a sub-agent.
+    async fn run_failures(&self) {
+        let label = self.label;
+        for (status, class) in [
+            (400, "agent"),
+            (401, "authentication"),
+            (429, "limited"),
+            (529, "overloaded"),
+        ] {
+            let result = self
+                .result(self.new_chat(&format!("hello [[ERR {status}]]")), ERROR)
+                .await;
+            let failure = result.failure.as_ref();
+            let found = failure.map_or("none", |failure| failure.kind.name());
+            println!(
+                "{label}: HTTP {status}   {found} after {:.1?}, stopped by {:?}",
+                result.duration, result.exit.stopped_by
+            );
+            // Opencode does not print the status, and the message of this server does not tell it.
+            let expected = if label == "opencode" { "agent" } else { class };
+            assert_eq!(
+                found, expected,
+                "{label} {status}: {:?}",
+                result.exit.stderr_tail
+            );
+            assert!(!result.is_success(), "{label} {status}");
+            assert_eq!(result.text, "", "{label} {status}");
+        }
+
+        let unknown = match label {
+            "opencode" => "ses_doesnotexist".to_owned(),
+            _ => uuid::Uuid::new_v4().to_string(),
+        };
+        let context = self.context();
+        let session_id =
+            SessionId::new(&context.executor_type, &context.actual_project_id, &unknown).unwrap();
+        let result = self
+            .result(self.follow_up(&session_id, "hello"), TURN)
+            .await;
+        let found = result
+            .failure
+            .as_ref()
+            .map_or("none", |failure| failure.kind.name());
+        println!("{label}: unknown    {found} after {:.1?}", result.duration);
+        assert_eq!(
+            found, "session_gone",
+            "{label}: {:?}",
+            result.exit.stderr_tail
+        );
+
+        // Longer than the wait for the session id.
+        let execution = self.launch(self.new_chat("[[HANG 35]]")).await;
+        let first = within(execution.resolved()).await.unwrap();
+        self.expect_answer(&execution, "late", "first token after 35 s")
+            .await;
+        let last = execution.session_id();
+        let is_found = self
+            .service
+            .history()
+            .load()
+            .unwrap()
+            .entries
+            .iter()
+            .any(|entry| {
+                let former = entry
+                    .former_session_id
+                    .as_ref()
+                    .unwrap_or(&entry.session_id);
+                (former, &entry.session_id) == (&first, &last)
+            });
+        assert!(is_found, "{label}: {first} became {last}");
+        println!(
+            "{label}: late       id {} became {}",
+            first.native_id(),
+            last.native_id()
+        );
+
+        if label == "claude-code" {
+            let result = self.result(self.new_chat("[[TASK say hi]]"), TURN).await;
+            assert!(result.is_success(), "{result:?}");
+            let tokens = result.usage.run.input_tokens;
+            println!("{label}: sub-agent  ok, {tokens:?} input tokens with it");
+            assert_eq!(
+                tokens,
+                Some(40),
+                "three messages of the agent, one of its sub-agent"
+            );
+        }
+    }
+
+    async fn result(&self, request: LaunchRequest, limit: Duration) -> RunResult {
+        let run = self.service.run(request).time_limit(limit);
+        within(run.into_future()).await.unwrap()
+    }
+
     /// A prompt for a tool that creates a file when it starts, and then does not end.
     fn tool(&self) -> String {
         format!(
@@ -365,23 +469,18 @@ impl Bench {
         let mut named = None;
         let mut stream = execution.events();
         while let Some(event) = within(stream.next()).await {
-            match &event.kind {
-                EventKind::Output(output) => {
-                    for event in &output.events {
-                        match event {
-                            AgentEvent::Text { text: piece, .. } => text.push_str(piece),
-                            AgentEvent::Finished { outcome, .. } => finished = Some(*outcome),
-                            AgentEvent::SessionStarted { session_id, .. } => {
-                                named = Some(session_id.clone());
-                            }
-                            _ => {}
-                        }
+            if let EventKind::SessionMismatch { asked, reported } = &event.kind {
+                panic!("{label} {what}: session {reported} instead of {asked}");
+            }
+            for event in event.agent_events() {
+                match &event.kind {
+                    AgentEventKind::Text { text: piece, .. } => text.push_str(piece),
+                    AgentEventKind::Finished { outcome, .. } => finished = Some(*outcome),
+                    AgentEventKind::SessionStarted { session_id, .. } => {
+                        named = Some(session_id.clone());
                     }
+                    _ => {}
                 }
-                EventKind::SessionMismatch { asked, reported } => {
-                    panic!("{label} {what}: session {reported} instead of {asked}")
-                }
-                _ => {}
             }
         }
         let exit = within(execution.wait()).await.unwrap();

@@ -3,9 +3,6 @@
 //! ```sh
 //! cargo run -p timed-store --example status -- claim-example
 //! ```
-//!
-//! It takes a store's name and not a path on purpose: a file that is not a store counts as a
-//! corrupt one and is replaced, with a copy beside it.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

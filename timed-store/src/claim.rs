@@ -1,7 +1,7 @@
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::SessionId;
+use crate::{Incident, SessionId};
 
 /// The answer to a claim.
 ///
@@ -68,7 +68,23 @@ pub struct Lease<T> {
     pub(crate) value: T,
     pub(crate) token: u64,
     pub(crate) expires_in: Duration,
+    pub(crate) store_id: String,
+    pub(crate) incidents: Vec<Incident>,
+    pub(crate) sent: SentAt,
 }
+
+/// The moment before a claim was sent. The claim of a value that the session holds already gives an
+/// equal lease, so it does not count in comparisons.
+#[derive(Clone, Copy)]
+pub(crate) struct SentAt(pub(crate) Instant);
+
+impl PartialEq for SentAt {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for SentAt {}
 
 impl<T> Lease<T> {
     /// The value.
@@ -82,13 +98,25 @@ impl<T> Lease<T> {
         self.value
     }
 
-    /// The fencing token: larger than the token of every earlier claim in this file.
+    /// The fencing token: larger than the token of every earlier claim in this store.
     ///
     /// The holder sends it with each request to a shared resource, and the resource refuses
     /// tokens below the largest one that it has seen. A holder that was stopped longer than its
     /// timeout can then do no harm.
     pub fn token(&self) -> u64 {
         self.token
+    }
+
+    /// The identity of the store, made with its first file. Tokens of two identities cannot be
+    /// compared: if all files of a store were deleted, a new one begins.
+    pub fn store_id(&self) -> &str {
+        &self.store_id
+    }
+
+    /// Damage that the claim met. If a corrupt file has cost entries, the value may have another
+    /// holder, which does not know that its lease has ended.
+    pub fn incidents(&self) -> &[Incident] {
+        &self.incidents
     }
 
     /// The time until the lease ends, counted from the grant.

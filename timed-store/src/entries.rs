@@ -1,8 +1,8 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use crate::SessionId;
+use crate::{Incident, SessionId};
 
 /// One live entry.
 ///
@@ -64,26 +64,36 @@ impl<T> Entry<T> {
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entries<T> {
-    pub(crate) session: SessionId,
+    /// The key of this handle's entry.
+    pub(crate) own: SessionId,
+    /// The keys of other sessions.
+    pub(crate) others: BTreeSet<SessionId>,
     pub(crate) all: BTreeMap<SessionId, Entry<T>>,
+    pub(crate) incidents: Vec<Incident>,
 }
 
 impl<T> Entries<T> {
-    /// The entry of this session.
+    /// The entry of this session, in the slot of the handle.
     pub fn mine(&self) -> Option<&Entry<T>> {
-        self.all.get(&self.session)
+        self.all.get(&self.own)
     }
 
-    /// The entries of all other sessions.
+    /// The entries of all other sessions. The id of a named slot is `session#slot`; the slots of
+    /// this session are not among them.
     pub fn others(&self) -> impl Iterator<Item = (&SessionId, &Entry<T>)> {
         self.all
             .iter()
-            .filter(|(session, _)| **session != self.session)
+            .filter(|(session, _)| self.others.contains(*session))
     }
 
-    /// The entries of all sessions.
+    /// The entries of all sessions, in all slots.
     pub fn iter(&self) -> impl Iterator<Item = (&SessionId, &Entry<T>)> {
         self.all.iter()
+    }
+
+    /// Damage that the operation met, such as a corrupt file that has cost entries.
+    pub fn incidents(&self) -> &[Incident] {
+        &self.incidents
     }
 }
 

@@ -7,9 +7,9 @@ use crate::shared::private_file::FileError;
 
 /// Why an operation failed.
 ///
-/// A failed operation has changed nothing, with one exception: if the last sync of
+/// A failed operation has changed nothing, with two exceptions: if the last sync of
 /// [`Durability::Power`](crate::Durability::Power) fails, the change is in the file but may not
-/// survive a power cut.
+/// survive a power cut; and a server that does not answer may have executed the change.
 ///
 /// ```
 /// use timed_store::{Error, blocking::TimedStorage};
@@ -61,6 +61,13 @@ pub enum Error {
         reason: &'static str,
     },
 
+    /// The file is not a store and shows no sign of having been one. It is left as it is.
+    #[error("{} is not a store; choose another path, or remove the file", path.display())]
+    NotAStore {
+        /// The file.
+        path: PathBuf,
+    },
+
     /// The data file has no write permission for its owner.
     #[error("{} is read-only; run `chmod u+w` on it to allow changes", path.display())]
     ReadOnly {
@@ -109,8 +116,42 @@ pub enum Error {
         reason: &'static str,
     },
 
-    /// The Tokio runtime shut down before the operation began.
-    #[error("the runtime is shutting down")]
+    /// The server did not answer, or refused. A change that was sent may have taken effect, once;
+    /// [`restore`](crate::blocking::TimedStorage::restore) tells.
+    #[cfg(feature = "redis")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+    #[error("cannot {action} {location}")]
+    Server {
+        /// The operation, such as "change".
+        action: &'static str,
+        /// The address of the server.
+        location: String,
+        /// The client's error.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// Too few replicas acknowledged the change in time. It was taken back.
+    #[cfg(feature = "redis")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+    #[error("{acknowledged} of {wanted} replicas of {location} acknowledged the change in time")]
+    NotAcknowledged {
+        /// The address of the server.
+        location: String,
+        /// The number of replicas that the handle asks for.
+        wanted: u32,
+        /// The number of replicas that have the change.
+        acknowledged: u32,
+    },
+
+    /// A thread or a runtime could not be started.
+    #[error("cannot start a thread")]
+    Thread {
+        /// The error of the operating system.
+        source: io::Error,
+    },
+
+    /// There is no Tokio runtime, or it shut down before the operation began.
+    #[error("there is no running Tokio runtime")]
     ShuttingDown,
 
     /// The fencing tokens have reached the largest number that JSON tools keep exactly. Claims

@@ -3,9 +3,11 @@ use std::path::PathBuf;
 
 use crate::SessionId;
 
-/// Damage that an operation repaired.
+/// Damage that an operation met, and that may have cost entries.
 ///
-/// Incidents go to `tracing` as warnings, and to the handler of
+/// Incidents go to `tracing` as errors, to the result of the operation
+/// ([`Entries::incidents`](crate::Entries::incidents), [`Lease::incidents`](crate::Lease::incidents))
+/// and to the handler of
 /// [`TimedStorageBuilder::on_incident`](crate::TimedStorageBuilder::on_incident).
 ///
 /// ```
@@ -36,6 +38,16 @@ pub enum Incident {
         /// The damage.
         reason: String,
     },
+    /// The file is corrupt, and a reader could not repair it. The reader continues with the whole
+    /// entries.
+    Damaged {
+        /// The data file.
+        path: PathBuf,
+        /// How many entries are whole.
+        saved: usize,
+        /// The damage.
+        reason: String,
+    },
     /// An entry was dropped because its timestamp cannot be parsed: it would never expire.
     UnreadableTimestamp {
         /// The data file.
@@ -60,6 +72,15 @@ impl fmt::Display for Incident {
                 "{} was corrupt ({reason}); {saved} entries were recovered, and a copy is in {}",
                 path.display(),
                 copy.display()
+            ),
+            Self::Damaged {
+                path,
+                saved,
+                reason,
+            } => write!(
+                f,
+                "{} is corrupt ({reason}); {saved} entries can be read",
+                path.display()
             ),
             Self::UnreadableTimestamp {
                 path,

@@ -23,10 +23,13 @@ mod lock_policy;
 mod owner_process;
 mod session_id;
 mod transaction;
+mod watch;
 
 // The layers below, from the bottom: files (`disk`), their text (`format`), operations (`store`).
 mod disk;
 mod format;
+#[cfg(feature = "redis")]
+mod redis;
 mod store;
 
 /// Modules that other crates of this workspace contain too, byte for byte.
@@ -45,8 +48,11 @@ pub use error::Error;
 pub use incident::Incident;
 pub use lock_policy::LockPolicy;
 pub use owner_process::OwnerProcess;
+#[cfg(feature = "redis")]
+pub use redis::RedisBuilder;
 pub use session_id::SessionId;
 #[cfg(feature = "tokio")]
-pub use timed_storage::TimedStorage;
+pub use timed_storage::{KeepAlive, TimedStorage, Watch};
 pub use timed_storage_builder::TimedStorageBuilder;
 pub use transaction::Transaction;
+pub use watch::Change;

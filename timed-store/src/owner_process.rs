@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::sync::OnceLock;
 
 use rustix::io::Errno;
@@ -27,8 +28,7 @@ pub struct OwnerProcess {
     /// Clock ticks since boot. Linux only; on other systems a reused id looks alive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     start: Option<u64>,
-    /// Boot and pid namespace of `pid` and `start`. The file can be shared with a container or
-    /// survive a reboot, where the numbers mean nothing and only the timeout decides.
+    /// Boot and namespaces in which `pid` and `start` have a meaning; see [`space`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     space: Option<String>,
 }
@@ -70,13 +70,18 @@ impl OwnerProcess {
         }
     }
 
+    /// Whether the numbers have a meaning for this process: same machine, boot and namespaces.
+    pub(crate) fn is_here(&self) -> bool {
+        self.space == *space()
+    }
+
     /// Whether the process has certainly ended. In doubt it is alive: a wrong 'ended' gives one
     /// value to two holders, a wrong 'alive' ends with the entry's timeout.
     pub(crate) fn has_ended(&self) -> bool {
         let Some(pid) = raw_pid(self.pid) else {
             return false;
         };
-        if self.space != *space() {
+        if !self.is_here() {
             return false;
         }
         if test_kill_process(pid) == Err(Errno::SRCH) {
@@ -102,14 +107,47 @@ fn stat(pid: u32) -> Option<ProcStat> {
     ProcStat::read(pid).ok().flatten()
 }
 
+/// The boot, the pid namespace and the time namespace of this process.
+///
+/// The file can be shared with a container or survive a reboot: process ids of another pid
+/// namespace mean nothing here, and the kernel reports start times in the time namespace of the
+/// reader, so that a live process would look like another one. If two spaces differ, only the
+/// timeout decides. The initial time namespace is left out, which is the form of version 0.1.
 fn space() -> &'static Option<String> {
     static SPACE: OnceLock<Option<String>> = OnceLock::new();
     SPACE.get_or_init(|| {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
-        Some(format!("{} {}", boot.trim_end(), namespace.display()))
+        let namespace = |kind: &str| std::fs::read_link(format!("/proc/self/ns/{kind}")).ok();
+        let mut space = format!("{} {}", boot_id()?, namespace("pid")?.display());
+        // A kernel without time namespaces has one time.
+        if let Some(time) = namespace("time").filter(|time| *time != Path::new(INITIAL_TIME)) {
+            space = format!("{space} {}", time.display());
+        }
+        Some(space)
     })
 }
+
+/// A random id that the kernel makes at each boot; `None` if the operating system has none.
+pub(crate) fn boot_id() -> Option<&'static str> {
+    static BOOT: OnceLock<Option<String>> = OnceLock::new();
+    let read = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    let boot = BOOT.get_or_init(|| Some(read()?.trim_end().to_owned()));
+    boot.as_deref()
+}
+
+/// A name of this pid namespace that no other one has had since boot; `None` for the initial
+/// namespace, and if the operating system reports none.
+pub(crate) fn pid_namespace() -> Option<String> {
+    let link = std::fs::read_link("/proc/self/ns/pid").ok()?;
+    let link = link.to_str().filter(|link| *link != INITIAL_PID)?;
+    let number = link.trim_start_matches("pid:[").trim_end_matches(']');
+    // The kernel can reuse the number of a namespace that ended before a reboot.
+    let boot = boot_id().and_then(|boot| boot.split('-').next());
+    Some(format!("{number}-{}", boot.unwrap_or_default()))
+}
+
+// The numbers of the initial namespaces are part of the kernel's interface (`linux/nsfs.h`).
+const INITIAL_PID: &str = "pid:[4026531836]";
+const INITIAL_TIME: &str = "time:[4026531834]";
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+#[cfg(feature = "redis")]
+use crate::owner_process::boot_id;
+use crate::owner_process::pid_namespace;
 use crate::{Error, OwnerProcess};
 
 /// The id of a terminal session: the session that an entry belongs to. Any other name of the
@@ -30,11 +33,23 @@ pub struct SessionId {
     id: String,
     /// Set if the session is a process, and so ends with it.
     process: Option<OwnerProcess>,
+    /// Detected, and so meaningful on this host only.
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(dead_code, reason = "for stores on a server")
+    )]
+    is_detected: bool,
 }
 
 impl SessionId {
     /// The session of this process: `ITERM_SESSION_ID`, else `TERM_SESSION_ID`, else the id of the
-    /// parent process. An empty variable counts as unset.
+    /// parent process. An empty variable counts as unset. The characters `:` and `-` of a variable
+    /// become `_`, as in the original tool.
+    ///
+    /// A detached process has no parent that stands for a terminal (its parent id is 0 or 1): the
+    /// process itself is the session. Outside the initial pid namespace, for example in a
+    /// container, the id ends with `@` and the namespace, because process ids are unique inside a
+    /// namespace only.
     ///
     /// All panes of a tmux server inherit the variables of the terminal that started it; see
     /// [`with_tmux_pane`](Self::with_tmux_pane).
@@ -71,14 +86,11 @@ impl SessionId {
         Ok(Self::from_key(id))
     }
 
-    /// The session of one process, named by its process id. Its entry is free as soon as the
-    /// process has ended.
+    /// The session of one process, named by its process id (outside the initial pid namespace with
+    /// `@` and the namespace). Its entry is free as soon as the process has ended.
     #[must_use]
     pub fn of_process(process: OwnerProcess) -> Self {
-        Self {
-            id: process.pid().to_string(),
-            process: Some(process),
-        }
+        Self::of_process_in(pid_namespace(), process)
     }
 
     /// Adds tmux's `TMUX_PANE` to the id, so that each pane of one terminal is a session of its own.
@@ -98,11 +110,35 @@ impl SessionId {
         self.process.as_ref()
     }
 
+    /// The id for a store that several hosts share: a detected id gets the name and the boot of this
+    /// host.
+    #[cfg(feature = "redis")]
+    pub(crate) fn on_this_host(mut self) -> Self {
+        if self.is_detected {
+            let host = rustix::system::uname();
+            let host = host.nodename().to_string_lossy();
+            let boot = boot_id().and_then(|boot| boot.split('-').next());
+            self.id = format!("{}@{host}-{}", self.id, boot.unwrap_or_default());
+            self.is_detected = false;
+        }
+        self
+    }
+
     /// A key of the file, where any text is a session.
     pub(crate) fn from_key(id: impl Into<String>) -> Self {
         Self {
             id: id.into(),
             process: None,
+            is_detected: false,
+        }
+    }
+
+    fn of_process_in(namespace: Option<String>, process: OwnerProcess) -> Self {
+        let pid = process.pid();
+        Self {
+            id: namespace.map_or_else(|| pid.to_string(), |name| format!("{pid}@{name}")),
+            process: Some(process),
+            is_detected: true,
         }
     }
 
@@ -116,7 +152,13 @@ impl SessionId {
             .filter_map(|name| lookup(name))
             .filter(|value| !value.is_empty());
         match values.next() {
-            Some(value) => Self::from_key(value.to_string_lossy()),
+            Some(value) => Self {
+                is_detected: true,
+                ..Self::from_key(value.to_string_lossy().replace([':', '-'], "_"))
+            },
+            // Parent 1 adopts every detached process, and parent 0 is outside our pid namespace:
+            // all those processes would be one session.
+            None if parent <= 1 => Self::of_process(OwnerProcess::current()),
             None => Self::of_process(OwnerProcess::observe(parent)),
         }
     }
@@ -198,6 +240,11 @@ mod tests {
         SessionId::detect_in(SPECIFIED, lookup, std::process::id())
     }
 
+    /// The key of a process here; `tests/it/namespaces.rs` runs in other namespaces.
+    fn key_of(pid: u32) -> String {
+        pid_namespace().map_or_else(|| pid.to_string(), |name| format!("{pid}@{name}"))
+    }
+
     #[track_caller]
     fn check(environment: &[(&str, &str)], expected: &str) {
         assert_eq!(detect(environment).as_str(), expected);
@@ -205,7 +252,7 @@ mod tests {
 
     #[test]
     fn sources_have_the_specified_order() {
-        let parent = std::process::id().to_string();
+        let parent = key_of(std::process::id());
         check(&[("ITERM_SESSION_ID", "i"), ("TERM_SESSION_ID", "t")], "i");
         check(&[("TERM_SESSION_ID", "t")], "t");
         check(&[("ITERM_SESSION_ID", ""), ("TERM_SESSION_ID", "t")], "t");
@@ -214,6 +261,35 @@ mod tests {
             &parent,
         );
         check(&[], &parent);
+    }
+
+    #[test]
+    fn detected_ids_are_mapped_as_the_original_tool_does() {
+        check(
+            &[("ITERM_SESSION_ID", "w0t0p0:8B5C-1D2E.x")],
+            "w0t0p0_8B5C_1D2E.x",
+        );
+        check(&[("TERM_SESSION_ID", "é-1")], "é_1");
+        assert_eq!(SessionId::new("w0:8B-1").unwrap().as_str(), "w0:8B-1");
+    }
+
+    #[test]
+    fn a_detached_process_is_a_session_of_its_own() {
+        for parent in [0, 1] {
+            let session = SessionId::detect_in(SPECIFIED, |_| None, parent);
+            assert_eq!(session.as_str(), key_of(std::process::id()));
+            assert_eq!(session.process(), Some(&OwnerProcess::current()));
+        }
+    }
+
+    #[test]
+    fn the_same_process_id_in_another_namespace_is_another_session() {
+        let process = || OwnerProcess::observe(4242);
+        let of = |name: &str| SessionId::of_process_in(Some(name.to_owned()), process());
+        let initial = SessionId::of_process_in(None, process());
+        assert_eq!(initial.as_str(), "4242");
+        assert_ne!(of("1-a"), initial);
+        assert_ne!(of("1-a"), of("2-a"));
     }
 
     #[test]

@@ -1,25 +1,44 @@
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
+use futures_core::Stream;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::store::{Core, Tokio};
+#[cfg(feature = "redis")]
+use crate::RedisBuilder;
+use crate::store::{AnyBackend, Blocking, Core, Keeper, Tokio, Value, block_on};
+#[cfg(feature = "redis")]
+use crate::store::{Runtime, RuntimeContext};
 use crate::timed_storage_macro::timed_storage;
-use crate::{Claim, Entries, Error, SessionId, TimedStorageBuilder, Transaction};
+use crate::watch::WatchState;
+use crate::{Change, Claim, Entries, Error, Lease, SessionId, TimedStorageBuilder, Transaction};
 
 macro_rules! awaited {
-    ($operation:expr) => {
+    ($core:expr, $operation:expr) => {
         $operation.await
+    };
+}
+
+#[cfg(feature = "redis")]
+macro_rules! connected {
+    ($builder:expr) => {
+        $builder.into_core(RuntimeContext::default()).await
     };
 }
 
 timed_storage! {
     runtime: Tokio,
     complete: awaited,
+    connect: connected,
+    release: release,
     keyword: [async],
     cancel_safety: [
         ///
@@ -32,7 +51,9 @@ timed_storage! {
         /// # Cancel safety
         ///
         /// Cancel safe: the claim is done as a whole or not at all. A claim that is cancelled while
-        /// it waits for the disk may be granted; claim again, or call [`restore`](Self::restore).
+        /// it waits for the disk or for the answer of a server may be granted; claim again, or call
+        /// [`restore`](Self::restore). A waiter that is cancelled leaves the queue: in a file at
+        /// once, on a server within three seconds.
     ],
     /// A JSON file that maps sessions to values with a timestamp, shared by processes.
     ///
@@ -77,4 +98,154 @@ timed_storage! {
     /// nothing; one that is dropped while it waits for the disk completes in the background.
     #[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
     pub struct TimedStorage;
+    /// Keeps a lease alive: refreshes it in the background, three times in its time.
+    ///
+    /// A lease that was lost stays lost; [`lost`](Self::lost) tells when.
+    ///
+    /// Dropping the guard stops the refreshes, and the value stays busy until it expires. With
+    /// [`release_on_drop`](Self::release_on_drop) it is released too: a file at once (the drop may
+    /// wait two seconds for the lock, or as long as the policy says), a server by a task of the
+    /// current runtime. [`release`](Self::release) waits for the result.
+    ///
+    /// ```
+    /// use timed_store::TimedStorage;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// let store = TimedStorage::<String>::open(folder.path().join("operators.json"))?;
+    /// let lease = store.claim("tsukuyomi".to_owned()).await?.granted().ok_or("busy")?;
+    /// let guard = store.keep_alive(lease)?.release_on_drop();
+    /// tokio::select! {
+    ///     () = guard.lost() => return Err("another session has it".into()),
+    ///     () = async { /* the work */ } => {}
+    /// }
+    /// drop(guard);
+    /// assert_eq!(store.restore().await?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+    pub struct KeepAlive;
+}
+
+/// Releases the value of a dropped guard.
+fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
+    let report = move |result: Result<bool, Error>| {
+        if let Err(error) = result {
+            tracing::warn!(token, %error, "cannot release the value of a dropped guard");
+        }
+    };
+    match &core.backend {
+        AnyBackend::File(_) => {
+            report(block_on(&core.context, core.release::<Blocking, T>(token)));
+        }
+        #[cfg(feature = "redis")]
+        AnyBackend::Redis(_) => {
+            let task = {
+                let core = Arc::clone(core);
+                async move { report(core.release::<Tokio, T>(token).await) }
+            };
+            if Tokio::spawn(&core.context, task).is_err() {
+                tracing::warn!(
+                    token,
+                    "cannot release the value of a guard: there is no runtime"
+                );
+            }
+        }
+    }
+}
+
+/// The changes of a store, as a [`Stream`] that never ends. An error does not end it either: the
+/// next item comes from a new attempt.
+///
+/// Changes that follow each other quickly may be merged; the last state is always told. A refresh
+/// is not a change. Dropping it ends the watch.
+///
+/// ```
+/// use timed_store::{Change, TimedStorage};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// let store = TimedStorage::<String>::open(folder.path().join("operators.json"))?;
+/// let mut changes = store.watch();
+/// store.store(&"tsukuyomi".to_owned()).await?;
+/// assert!(matches!(changes.next().await?, Change::Set { .. }));
+/// store.remove().await?;
+/// assert!(matches!(changes.next().await?, Change::Removed { .. }));
+/// # Ok(())
+/// # }
+/// ```
+#[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+#[must_use = "a stream does nothing unless it is polled"]
+pub struct Watch<T> {
+    step: WatchStep<T>,
+}
+
+type Looked<T> = (WatchState<T>, Result<Change<T>, Error>);
+
+enum WatchStep<T> {
+    Idle(WatchState<T>),
+    Looking(Pin<Box<dyn Future<Output = Looked<T>> + Send>>),
+    /// Only inside `poll_next`, or after a panic in it.
+    Empty,
+}
+
+impl<T> Watch<T> {
+    fn new(state: WatchState<T>) -> Self {
+        Self {
+            step: WatchStep::Idle(state),
+        }
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + Send + 'static> Watch<T> {
+    /// Waits for the next change.
+    ///
+    /// # Errors
+    ///
+    /// Any [`Error`] of [`TimedStorage::entries`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: no change is lost.
+    pub async fn next(&mut self) -> Result<Change<T>, Error> {
+        let next = poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await;
+        next.unwrap_or(Err(Error::ShuttingDown))
+    }
+}
+
+// The state is never pinned in place.
+impl<T> Unpin for Watch<T> {}
+
+impl<T: Serialize + DeserializeOwned + Send + 'static> Stream for Watch<T> {
+    type Item = Result<Change<T>, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut looking = match std::mem::replace(&mut self.step, WatchStep::Empty) {
+            WatchStep::Idle(mut state) => Box::pin(async move {
+                let change = state.next::<Tokio>().await;
+                (state, change)
+            }),
+            WatchStep::Looking(looking) => looking,
+            WatchStep::Empty => return Poll::Ready(None),
+        };
+        match looking.as_mut().poll(context) {
+            Poll::Ready((state, change)) => {
+                self.step = WatchStep::Idle(state);
+                Poll::Ready(Some(change))
+            }
+            Poll::Pending => {
+                self.step = WatchStep::Looking(looking);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for Watch<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").finish_non_exhaustive()
+    }
 }

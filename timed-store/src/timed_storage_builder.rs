@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use crate::clock::{Clock, duration_ms};
 use crate::disk::Location;
-use crate::store::{Core, IncidentHandler, LARGEST_NUMBER, Settings, config};
+use crate::store::{
+    AnyBackend, Core, FileBackend, FileSettings, IncidentHandler, LARGEST_NUMBER, RuntimeContext,
+    Settings, config,
+};
 use crate::{Durability, Error, Incident, LockPolicy, ManualClock, OwnerProcess, SessionId};
 
 /// The options of a store. `S` is the store that `open` returns: the async `TimedStorage` or
@@ -87,8 +90,8 @@ impl<S> TimedStorageBuilder<S> {
         self
     }
 
-    /// Sets a handler for repaired damage. It runs after the unlock, on the thread of the
-    /// operation, and may use the store. Incidents also go to `tracing` as warnings.
+    /// Sets a handler for damage. It runs after the unlock, on the thread of the operation, and may
+    /// use the store. Incidents also go to `tracing` as errors.
     pub fn on_incident(mut self, handler: impl Fn(&Incident) + Send + Sync + 'static) -> Self {
         self.on_incident = Some(Arc::new(handler));
         self
@@ -123,19 +126,33 @@ impl<S> TimedStorageBuilder<S> {
     }
 
     pub(crate) fn into_core(self) -> Result<Arc<Core>, Error> {
-        Ok(Arc::new(Core::new(Settings {
-            location: Arc::new(Location::new(&self.path?)?),
+        let location = Arc::new(Location::new(&self.path?)?);
+        let settings = Arc::new(Settings {
+            path: location.data.clone(),
             session: self.session.unwrap_or_else(SessionId::detect),
-            ttl_ms: u64::try_from(duration_ms(self.ttl))
-                .unwrap_or(0)
-                .min(LARGEST_NUMBER),
+            slot: None,
+            ttl_ms: ttl_ms(self.ttl),
             owner: self.owner,
+            on_incident: self.on_incident,
+        });
+        let files = FileSettings {
+            location,
             policy: self.lock,
             durability: self.durability,
             clock: self.clock,
-            on_incident: self.on_incident,
-        })))
+        };
+        Ok(Arc::new(Core {
+            backend: AnyBackend::File(FileBackend::new(Arc::clone(&settings), files)),
+            settings,
+            context: RuntimeContext::default(),
+        }))
     }
+}
+
+/// Milliseconds that every JSON tool keeps exactly.
+pub(crate) fn ttl_ms(ttl: Duration) -> u64 {
+    let ttl = u64::try_from(duration_ms(ttl));
+    ttl.unwrap_or(0).min(LARGEST_NUMBER)
 }
 
 impl<S> fmt::Debug for TimedStorageBuilder<S> {

@@ -4,24 +4,31 @@
 ///
 /// Every method is one call of [`Core`](crate::store::Core), whose operations are async functions
 /// that are generic over a [`Runtime`](crate::store::Runtime). The async and the blocking type
-/// differ in five parameters:
+/// differ in eight parameters:
 ///
 /// | parameter | async | blocking |
 /// |---|---|---|
 /// | `runtime`: how the operation waits | `Tokio` | `Blocking`, which waits inside `poll` |
 /// | `complete`: how the method gets the result | `.await` | `block_on`, one poll |
+/// | `connect`: how it connects to a server | on the current runtime | on a runtime of its own |
 /// | `keyword` | `async` | none |
 /// | `cancel_safety`: the section of the docs | text | none |
 /// | `cancel_safety_of_claims`: the same for claims | text | none |
+/// | `release`: how a dropped guard releases | in place, on a server as a task | in place |
+/// | the attributes of both types | text | text |
 macro_rules! timed_storage {
     (
         runtime: $runtime:ident,
         complete: $complete:ident,
+        connect: $connect:ident,
+        release: $release:ident,
         keyword: [$($async:tt)?],
         cancel_safety: [$(#[$cancel_safety:meta])*],
         cancel_safety_of_claims: [$(#[$cancel_safety_of_claims:meta])*],
         $(#[$attribute:meta])*
         pub struct TimedStorage;
+        $(#[$guard_attribute:meta])*
+        pub struct KeepAlive;
     ) => {
         $(#[$attribute])*
         pub struct TimedStorage<T> {
@@ -51,14 +58,63 @@ macro_rules! timed_storage {
                 Self::builder(path).open()
             }
 
+            /// Starts to connect to the store `name` on a Redis or Valkey server, for several
+            /// machines.
+            #[cfg(feature = "redis")]
+            #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+            pub fn redis_builder(url: &str, name: &str) -> RedisBuilder<Self> {
+                RedisBuilder::new(url, name)
+            }
+
+            /// Connects to the store `name` on a Redis or Valkey server (`redis://host:port/db`,
+            /// `redis+unix:///path`, with the feature `redis-tls` also `rediss://host:port/db`), or
+            /// on the cluster of the server, with the defaults of [`RedisBuilder`].
+            ///
+            /// The operations and guarantees are those of a file, on the clock of the server. Two
+            /// values are equal if their JSON is, up to the order of keys.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Invalid`] if the address or the name is not valid, [`Error::Server`] if the
+            /// server cannot be reached.
+            $(#[$cancel_safety])*
+            #[cfg(feature = "redis")]
+            #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+            pub $($async)? fn connect(url: &str, name: &str) -> Result<Self, Error> {
+                let builder: RedisBuilder<Self> = Self::redis_builder(url, name);
+                Ok(Self {
+                    core: $connect!(builder)?,
+                    values: PhantomData,
+                })
+            }
+
             /// The session whose entry this handle changes.
             pub fn session(&self) -> &SessionId {
                 &self.core.settings.session
             }
 
-            /// The data file.
+            /// The data file; on a server, its address and the key.
             pub fn path(&self) -> &Path {
-                &self.core.settings.location.data
+                &self.core.settings.path
+            }
+
+            /// A handle of the same session for a named slot, so that the session can hold several
+            /// values.
+            ///
+            /// Each slot has an entry of its own. Slots are kept in `<file>.slots`, beside the
+            /// specified file, which keeps the entry without a slot. A claim in any slot is refused
+            /// if another session holds the value in any slot; the slots of one session do not
+            /// exclude each other.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Invalid`] if the name is not made of 1 to 64 letters, digits, dots,
+            /// underscores or hyphens.
+            pub fn slot(&self, name: &str) -> Result<Self, Error> {
+                Ok(Self {
+                    core: Arc::new(self.core.with_slot(name)?),
+                    values: PhantomData,
+                })
             }
         }
 
@@ -71,7 +127,7 @@ macro_rules! timed_storage {
             /// Any [`Error`]; nothing has changed.
             $(#[$cancel_safety])*
             pub $($async)? fn store(&self, value: &T) -> Result<(), Error> {
-                $complete!(self.core.store::<$runtime, T>(value))
+                $complete!(self.core, self.core.store::<$runtime, T>(value))
             }
 
             /// Removes this session's entry, and returns whether there was one. Idempotent.
@@ -81,7 +137,7 @@ macro_rules! timed_storage {
             /// Any [`Error`]; nothing has changed.
             $(#[$cancel_safety])*
             pub $($async)? fn remove(&self) -> Result<bool, Error> {
-                $complete!(self.core.remove::<$runtime, T>())
+                $complete!(self.core, self.core.remove::<$runtime, T>(None))
             }
 
             /// The values of all other sessions.
@@ -94,7 +150,7 @@ macro_rules! timed_storage {
             /// Any [`Error`].
             $(#[$cancel_safety])*
             pub $($async)? fn get_other_entries(&self) -> Result<BTreeMap<SessionId, T>, Error> {
-                $complete!(self.core.get_other_entries::<$runtime, T>())
+                $complete!(self.core, self.core.get_other_entries::<$runtime, T>())
             }
 
             /// This session's value.
@@ -104,7 +160,7 @@ macro_rules! timed_storage {
             /// Any [`Error`].
             $(#[$cancel_safety])*
             pub $($async)? fn restore(&self) -> Result<Option<T>, Error> {
-                $complete!(self.core.restore::<$runtime, T>())
+                $complete!(self.core, self.core.restore::<$runtime, T>())
             }
 
             /// Restarts the time of this session's entry, and returns whether there is one.
@@ -114,7 +170,7 @@ macro_rules! timed_storage {
             /// Any [`Error`]; nothing has changed.
             $(#[$cancel_safety])*
             pub $($async)? fn refresh(&self) -> Result<bool, Error> {
-                $complete!(self.core.refresh::<$runtime, T>())
+                $complete!(self.core, self.core.refresh::<$runtime, T>(None))
             }
 
             /// All live entries at one moment.
@@ -124,7 +180,7 @@ macro_rules! timed_storage {
             /// Any [`Error`].
             $(#[$cancel_safety])*
             pub $($async)? fn entries(&self) -> Result<Entries<T>, Error> {
-                $complete!(self.core.entries::<$runtime, T>())
+                $complete!(self.core, self.core.entries::<$runtime, T>(None))
             }
 
             /// Takes `value` if no other live session holds an equal one, in one atomic step.
@@ -141,7 +197,7 @@ macro_rules! timed_storage {
             where
                 T: PartialEq,
             {
-                $complete!(self.core.claim_any::<$runtime, T>(vec![value]))
+                $complete!(self.core, self.core.claim_any::<$runtime, T>(vec![value]))
             }
 
             /// Takes the candidate that this session already holds, else the first free one.
@@ -159,7 +215,95 @@ macro_rules! timed_storage {
                 T: PartialEq,
             {
                 let candidates = candidates.into_iter().collect();
-                $complete!(self.core.claim_any::<$runtime, T>(candidates))
+                $complete!(self.core, self.core.claim_any::<$runtime, T>(candidates))
+            }
+
+            /// Claims `value`, and waits until it is free if another session holds it.
+            ///
+            /// The answer is [`Claim::Busy`] if it was not granted within `limit`. Waiters for a
+            /// value are served first come, first served, across processes; a waiter that dies
+            /// loses its place. [`claim`](Self::claim) does not queue: it takes a free value ahead
+            /// of the waiters. A waiter that does not take a free value within a second, for
+            /// example because it was stopped (SIGSTOP), is overtaken.
+            ///
+            /// A waiter wakes up when the store changes, when the holder's entry expires and when
+            /// its owner process ends. On Linux it never polls a local file; elsewhere and on
+            /// network file systems it looks every 250 ms, and on a server at least once a second.
+            ///
+            /// # Errors
+            ///
+            /// Any [`Error`]; nothing has changed.
+            $(#[$cancel_safety_of_claims])*
+            pub $($async)? fn claim_within(
+                &self,
+                value: T,
+                limit: Duration,
+            ) -> Result<Claim<T>, Error>
+            where
+                T: PartialEq,
+            {
+                $complete!(
+                    self.core,
+                    self.core.claim_any_within::<$runtime, T>(vec![value], limit)
+                )
+            }
+
+            /// [`claim_any`](Self::claim_any) that waits like [`claim_within`](Self::claim_within)
+            /// until one of the candidates is free.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Invalid`] if there are no candidates; otherwise any [`Error`]. Nothing
+            /// has changed.
+            $(#[$cancel_safety_of_claims])*
+            pub $($async)? fn claim_any_within(
+                &self,
+                candidates: impl IntoIterator<Item = T>,
+                limit: Duration,
+            ) -> Result<Claim<T>, Error>
+            where
+                T: PartialEq,
+            {
+                let candidates = candidates.into_iter().collect();
+                $complete!(
+                    self.core,
+                    self.core.claim_any_within::<$runtime, T>(candidates, limit)
+                )
+            }
+
+            /// Whether `token` is still current: a live entry of any session has it. A shared
+            /// resource that cannot remember the largest token asks this instead.
+            ///
+            /// # Errors
+            ///
+            /// Any [`Error`].
+            $(#[$cancel_safety])*
+            pub $($async)? fn validate(&self, token: u64) -> Result<bool, Error> {
+                $complete!(self.core, self.core.validate::<$runtime, T>(token))
+            }
+
+            /// Refreshes the lease in the background until the guard is dropped or the lease is
+            /// lost. See [`KeepAlive`].
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Thread`] or [`Error::ShuttingDown`] if the background work cannot start.
+            pub fn keep_alive(&self, lease: Lease<T>) -> Result<KeepAlive<T>, Error>
+            where
+                T: 'static,
+            {
+                Ok(KeepAlive {
+                    keeper: Keeper::start::<$runtime, T>(&self.core, &lease)?,
+                    core: Arc::clone(&self.core),
+                    lease,
+                    release: None,
+                })
+            }
+
+            /// The changes of the store from now on; first, each live entry as
+            /// [`Change::Set`](crate::Change::Set). See [`Watch`].
+            pub fn watch(&self) -> Watch<T> {
+                Watch::new(WatchState::new(Arc::clone(&self.core)))
             }
 
             /// Runs `body` as one atomic step: it sees all entries, and its change of this
@@ -181,7 +325,7 @@ macro_rules! timed_storage {
                 &self,
                 body: impl FnMut(&mut Transaction<T>) -> R,
             ) -> Result<R, Error> {
-                $complete!(self.core.transaction::<$runtime, T, R>(body))
+                $complete!(self.core, self.core.transaction::<$runtime, T, R>(body))
             }
         }
 
@@ -196,6 +340,92 @@ macro_rules! timed_storage {
                     core: self.into_core()?,
                     values: PhantomData,
                 })
+            }
+        }
+
+        #[cfg(feature = "redis")]
+        impl<T> RedisBuilder<TimedStorage<T>> {
+            /// Connects.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Invalid`] if the address or the name is not valid, [`Error::Server`] if the
+            /// server cannot be reached.
+            $(#[$cancel_safety])*
+            pub $($async)? fn connect(self) -> Result<TimedStorage<T>, Error> {
+                Ok(TimedStorage {
+                    core: $connect!(self)?,
+                    values: PhantomData,
+                })
+            }
+        }
+
+        $(#[$guard_attribute])*
+        pub struct KeepAlive<T> {
+            core: Arc<Core>,
+            lease: Lease<T>,
+            keeper: Keeper,
+            /// Set if a drop releases the value.
+            release: Option<fn(&Arc<Core>, u64)>,
+        }
+
+        impl<T> KeepAlive<T> {
+            /// The lease that is kept.
+            pub fn lease(&self) -> &Lease<T> {
+                &self.lease
+            }
+
+            /// Whether the lease was lost: its entry is gone, or no refresh has succeeded for the
+            /// whole time of the lease. The value may have another holder.
+            pub fn is_lost(&self) -> bool {
+                self.keeper.is_lost()
+            }
+
+            /// Waits until the lease is lost.
+            $(#[$cancel_safety])*
+            pub $($async)? fn lost(&self) {
+                $complete!(self.core, self.keeper.lost());
+            }
+        }
+
+        impl<T: Serialize + DeserializeOwned + 'static> KeepAlive<T> {
+            /// Releases the value when the guard is dropped.
+            #[must_use]
+            pub fn release_on_drop(mut self) -> Self {
+                self.release = Some($release::<T>);
+                self
+            }
+
+            /// Stops the refreshes and releases the value. Returns whether the lease was still
+            /// held.
+            ///
+            /// # Errors
+            ///
+            /// Any [`Error`]; the value then stays busy until it expires.
+            $(#[$cancel_safety])*
+            pub $($async)? fn release(mut self) -> Result<bool, Error> {
+                self.release = None;
+                self.keeper.stop();
+                let token = Some(self.lease.token());
+                $complete!(self.core, self.core.remove::<$runtime, T>(token))
+            }
+        }
+
+        impl<T> Drop for KeepAlive<T> {
+            fn drop(&mut self) {
+                self.keeper.stop();
+                if let Some(release) = self.release {
+                    release(&self.core, self.lease.token());
+                }
+            }
+        }
+
+        impl<T> fmt::Debug for KeepAlive<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct("KeepAlive")
+                    .field("lease", &self.lease)
+                    .field("is_lost", &self.is_lost())
+                    .finish_non_exhaustive()
             }
         }
 

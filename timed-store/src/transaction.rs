@@ -46,14 +46,14 @@ impl<T> Transaction<T> {
             token: None,
             expires_in: self.ttl,
         };
-        self.entries.all.insert(self.entries.session.clone(), entry);
+        self.entries.all.insert(self.entries.own.clone(), entry);
         self.change = OwnChange::Store;
     }
 
     /// Removes this session's entry, and returns whether there was one.
     pub fn remove(&mut self) -> bool {
         self.change = OwnChange::Remove;
-        self.entries.all.remove(&self.entries.session).is_some()
+        self.entries.all.remove(&self.entries.own).is_some()
     }
 
     /// Restarts the time of this session's entry, and returns whether there is one.

@@ -7,6 +7,7 @@ use tokio::task::JoinError;
 use crate::answer::PartialAnswer;
 use crate::pane::{Exit, PaneId, Refusal};
 use crate::shared::private_file::FileError;
+use crate::state::AgentState;
 use crate::tmux::tmux_version::NEEDED;
 
 /// Why an operation failed.
@@ -133,6 +134,8 @@ pub enum Error {
         pane: PaneId,
         /// The cause.
         reason: Refusal,
+        /// The text of the screen, if it is the cause: a question of the agent, or a draft.
+        screen: PartialAnswer,
     },
 
     /// Too many senders of this process use the pane or wait for it.
@@ -193,6 +196,15 @@ pub enum Error {
         partial: PartialAnswer,
     },
 
+    /// The agent ended its turn without an answer: it failed, or a person interrupted it.
+    #[error("the agent in pane {pane} ended its turn without an answer")]
+    NoAnswer {
+        /// The pane.
+        pane: PaneId,
+        /// The text on the screen.
+        partial: PartialAnswer,
+    },
+
     /// The answer is longer than the limit.
     #[error("the answer from pane {pane} is longer than {limit} bytes")]
     AnswerTooLong {
@@ -204,22 +216,45 @@ pub enum Error {
         partial: PartialAnswer,
     },
 
-    /// An agent was not ready in time, or ended while it started.
-    #[error("agent `{agent}` did not become ready")]
+    /// The marker was printed, but the answer cannot be read as a whole: a part of it has left the
+    /// screen, or was cleared. The message was submitted.
+    #[error("the answer from pane {pane} is not complete: {reason}")]
+    AnswerIncomplete {
+        /// The pane.
+        pane: PaneId,
+        /// What is missing.
+        reason: &'static str,
+        /// The text of the screen.
+        partial: PartialAnswer,
+    },
+
+    /// An agent was not ready in time, or ended while it started. The cluster runs: answer what the
+    /// agent asks, or stop the cluster.
+    #[error("agent `{agent}` did not become ready: {advice}")]
     NotReady {
         /// The agent.
         agent: String,
+        /// What the agent shows, and what to do about it.
+        advice: String,
+        /// Other agents that are not ready.
+        others: Vec<String>,
         /// The cause.
         source: Box<Error>,
     },
 
-    /// A starting program did not show a prompt in time.
-    #[error("no prompt appeared in pane {pane} within {after:?}")]
-    NoPrompt {
-        /// The pane.
+    /// An agent did not reach a state in time.
+    #[error("pane {pane} was not {wanted} within {after:?}: it is {found}")]
+    StateTimeout {
+        /// The pane of the agent.
         pane: PaneId,
+        /// The state that was waited for.
+        wanted: AgentState,
+        /// The state at the end of the wait.
+        found: AgentState,
         /// The time limit.
         after: Duration,
+        /// The text on the screen.
+        screen: PartialAnswer,
     },
 
     /// A file operation failed.
@@ -262,7 +297,7 @@ impl Error {
     pub fn is_timeout(&self) -> bool {
         matches!(
             self,
-            Self::ResponseTimeout { .. } | Self::TmuxTimeout { .. } | Self::NoPrompt { .. }
+            Self::ResponseTimeout { .. } | Self::TmuxTimeout { .. } | Self::StateTimeout { .. }
         )
     }
 
@@ -273,15 +308,29 @@ impl Error {
         matches!(self, Self::Refused { .. } | Self::QueueFull { .. })
     }
 
-    /// The output received so far, for the errors that end a wait for an answer.
+    /// The output received so far, for the errors that end a wait for an answer. The text on the
+    /// screen, for those that end a wait for a state, and for a refusal that it is the reason of.
     #[must_use]
     pub fn partial(&self) -> Option<&str> {
         match self {
+            Self::Refused { screen, .. } => Some(screen.as_str()).filter(|text| !text.is_empty()),
             Self::ResponseTimeout { partial, .. }
             | Self::PaneDied { partial, .. }
+            | Self::NoAnswer { partial, .. }
             | Self::ServerGone { partial, .. }
+            | Self::AnswerIncomplete { partial, .. }
             | Self::AnswerTooLong { partial, .. } => Some(partial.as_str()),
+            Self::StateTimeout { screen, .. } => Some(screen.as_str()),
+            Self::NotReady { source, .. } => source.partial(),
             _ => None,
+        }
+    }
+
+    pub(crate) fn refused(pane: PaneId, reason: Refusal) -> Self {
+        Self::Refused {
+            pane,
+            reason,
+            screen: PartialAnswer::default(),
         }
     }
 

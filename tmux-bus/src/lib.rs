@@ -9,11 +9,16 @@ mod cluster;
 mod error;
 mod log;
 mod pane;
+#[allow(dead_code, reason = "parts are for the answer reader and the sender")]
+mod state;
 mod tmux;
 
 // Used by them.
 mod answer;
 mod control;
+#[allow(dead_code, reason = "parts are for the hooks and the sender")]
+mod definition;
+mod hook;
 mod timing;
 
 #[cfg(hot_paths)]
@@ -32,8 +37,8 @@ mod shared {
 
 pub use answer::PartialAnswer;
 pub use cluster::{
-    Agent, AgentConfig, AgentRole, AgentStatus, ClusterBuilder, ClusterConfig, ClusterManager,
-    ClusterStatus, SendToOptions,
+    Agent, AgentConfig, AgentRole, AgentStatus, Answer, ClusterBuilder, ClusterConfig,
+    ClusterManager, ClusterStatus, SendToOptions, StopOnDrop,
 };
 pub use error::Error;
 pub use log::{
@@ -41,4 +46,5 @@ pub use log::{
     SkippedLine,
 };
 pub use pane::{AnswerEnd, Exit, PaneId, PaneIo, Refusal, ResponseOptions, SendOptions, Sent};
+pub use state::{AgentState, Evidence, EvidenceSource, Explanation, TriedRule};
 pub use tmux::{Launch, Server, ServerBuilder};

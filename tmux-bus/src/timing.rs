@@ -44,6 +44,16 @@ pub(crate) const TAKE_IN_LIMIT: Duration = Duration::from_secs(3);
 /// text can be taken for a part of it.
 pub(crate) const TAKE_IN_PER_BYTE: Duration = Duration::from_micros(16);
 
+/// How long the draft of a person in the input line of an agent delays a message before it is refused.
+pub(crate) const DRAFT_WAIT: Duration = Duration::from_secs(10);
+
+/// How long an agent may take to show a pasted message in its input line. It takes milliseconds; a
+/// message of 1 MB on a loaded machine takes seconds.
+pub(crate) const TYPE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a message may stay in the input line after Enter.
+pub(crate) const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
 // Reading
 
 /// Default timeout of an answer, as specified.
@@ -53,6 +63,10 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// and continue. A heuristic: a shorter time cuts more answers, a longer one delays all of them.
 pub(crate) const ANSWER_QUIET: Duration = Duration::from_millis(300);
 
+/// How many times longer the quiet time is while a program that had a prompt shows none: it runs a
+/// tool, or thinks. Programs that show a prompt only once are answered late, but whole.
+pub(crate) const NO_PROMPT_FACTOR: u32 = 10;
+
 /// Quiet time after which a word at the end of the output is complete: an agent prints as it
 /// thinks, and `CODING OK` can still become `CODING OKAY`. As long as [`ANSWER_QUIET`].
 pub(crate) const WORD_QUIET: Duration = Duration::from_millis(300);
@@ -61,12 +75,34 @@ pub(crate) const WORD_QUIET: Duration = Duration::from_millis(300);
 /// 60 Hz.
 pub(crate) const FRAME_QUIET: Duration = Duration::from_millis(30);
 
-/// Quiet time of a starting program before a prompt is looked for: while it prints, any line can
-/// look like a prompt for a moment.
+/// Longest wait for a quiet pane that looks idle: a program can print all the time, such as a clock.
+pub(crate) const SETTLE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Quiet time after which a starting screen with an input line counts as idle: the user may have switched
+/// off what the rules wait for. Codex shows such a screen for up to 2.5 s.
+pub(crate) const SPLASH_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a dialog of a starting agent must stay before the start fails: a screen that is being drawn
+/// can look like a dialog for a moment.
+pub(crate) const DIALOG_SETTLE: Duration = Duration::from_secs(1);
+
+/// Quiet time of a program before a prompt is looked for: while it prints, any line can look like a
+/// prompt for a moment.
 pub(crate) const PROMPT_QUIET: Duration = Duration::from_millis(100);
 
 /// Longest timeout. A later point in time may not be representable.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Time for the first event of an agent that reports its start. Without one, its hooks are switched off. Claude reports its
+/// start up to 2 s after it shows its input line.
+pub(crate) const FIRST_EVENT_WAIT: Duration = Duration::from_secs(8);
+
+/// Time for a hook that reports the end of a turn after the screen shows it. Hooks came 0.15 to 1.6 s
+/// before the screen.
+pub(crate) const HOOK_GRACE: Duration = Duration::from_secs(2);
+
+/// Time for a transcript to have the answer that a hook reports. Usually it is written before.
+pub(crate) const TRANSCRIPT_GRACE: Duration = Duration::from_secs(2);
 
 // tmux
 

@@ -12,6 +12,8 @@
 //!   loads again and saves epoch 6, so the first one is fenced off. Last hydration wins.
 //! - The earlier holder commits between our load and our save: our tick is then lower than the
 //!   stored one, a conflict. We load again and get the new tick.
+//! - The agent is deleted, or a failover brings back an older state, between our load and our save:
+//!   the save is `Rewound`. We hold nothing that the caller has seen, so we load again.
 //! - The agent was deleted. The storage still knows its epoch (rule 7), but `load` returns
 //!   `None`. Hydration therefore saves a blank state with epoch 0: if an epoch is stored, the
 //!   save is a conflict that names it; if not, the blank state is the correct first state.
@@ -30,7 +32,7 @@
 //! | `Tick::commit` begins | the new snapshot | unchanged |
 //! | the save succeeds | none | the new snapshot |
 //! | the save is a conflict | none | unchanged |
-//! | another error, or the future is dropped | kept | unchanged |
+//! | another error (also `Rewound`), or the future is dropped | kept | unchanged |
 //!
 //! **Invariants.** Replies are handed out only after a successful save. While `in_doubt` is set, no
 //! other save starts: it could be built on a state that the storage does not have. A retry saves
@@ -46,9 +48,19 @@
 //! `retry_commit` saves tick 8 again, the storage finds the same digest and answers `Ok`, and the
 //! reply is handed out, once.
 
+//!
+//! # Theory: a storage that went back in time
+//!
+//! After a failover or a restored backup the storage may have an older state than the one that this
+//! holder committed. The next save is `Rewound`, and nothing is changed on either side: the holder
+//! keeps its committed state and the commit in doubt, the storage keeps what survived. The caller
+//! decides: `adopt_stored` drops the holder's state, `overwrite_stored` replaces the stored one. Both
+//! raise the epoch above the epochs of both sides. That matters if the lost saves included a
+//! hydration: another process that hydrated the older state then holds the same epoch number.
+
 use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -102,6 +114,13 @@ pub(super) struct PendingCommit {
     pub(super) replies: usize,
 }
 
+/// How to save a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SaveMode {
+    Continue,
+    Overwrite,
+}
+
 /// The work that an earlier holder of the agent left open.
 ///
 /// ```
@@ -133,17 +152,33 @@ pub struct Recovery {
     pub uncertain_tools: Vec<ToolIntent>,
 }
 
-/// Each failed attempt means that another holder hydrated or saved at the same time.
-const MAX_ATTEMPTS: usize = 16;
+/// Each conflict means that another holder hydrated or saved at the same time, so one of them
+/// succeeds in each round. With the delays below, 50 simultaneous hydrations take 20 attempts at
+/// most.
+const MAX_ATTEMPTS: u32 = 64;
+const FIRST_DELAY: Duration = Duration::from_millis(2);
+const MAX_DELAY: Duration = Duration::from_millis(250);
+
+/// Exponential back-off with full jitter: without the jitter, holders that collided once would
+/// collide again.
+async fn back_off(attempt: u32) {
+    let limit = FIRST_DELAY
+        .saturating_mul(1 << attempt.min(10))
+        .min(MAX_DELAY);
+    let random = u32::from_le_bytes(*Uuid::new_v4().as_bytes().first_chunk().unwrap_or(&[0; 4]));
+    tokio::time::sleep(limit.mul_f64(f64::from(random) / f64::from(u32::MAX))).await;
+}
 
 impl AgentState {
     /// Restores an agent, or starts a blank one at tick 0, and fences off every earlier holder.
     ///
+    /// Simultaneous hydrations of one agent back off and try again, so the runtime needs its timer.
+    ///
     /// # Errors
     ///
     /// [`Error::Damaged`] if the stored snapshot cannot be read, [`Error::Conflict`] if other
-    /// holders keep saving at the same time, [`Error::Io`] or [`Error::Storage`] if the backend
-    /// fails.
+    /// holders keep saving at the same time, [`Error::Rewound`] if the storage keeps going back in
+    /// time, [`Error::Io`] or [`Error::Storage`] if the backend fails.
     ///
     /// # Cancel safety
     ///
@@ -152,47 +187,71 @@ impl AgentState {
         storage: Arc<dyn SnapshotStorage>,
         agent: AgentId,
     ) -> Result<(Self, Recovery), Error> {
-        // See the theory above.
-        let mut known_epoch = None;
-        let mut attempt = 0;
-        loop {
-            let mut snapshot = match (storage.load(&agent).await?, known_epoch) {
-                (Some(stored), _) => stored,
-                (None, Some(_)) => AgentSnapshot::new(agent.clone()),
-                (None, None) => {
-                    let blank = AgentSnapshot::new(agent.clone());
-                    match storage.save(&blank).await {
-                        Err(Error::Conflict { stored_epoch, .. }) => {
-                            known_epoch = Some(stored_epoch);
-                        }
-                        result => result?,
-                    }
-                    blank
-                }
-            };
-            let epoch = snapshot.epoch.max(known_epoch.unwrap_or(0));
-            snapshot.epoch = epoch.saturating_add(1);
-            snapshot.holder = Some(Uuid::new_v4().to_string());
-            snapshot.set_timestamp(SystemTime::now());
-            attempt += 1;
-            match storage.save(&snapshot).await {
-                Ok(()) => {
-                    let recovery = Recovery {
-                        unsent: snapshot.outbox.clone(),
-                        uncertain_tools: snapshot.tool_intents.clone(),
-                    };
-                    let state = Self {
-                        storage,
-                        committed: snapshot,
-                        in_doubt: None,
-                    };
-                    return Ok((state, recovery));
-                }
-                Err(Error::Conflict { stored_epoch, .. }) if attempt < MAX_ATTEMPTS => {
-                    known_epoch = Some(stored_epoch);
-                }
-                Err(error) => return Err(error),
-            }
+        let committed = take_over(&*storage, &agent, 0).await?;
+        let state = Self {
+            storage,
+            committed,
+            in_doubt: None,
+        };
+        let recovery = state.recovery();
+        Ok((state, recovery))
+    }
+
+    /// After [`Error::Rewound`]: drops the state of this holder, including a commit in doubt, and
+    /// continues from the stored one, or from a blank one if nothing is stored. The replies of the
+    /// dropped commit are not handed out.
+    ///
+    /// [`snapshot`](Self::snapshot) has the dropped state until then.
+    ///
+    /// # Errors
+    ///
+    /// As [`hydrate`](Self::hydrate).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing is lost; call it again.
+    pub async fn adopt_stored(&mut self) -> Result<Recovery, Error> {
+        let Self { committed, .. } = self;
+        let adopted = take_over(&*self.storage, &committed.agent_id, committed.epoch).await?;
+        self.committed = adopted;
+        self.in_doubt = None;
+        Ok(self.recovery())
+    }
+
+    /// After [`Error::Rewound`]: saves the state of this holder over the stored one, with the
+    /// commit that was refused, and hands out its replies.
+    ///
+    /// The stored stream is kept as far as the history in memory continues it. Otherwise it is
+    /// replaced: copy it before if it is needed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tick::commit`], without [`Error::Rewound`]; [`Error::Unsupported`] if the storage cannot
+    /// overwrite.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the outcome is unknown; call it again.
+    pub async fn overwrite_stored(&mut self) -> Result<Vec<Reply>, Error> {
+        // See the theory above: the epoch of the storage may be that of another holder.
+        let stored = self.storage.load(self.agent_id()).await?;
+        let stored = stored.map_or(0, |stored| stored.epoch);
+        // No `await` until `in_doubt` is set again: a dropped future would lose the commit.
+        let mut pending = self.in_doubt.take().unwrap_or_else(|| PendingCommit {
+            snapshot: self.committed.clone(),
+            replies: 0,
+        });
+        pending.snapshot.epoch = pending.snapshot.epoch.max(stored).saturating_add(1);
+        pending.snapshot.revision += 1;
+        pending.snapshot.set_timestamp(SystemTime::now());
+        self.in_doubt = Some(pending);
+        self.save_pending(SaveMode::Overwrite).await
+    }
+
+    fn recovery(&self) -> Recovery {
+        Recovery {
+            unsent: self.committed.outbox.clone(),
+            uncertain_tools: self.committed.tool_intents.clone(),
         }
     }
 
@@ -218,16 +277,19 @@ impl AgentState {
     ///
     /// Cancel safe: the outcome of the commit stays unknown; call it again.
     pub async fn retry_commit(&mut self) -> Result<Vec<Reply>, Error> {
-        self.save_pending().await
+        self.save_pending(SaveMode::Continue).await
     }
 
     /// Saves the commit in doubt, if there is one, and hands out its replies. See the theory above.
-    pub(super) async fn save_pending(&mut self) -> Result<Vec<Reply>, Error> {
+    pub(super) async fn save_pending(&mut self, mode: SaveMode) -> Result<Vec<Reply>, Error> {
         let Some(pending) = &self.in_doubt else {
             return Ok(Vec::new());
         };
         let replies = pending.replies;
-        let saved = self.storage.save(&pending.snapshot).await;
+        let saved = match mode {
+            SaveMode::Continue => self.storage.save(&pending.snapshot).await,
+            SaveMode::Overwrite => self.storage.overwrite(&pending.snapshot).await,
+        };
         if let Err(error) = saved {
             if error.is_conflict() {
                 self.in_doubt = None;
@@ -348,6 +410,44 @@ impl AgentState {
             Some(_) => Err(Error::InDoubt {
                 agent: self.committed.agent_id.clone(),
             }),
+        }
+    }
+}
+
+/// Raises the epoch of the stored state, or of a blank one, above `epoch`, and saves it. See the
+/// theory of hydration.
+async fn take_over(
+    storage: &dyn SnapshotStorage,
+    agent: &AgentId,
+    epoch: u64,
+) -> Result<AgentSnapshot, Error> {
+    let mut known_epoch = epoch;
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let mut snapshot = match storage.load(agent).await? {
+            Some(stored) => stored,
+            None => {
+                let blank = AgentSnapshot::new(agent.clone());
+                if known_epoch == 0 {
+                    match storage.save(&blank).await {
+                        Err(Error::Conflict { stored_epoch, .. }) => known_epoch = stored_epoch,
+                        result => result?,
+                    }
+                }
+                blank
+            }
+        };
+        snapshot.epoch = snapshot.epoch.max(known_epoch).saturating_add(1);
+        snapshot.holder = Some(Uuid::new_v4().to_string());
+        snapshot.set_timestamp(SystemTime::now());
+        match storage.save(&snapshot).await {
+            Err(Error::Conflict { stored_epoch, .. }) if attempt < MAX_ATTEMPTS => {
+                known_epoch = known_epoch.max(stored_epoch);
+                back_off(attempt).await;
+            }
+            Err(Error::Rewound { .. }) if attempt < MAX_ATTEMPTS => back_off(attempt).await,
+            result => return result.map(|()| snapshot),
         }
     }
 }

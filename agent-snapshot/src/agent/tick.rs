@@ -3,7 +3,7 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value};
 
-use super::agent_state::{AgentState, PendingCommit, with_id};
+use super::agent_state::{AgentState, PendingCommit, SaveMode, with_id};
 use crate::{AgentSnapshot, Error, Event, History, Reply, Status, ToolIntent};
 
 /// One run of the agent's loop: its changes are committed together or not at all.
@@ -152,6 +152,10 @@ impl<'a> Tick<'a> {
     /// stored: hydrate to find out. Do not send its replies. [`is_fenced`](Error::is_fenced) is
     /// `true` if another holder has taken over.
     ///
+    /// [`Error::Rewound`] if the storage went back in time. The tick is not stored; the agent keeps it
+    /// until [`overwrite_stored`](AgentState::overwrite_stored) or
+    /// [`adopt_stored`](AgentState::adopt_stored).
+    ///
     /// After any other error the outcome is unknown;
     /// [`retry_commit`](AgentState::retry_commit) repeats the same commit.
     ///
@@ -171,7 +175,7 @@ impl<'a> Tick<'a> {
             snapshot: working,
             replies,
         });
-        agent.save_pending().await
+        agent.save_pending(SaveMode::Continue).await
     }
 }
 

@@ -23,6 +23,8 @@ clauses! {
     12 ids_that_differ_in_case_are_different_agents,
     12 ids_that_look_similar_are_different_agents,
     12 every_valid_id_works,
+    12 ids_of_255_bytes_work,
+    12 long_ids_that_differ_at_the_end_are_different_agents,
     12 agents_can_be_saved_in_turn,
     12 delete_does_not_affect_other_agents,
 }
@@ -262,6 +264,51 @@ async fn every_valid_id_works(fixture: ClauseFixture) -> ClauseResult {
         longest.as_str(),
     ];
     all_differ(&fixture, names).await
+}
+
+/// For example two uuids with a colon between them, or a path.
+async fn ids_of_255_bytes_work(fixture: ClauseFixture) -> ClauseResult {
+    let storage = fixture.open().await?;
+    let mut names = vec![
+        "x".repeat(255),
+        "日".repeat(85),
+        "A".repeat(65),
+        format!("{0}:{0}", uuid::Uuid::nil()),
+    ];
+    names.sort();
+    for name in &names {
+        storage.save(&ticked(name, 2)?).await?;
+    }
+    let again = fixture.open().await?;
+    for name in &names {
+        stored(&*again, &ticked(name, 2)?).await?;
+    }
+    let listed = again.list().await?;
+    ensure!(
+        listed.iter().map(AgentId::as_str).eq(&names),
+        "listed {listed:?}"
+    );
+    for name in &names {
+        again.delete(&id(name)?).await?;
+    }
+    ensure!(storage.list().await?.is_empty(), "they are still listed");
+    Ok(())
+}
+
+async fn long_ids_that_differ_at_the_end_are_different_agents(
+    fixture: ClauseFixture,
+) -> ClauseResult {
+    let storage = fixture.open().await?;
+    let start = "long_".repeat(50);
+    let (one, two) = (
+        ticked(&format!("{start}1"), 1)?,
+        ticked(&format!("{start}2"), 2)?,
+    );
+    storage.save(&one).await?;
+    storage.save(&two).await?;
+    stored(&*storage, &one).await?;
+    storage.delete(&one.agent_id).await?;
+    stored(&*storage, &two).await
 }
 
 async fn agents_can_be_saved_in_turn(fixture: ClauseFixture) -> ClauseResult {

@@ -50,6 +50,9 @@ pub(super) enum ClauseEnd {
 
 impl From<Error> for ClauseEnd {
     fn from(error: Error) -> Self {
+        if error.is_unsupported() {
+            return Self::NotApplicable;
+        }
         let mut reason = format!("unexpected error: {error}");
         let mut source = std::error::Error::source(&error);
         while let Some(error) = source {

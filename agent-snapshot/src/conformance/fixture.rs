@@ -38,6 +38,22 @@ pub trait Fixture: Send + Sync {
     async fn damage(&self, _agent: &AgentId) -> bool {
         false
     }
+
+    /// Keeps a copy of the stored data, without the storage. `false` if the fixture cannot do it;
+    /// then the clauses about a storage that goes back in time do not apply.
+    async fn back_up(&self) -> bool {
+        false
+    }
+
+    /// Puts the copy of [`back_up`](Self::back_up) in the place of the stored data, without the
+    /// storage and while it is open.
+    async fn rewind(&self) {}
+
+    /// Makes the last save of `agent` look an hour older, without the storage. `false` if the
+    /// fixture cannot do it; then the clauses about old agents do not apply.
+    async fn age_an_hour(&self, _agent: &AgentId) -> bool {
+        false
+    }
 }
 
 #[async_trait]

@@ -20,8 +20,10 @@ mod clause;
 mod contents;
 mod fixture;
 mod lifecycle;
+mod operators;
 mod order;
 mod report;
+mod rewind;
 mod stream;
 mod writers;
 
@@ -72,6 +74,8 @@ fn all_clauses() -> Vec<Clause> {
         stream::CLAUSES,
         writers::CLAUSES,
         lifecycle::CLAUSES,
+        rewind::CLAUSES,
+        operators::CLAUSES,
     ]
     .into_iter()
     .flatten()

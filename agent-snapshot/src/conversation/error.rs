@@ -2,7 +2,7 @@ use std::error::Error as StdError;
 use std::io;
 use std::path::PathBuf;
 
-use super::SessionId;
+use super::{Provider, SessionId};
 
 /// Why an operation failed.
 ///
@@ -51,7 +51,8 @@ pub enum Error {
         id: String,
     },
 
-    /// The conversation already has a tool call with this id: use a new id, or an empty one.
+    /// The list has two tool calls with this id: [`repair`](super::repair()) renames one. An append
+    /// renames it by itself.
     #[error("tool call {call:?} is already in the conversation")]
     DuplicateCall {
         /// The id of the call.
@@ -85,6 +86,19 @@ pub enum Error {
     InvalidMessage {
         /// The rule that it breaks.
         reason: &'static str,
+    },
+
+    /// A request without messages: at least one must have contents, beside system messages.
+    #[error("the request has no message beside system messages")]
+    EmptyRequest,
+
+    /// The JSON is not in the format of the provider.
+    #[error("cannot read the JSON of {provider}: {reason}")]
+    UnreadableJson {
+        /// The provider.
+        provider: Provider,
+        /// The rule that it breaks.
+        reason: String,
     },
 
     /// The messages that no trim removes exceed the token budget: shorten the newest one.

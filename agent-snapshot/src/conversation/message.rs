@@ -3,6 +3,8 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+use super::Part;
+
 /// The author of a [`Message`].
 ///
 /// ```
@@ -52,7 +54,7 @@ pub struct Message {
     pub timestamp: Option<String>,
     /// The author.
     pub role: Role,
-    /// The text, if any.
+    /// The text, if any. If `parts` has texts, this is all of them, joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
     /// Tool calls that an assistant message requests.
@@ -69,6 +71,13 @@ pub struct Message {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub tool_results: Vec<ToolCallResult>,
+    /// Images, documents, reasoning and data of a provider, in order: see [`Part`].
+    #[serde(
+        default,
+        deserialize_with = "null_is_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub parts: Vec<Part>,
     /// Fields that this version does not know.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
@@ -88,7 +97,8 @@ pub struct Message {
 #[non_exhaustive]
 pub struct ToolCallRequest {
     /// Links the call with its [`ToolCallResult`].
-    /// [`StateManager::append`](super::StateManager::append) replaces an empty id by a new one.
+    /// [`StateManager::append`](super::StateManager::append) replaces an empty id, and an id that is
+    /// in use, by a new one.
     #[serde(default, deserialize_with = "null_is_default")]
     pub id: String,
     /// The name of the tool.
@@ -96,7 +106,15 @@ pub struct ToolCallRequest {
     /// The arguments: an object, or null for none.
     #[serde(default)]
     pub args: Value,
-    /// Fields that this version does not know.
+    /// The ids that the call had before it was renamed, because another call had the same id. A
+    /// result with such an id belongs to this call while it is open.
+    #[serde(
+        default,
+        deserialize_with = "null_is_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub former_ids: Vec<String>,
+    /// Fields of providers (see [`Part`]), and fields that this version does not know.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -121,6 +139,14 @@ pub struct ToolCallResult {
     /// Whether `result` describes a failure.
     #[serde(default)]
     pub is_error: bool,
+    /// Texts, images and documents that the tool returned beside `result`. They are sent behind it;
+    /// a null `result` is then not sent.
+    #[serde(
+        default,
+        deserialize_with = "null_is_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub parts: Vec<Part>,
     /// Fields that this version does not know.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
@@ -137,6 +163,7 @@ impl Message {
             content: None,
             tool_calls: Vec::new(),
             tool_results: Vec::new(),
+            parts: Vec::new(),
             extra: Map::new(),
         }
     }
@@ -175,6 +202,22 @@ impl Message {
         self
     }
 
+    /// The same message with `parts` behind the parts that it has.
+    ///
+    /// If there are text parts then, and the message has another text, the latter becomes the first
+    /// text part: see [`Part`].
+    #[must_use]
+    pub fn with_parts(mut self, parts: Vec<Part>) -> Self {
+        self.join_texts();
+        let joined = self.has_text_parts();
+        self.parts.extend(parts);
+        if joined {
+            self.content = Some(self.texts().collect());
+        }
+        self.join_texts();
+        self
+    }
+
     fn text(role: Role, content: impl Into<String>) -> Self {
         Self {
             content: Some(content.into()),
@@ -192,6 +235,7 @@ impl ToolCallRequest {
             id: id.into(),
             name: name.into(),
             args,
+            former_ids: Vec::new(),
             extra: Map::new(),
         }
     }
@@ -205,6 +249,7 @@ impl ToolCallResult {
             tool_call_id: tool_call_id.into(),
             result,
             is_error: false,
+            parts: Vec::new(),
             extra: Map::new(),
         }
     }
@@ -216,6 +261,13 @@ impl ToolCallResult {
             is_error: true,
             ..Self::new(tool_call_id, result)
         }
+    }
+
+    /// The same result with texts, images or documents.
+    #[must_use]
+    pub fn with_parts(mut self, parts: Vec<Part>) -> Self {
+        self.parts.extend(parts);
+        self
     }
 }
 
@@ -237,6 +289,7 @@ impl fmt::Debug for Message {
             .field("content_bytes", &self.content.as_ref().map(String::len))
             .field("tool_calls", &self.tool_calls)
             .field("tool_results", &self.tool_results)
+            .field("parts", &self.parts)
             .finish_non_exhaustive()
     }
 }
@@ -255,6 +308,7 @@ impl fmt::Debug for ToolCallResult {
         f.debug_struct("ToolCallResult")
             .field("tool_call_id", &self.tool_call_id)
             .field("is_error", &self.is_error)
+            .field("parts", &self.parts)
             .finish_non_exhaustive()
     }
 }

@@ -7,8 +7,9 @@
 //! | [`TokenCounter`] | counts tokens: [`Estimator`] for any language, `OpenAiCounter` exactly (feature `openai`) |
 //! | [`Summarizer`] | summarises the messages that leave the view |
 //! | [`MemoryEngine`] | long-term memory: receives a conversation when it ends, and recalls what it knows of the user when a conversation starts |
-//! | [`anthropic_request`], [`openai_request`] | make request JSON of a list of messages |
-//! | [`repair()`] | makes any list of messages acceptable for providers |
+//! | [`Part`] | images, documents, reasoning with its signature, and data of a provider in a [`Message`] |
+//! | [`Provider`] | makes request JSON of messages and messages of response JSON: Anthropic, OpenAI (both APIs), Gemini |
+//! | [`repair()`] | makes a list of messages acceptable for all providers |
 //!
 //! # The view and the stream
 //!
@@ -33,10 +34,12 @@
 //!
 //! # Guarantees
 //!
-//! 1. Both providers accept a list that went through [`StateManager::append`] and
+//! 1. All providers accept a list that went through [`StateManager::append`] and
 //!    [`StateManager::trim`], as soon as its calls have results: a call and its result stay or
 //!    leave together, and the first message is a user message.
-//! 2. Such a list is within the window of the model, with enough tokens left for the answer.
+//! 2. Such a list is within the window of the model, with enough tokens left for the answer. Text is
+//!    counted by the [`TokenCounter`]; images and documents are estimated by the formula of the
+//!    provider, and [`Conversation::estimated_tokens`] is their part.
 //! 3. Trimming removes nothing from the stream.
 //! 4. A failed operation changes nothing.
 //! 5. A message that [`Session::commit`] has stored is never lost: not to another process that
@@ -54,7 +57,7 @@
 //!
 //! use agent_snapshot::MemoryStorage;
 //! use agent_snapshot::conversation::{
-//!     Message, SessionManager, StateManager, ToolCallRequest, ToolCallResult, anthropic_request,
+//!     Message, Provider, SessionManager, StateManager, ToolCallRequest, ToolCallResult,
 //! };
 //! use serde_json::json;
 //!
@@ -67,13 +70,13 @@
 //! session.append(Message::user("What does main.rs do?"))?;
 //! let call = ToolCallRequest::new("", "read_file", json!({"path": "main.rs"}));
 //! let asked = session.append(Message::assistant("").with_tool_calls(vec![call]))?;
-//! let call_id = asked.tool_calls[0].id.clone(); // append made it
+//! let call_id = asked.tool_calls[0].id.clone(); // append made it, because it was empty
 //! session.commit().await?; // before the tool runs: after a crash, the call is seen as open
 //!
 //! let result = ToolCallResult::new(call_id, json!("fn main() {}"));
 //! session.append(Message::tool(vec![result]))?;
 //! session.commit().await?;
-//! let request = anthropic_request(session.messages())?;
+//! let request = Provider::Anthropic.request(session.messages())?;
 //! assert_eq!(request["messages"].as_array().unwrap().len(), 3);
 //! # Ok(())
 //! # }
@@ -82,6 +85,7 @@
 mod error;
 mod memory;
 mod message;
+mod part;
 mod provider;
 mod sessions;
 mod timestamps;
@@ -94,7 +98,8 @@ pub use error::Error;
 pub use memory::JsonLinesEngine;
 pub use memory::{EndReason, InMemoryEngine, MemoryEngine, Offload};
 pub use message::{Message, Role, ToolCallRequest, ToolCallResult};
-pub use provider::{AbortedCall, Repaired, anthropic_request, openai_request, repair};
+pub use part::{Part, Source};
+pub use provider::{AbortedCall, Provider, Repaired, repair};
 pub use sessions::{
     Committed, Expired, Offloaded, Session, SessionId, SessionInfo, SessionManager, SummaryOutcome,
 };

@@ -1,5 +1,6 @@
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::checksummed_lines;
 use super::file_set::{FileSet, Found, StoredAgent};
@@ -8,10 +9,10 @@ use super::log_record;
 use super::snapshot_document::{self, Archive, StorageMeta};
 use super::snapshot_parts::SnapshotParts;
 use super::tombstone::Tombstone;
-use crate::backend::{self, SavePlan, Stamp, StreamChange};
+use crate::backend::{self, Intent, SavePlan, Stamp, StreamChange};
 use crate::conversation::Message;
 use crate::shared::private_file::FileError;
-use crate::{AgentId, AgentSnapshot, Error};
+use crate::{AgentId, AgentInfo, AgentSnapshot, Error};
 
 /// When the JSON file is rewritten.
 #[derive(Clone, Copy, Debug)]
@@ -59,12 +60,17 @@ impl<F: Folder> AgentFiles<F> {
         }
     }
 
-    pub(super) fn save(&mut self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+    /// Saves, and returns the stored stamp. A repeat has one too.
+    pub(super) fn save(
+        &mut self,
+        snapshot: &AgentSnapshot,
+        intent: &Intent,
+    ) -> Result<Option<Stamp>, Error> {
         if snapshot.extra.contains_key(snapshot_document::KEY) {
             // A caller that parses the JSON file gets this key. It is not part of the snapshot.
             let mut snapshot = snapshot.clone();
             snapshot.extra.remove(snapshot_document::KEY);
-            return self.save(&snapshot);
+            return self.save(&snapshot, intent);
         }
         let _lock = self.lock()?;
         if !self.is_current()? {
@@ -82,9 +88,10 @@ impl<F: Folder> AgentFiles<F> {
                 }
             },
         };
-        let plan = backend::plan(snapshot, stamp.as_ref(), epoch_floor)?;
+        let plan = backend::judge(snapshot, stamp.as_ref(), epoch_floor, intent)?;
+        let new_stamp = plan.as_ref().map(|plan| plan.stamp.clone()).or(stamp);
         if plan.is_none() && !self.is_uncertain {
-            return Ok(());
+            return Ok(new_stamp);
         }
         if let Some(Found::Stored(stored)) = &found {
             self.open_log = self.open_log(stored)?;
@@ -109,10 +116,10 @@ impl<F: Folder> AgentFiles<F> {
                 tracing::warn!(%agent, %error, "cannot compact the log");
             }
         }
-        Ok(())
+        Ok(new_stamp)
     }
 
-    pub(super) fn load(&mut self) -> Result<Option<AgentSnapshot>, Error> {
+    pub(super) fn load(&mut self) -> Result<Option<(AgentSnapshot, Stamp)>, Error> {
         let _lock = self.lock()?;
         match self.files.read()? {
             Found::Nothing { .. } => Ok(None),
@@ -121,7 +128,8 @@ impl<F: Folder> AgentFiles<F> {
                     // Only a preparation for the next save, which reports an error itself.
                     self.open_log = self.open_log(&stored).unwrap_or_default();
                 }
-                self.files.assemble(&stored).map(Some)
+                let snapshot = self.files.assemble(&stored)?;
+                Ok(Some((snapshot, stored.parts.stamp)))
             }
         }
     }
@@ -132,8 +140,99 @@ impl<F: Folder> AgentFiles<F> {
         Ok(!matches!(self.files.read(), Ok(Found::Nothing { .. })))
     }
 
+    /// Deletes the agent if its last write is not younger than `age`.
+    pub(super) fn expire(&mut self, age: Duration) -> Result<bool, Error> {
+        let _lock = self.lock()?;
+        let Ok(Found::Stored(stored)) = self.files.read() else {
+            return Ok(false);
+        };
+        let is_old = self.changed(&stored)?.elapsed().unwrap_or_default() >= age;
+        if !is_old || self.files.assemble(&stored).is_err() {
+            return Ok(false);
+        }
+        self.delete_locked()?;
+        Ok(true)
+    }
+
+    /// The time of the last write.
+    fn changed(&self, stored: &StoredAgent) -> Result<SystemTime, FileError> {
+        let folder = &self.files.folder;
+        let document = folder.modified(&self.files.name("json"))?;
+        let log = folder.modified(&self.files.log_name(stored.meta.generation))?;
+        Ok(document.max(log).unwrap_or(UNIX_EPOCH))
+    }
+
+    /// The entry of the agent in a list; `None` if it is not stored.
+    pub(super) fn info(&mut self) -> Result<Option<AgentInfo>, Error> {
+        #[derive(serde::Deserialize)]
+        struct Labels<'a> {
+            #[serde(borrow)]
+            labels: Option<&'a serde_json::value::RawValue>,
+        }
+
+        let _lock = self.lock()?;
+        let agent = self.files.agent.clone();
+        let stored = match self.files.read() {
+            Ok(Found::Nothing { .. }) => return Ok(None),
+            Ok(Found::Stored(stored)) => stored,
+            Err(error) if error.is_damaged() => return Ok(Some(AgentInfo::new(agent))),
+            Err(error) => return Err(error),
+        };
+        let labels = serde_json::from_str::<Labels<'_>>(&stored.parts.body);
+        let labels = labels.ok().and_then(|body| body.labels);
+        let log = stored.log.as_ref().map_or(0, |log| log.len);
+        Ok(Some(AgentInfo::from_parts(
+            agent,
+            Some(&stored.parts.stamp),
+            labels.map(serde_json::value::RawValue::get),
+            stored.document_len + log + stored.meta.archive.bytes,
+            self.changed(&stored)?,
+        )))
+    }
+
+    /// Removes the oldest hidden messages until `keep` are left: the next generation gets a new
+    /// archive, and the rename of the JSON file is the commit point, as in every rewrite.
+    pub(super) fn cap_stream(&mut self, keep: u64) -> Result<u64, Error> {
+        let _lock = self.lock()?;
+        let Found::Stored(stored) = self.files.read()? else {
+            return Ok(0);
+        };
+        let start = stored.parts.stamp.capped_start(keep);
+        let removed = start - stored.parts.stamp.stream_start;
+        if removed == 0 {
+            return Ok(0);
+        }
+        let mut messages = match stored.parts.from > stored.parts.stamp.stream_start {
+            true => self.files.read_archive(&stored)?,
+            false => Vec::new(),
+        };
+        let StoredAgent {
+            meta: old,
+            mut parts,
+            ..
+        } = *stored;
+        messages.append(&mut parts.messages);
+        messages.drain(..removed as usize);
+        parts.messages = messages;
+        parts.from = start;
+        parts.stamp.stream_start = start;
+        let mut meta = old.clone();
+        meta.generation += 1;
+        meta.archive = Archive {
+            birth: meta.generation,
+            ..Archive::default()
+        };
+        let result = self.write_next(Some(&old), meta, parts);
+        self.note(result)?;
+        Ok(removed)
+    }
+
     pub(super) fn delete(&mut self) -> Result<(), Error> {
         let _lock = self.lock()?;
+        self.delete_locked()
+    }
+
+    fn delete_locked(&mut self) -> Result<(), Error> {
         self.open_log = None;
         let (generation, epoch_floor) = match self.files.read() {
             Ok(Found::Nothing {
@@ -250,8 +349,10 @@ impl<F: Folder> AgentFiles<F> {
         };
         let folder = &self.files.folder;
         let generation = log.meta.generation;
+        // By inode: a restored backup has the names and perhaps the lengths of the files, but an
+        // append to the log that was replaced would be lost.
         Ok(folder.len(&log.file)? == log.len
-            && folder.exists(&self.files.log_name(generation))?
+            && folder.is_file_at(&log.file, &self.files.log_name(generation))?
             && !folder.exists(&self.files.log_name(generation + 1))?
             && !folder.exists(&self.files.name("deleted"))?)
     }
@@ -291,6 +392,16 @@ impl<F: Folder> AgentFiles<F> {
             }
             parts.apply(plan);
         }
+        self.write_next(old.as_ref(), meta, parts)
+    }
+
+    /// Writes a generation and removes the files that it replaces.
+    fn write_next(
+        &mut self,
+        old: Option<&StorageMeta>,
+        mut meta: StorageMeta,
+        mut parts: SnapshotParts,
+    ) -> Result<(), Error> {
         meta.stamp = parts.stamp.to_text();
         self.archive_hidden(&mut meta.archive, &mut parts)?;
         self.open_log = self.write_generation(&meta, parts)?;

@@ -64,17 +64,30 @@ pub(super) fn read(bytes: &[u8]) -> ChecksummedLines<'_> {
 /// A crash leaves a line without its end, or zeros where data did not reach the disk (JSON text
 /// has no zeros). Anything else was changed after it was written. So is a line that is complete
 /// except for its last byte: a cut at that place would have left no byte there.
+///
+/// Each line is synced before the next one is written, so a crash can only tear the last line. A
+/// line after the bad one proves that the bad one was complete once.
 fn judge_tail(rest: &[u8], crc: u32) -> Tail {
-    let is_complete_but_last_byte = || {
-        let (_, line) = rest.split_last()?;
-        parse(line, crc)
+    let Some((last, before_last)) = rest.split_last() else {
+        return Tail::Nothing;
     };
-    let is_cut = !rest.contains(&b'\n') && is_complete_but_last_byte().is_none();
+    let after_zeros = rest.rsplit(|byte| *byte == 0).next().unwrap_or_default();
+    if before_last.contains(&b'\n') || (*last == b'\n' && looks_whole(after_zeros, rest)) {
+        return Tail::Damaged;
+    }
+    let is_cut = *last != b'\n' && parse(before_last, crc).is_none();
     if is_cut || rest.contains(&0) {
         Tail::Torn
     } else {
         Tail::Damaged
     }
+}
+
+/// Whether zeros are followed by a line from its checksum to its end: the zeros have then replaced
+/// the line end before it too.
+fn looks_whole(line: &[u8], rest: &[u8]) -> bool {
+    let has_checksum = |line: &[u8]| line[..8].iter().all(u8::is_ascii_hexdigit);
+    line.len() < rest.len() && line.len() > 10 && has_checksum(line) && line[8..].starts_with(b" {")
 }
 
 fn parse(line: &[u8], seed: u32) -> Option<(&str, u32)> {
@@ -124,6 +137,19 @@ mod tests {
         let mut bytes = text.into_bytes();
         bytes[last..last + 5].fill(0);
         assert_eq!(read(&bytes).tail, Tail::Torn);
+    }
+
+    #[test]
+    fn zeros_before_the_last_line_are_damage() {
+        let text = three();
+        let last = text.trim_end().rfind('\n').unwrap() + 1;
+        for at in 0..last {
+            for len in [1, 5, last - at] {
+                let mut bytes = text.clone().into_bytes();
+                bytes[at..(at + len).min(last)].fill(0);
+                assert_eq!(read(&bytes).tail, Tail::Damaged, "{len} zeros at {at}");
+            }
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::agent_files::{AgentFiles, RewritePolicy};
 use super::checksummed_lines;
 use super::folder::Folder;
 use super::simulated_folder::{Fault, SimulatedFolder};
+use crate::backend::Intent;
 use crate::conversation::Message;
 use crate::{AgentId, AgentSnapshot, Error};
 
@@ -78,9 +79,14 @@ fn open(folder: &SimulatedFolder, every_save: bool) -> Sim {
     AgentFiles::new(folder, agent, RewritePolicy { min_ticks })
 }
 
+fn save_to(files: &mut Sim, snapshot: &AgentSnapshot) -> Result<(), Error> {
+    // The script replaces a history, and its snapshots are prepared before they are saved.
+    files.save(snapshot, &Intent::Overwrite).map(drop)
+}
+
 fn call(files: &mut Sim, call: &Call) -> Result<(), Error> {
     match call {
-        Call::Save(snapshot) => files.save(snapshot),
+        Call::Save(snapshot) => save_to(files, snapshot),
         Call::Compact => files.compact(),
         Call::Delete => files.delete(),
     }
@@ -89,6 +95,7 @@ fn call(files: &mut Sim, call: &Call) -> Result<(), Error> {
 /// Checks that exactly this snapshot is stored, with a stream of this length.
 fn matches(files: &mut Sim, snapshot: Option<&AgentSnapshot>, stream: usize) -> Result<(), String> {
     let loaded = files.load().map_err(|error| error.to_string())?;
+    let loaded = loaded.map(|(snapshot, _)| snapshot);
     if loaded.as_ref() != snapshot {
         return Err(format!("{loaded:?} is stored instead of {snapshot:?}"));
     }
@@ -111,7 +118,7 @@ fn finish(files: &mut Sim, script: &[ScriptStep], from: usize, what: &str) {
         if step.after.is_none() {
             let mut fenced = AgentSnapshot::new(AgentId::new("a").unwrap());
             fenced.epoch = 2;
-            let refused = files.save(&fenced);
+            let refused = save_to(files, &fenced);
             assert!(
                 refused.is_err_and(|error| error.is_fenced()),
                 "{what}: not fenced"
@@ -318,8 +325,8 @@ fn a_log_that_cannot_be_loaded_is_not_built_upon() {
         _ => unreachable!(),
     };
     let mut files = open(&folder, false);
-    files.save(&next("one")).unwrap();
-    files.save(&next("two")).unwrap();
+    save_to(&mut files, &next("one")).unwrap();
+    save_to(&mut files, &next("two")).unwrap();
 
     let bytes = folder.read("a.1.log").unwrap().unwrap();
     let lines = checksummed_lines::read(&bytes);
@@ -332,7 +339,7 @@ fn a_log_that_cannot_be_loaded_is_not_built_upon() {
     folder.write(&mut log, line.as_bytes()).unwrap();
 
     let mut files = open(&folder, false);
-    let refused = files.save(&next("three")).unwrap_err();
+    let refused = save_to(&mut files, &next("three")).unwrap_err();
     assert!(refused.is_damaged(), "{refused}");
     assert!(files.load().unwrap_err().is_damaged());
 }

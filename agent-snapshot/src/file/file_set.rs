@@ -43,7 +43,7 @@ pub(super) struct LogEnd {
 impl<F: Folder> FileSet<F> {
     pub(super) fn new(folder: Arc<F>, agent: AgentId) -> Self {
         Self {
-            stem: agent.encoded(),
+            stem: agent.file_stem(),
             folder,
             agent,
         }

@@ -3,15 +3,17 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::agent_files::{AgentFiles, RewritePolicy};
 use super::folder::{Folder, OsFolder};
+use crate::backend::{HandleMemory, Intent};
 use crate::conversation::Message;
 use crate::storage::run_blocking;
-use crate::{AgentId, AgentSnapshot, Error, SnapshotStorage};
+use crate::{AgentId, AgentInfo, AgentSnapshot, Error, SnapshotStorage};
 
 /// Keeps snapshots in files: for each agent `worker_007.json`, plain JSON for any tool, and a log
 /// of the ticks since it was written.
@@ -62,6 +64,7 @@ struct Shared {
     folder: Arc<OsFolder>,
     policy: RewritePolicy,
     agents: Mutex<HashMap<AgentId, SharedFiles>>,
+    memory: HandleMemory,
 }
 
 /// tokio's mutex is FIFO. A call that continues after its future was dropped holds the mutex, so a
@@ -135,6 +138,7 @@ impl FileStorageBuilder {
                 folder: Arc::new(folder),
                 policy,
                 agents: Mutex::default(),
+                memory: HandleMemory::default(),
             }),
         })
     }
@@ -198,6 +202,34 @@ impl FileStorage {
         agents.entry(agent.clone()).or_insert_with(new).clone()
     }
 
+    /// The agent whose files have this name. The name of a long id is only a part of it, so the id
+    /// comes from the file.
+    async fn agent_of(&self, stem: &str) -> Result<Option<AgentId>, Error> {
+        if !stem.contains('~') {
+            let agent = AgentId::from_encoded(stem);
+            return Ok(agent.filter(|agent| agent.file_stem() == stem));
+        }
+        #[derive(serde::Deserialize)]
+        struct Probe {
+            agent_id: AgentId,
+        }
+        let folder = self.shared.folder.clone();
+        let name = format!("{stem}.json");
+        let bytes = run_blocking(move || Ok(folder.read(&name)?)).await?;
+        let probe = serde_json::from_slice(&bytes.unwrap_or_default());
+        let agent = probe.map(|probe: Probe| probe.agent_id).ok();
+        Ok(agent.filter(|agent| agent.file_stem() == stem))
+    }
+
+    async fn write(&self, snapshot: &AgentSnapshot, intent: Intent) -> Result<(), Error> {
+        let copy = snapshot.clone();
+        let job = move |files: &mut AgentFiles<OsFolder>| files.save(&copy, &intent);
+        if let Some(stamp) = self.with(&snapshot.agent_id, job).await? {
+            self.shared.memory.note(snapshot, &stamp);
+        }
+        Ok(())
+    }
+
     async fn with<T: Send + 'static>(
         &self,
         agent: &AgentId,
@@ -211,16 +243,24 @@ impl FileStorage {
 #[async_trait]
 impl SnapshotStorage for FileStorage {
     async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
-        let snapshot = snapshot.clone();
-        let agent = snapshot.agent_id.clone();
-        self.with(&agent, move |files| files.save(&snapshot)).await
+        let intent = self.shared.memory.save_intent(snapshot);
+        self.write(snapshot, intent).await
+    }
+
+    async fn overwrite(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        self.write(snapshot, Intent::Overwrite).await
     }
 
     async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
-        self.with(agent, AgentFiles::load).await
+        let loaded = self.with(agent, AgentFiles::load).await?;
+        Ok(loaded.map(|(snapshot, stamp)| {
+            self.shared.memory.note(&snapshot, &stamp);
+            snapshot
+        }))
     }
 
     async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
+        self.shared.memory.note_delete(agent);
         self.with(agent, AgentFiles::delete).await
     }
 
@@ -229,17 +269,49 @@ impl SnapshotStorage for FileStorage {
         let names = run_blocking(move || Ok(folder.list()?)).await?;
         let mut agents = Vec::new();
         for name in &names {
-            let Some(agent) = name.strip_suffix(".json").and_then(AgentId::from_encoded) else {
+            let Some(stem) = name.strip_suffix(".json") else {
+                continue;
+            };
+            let Some(agent) = self.agent_of(stem).await? else {
                 continue;
             };
             // An interrupted delete leaves a dead file beside its tombstone.
-            let has_tombstone = names.contains(&format!("{}.deleted", agent.encoded()));
+            let has_tombstone = names.contains(&format!("{stem}.deleted"));
             if !has_tombstone || self.with(&agent, AgentFiles::is_stored).await? {
                 agents.push(agent);
             }
         }
         agents.sort();
         Ok(agents)
+    }
+
+    async fn page(&self, after: Option<&AgentId>, limit: usize) -> Result<Vec<AgentInfo>, Error> {
+        let mut page = Vec::new();
+        for agent in self.list().await? {
+            if page.len() >= limit {
+                break;
+            }
+            if after.is_none_or(|after| agent > *after) {
+                page.extend(self.with(&agent, AgentFiles::info).await?);
+            }
+        }
+        Ok(page)
+    }
+
+    async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
+        let mut expired = Vec::new();
+        for agent in self.list().await? {
+            let job = move |files: &mut AgentFiles<OsFolder>| files.expire(older_than);
+            if self.with(&agent, job).await? {
+                self.shared.memory.note_delete(&agent);
+                expired.push(agent);
+            }
+        }
+        Ok(expired)
+    }
+
+    async fn cap_stream(&self, agent: &AgentId, keep: u64) -> Result<u64, Error> {
+        self.with(agent, move |files| files.cap_stream(keep)).await
     }
 
     async fn stream(

@@ -2,6 +2,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file::{self, FileError};
@@ -17,6 +18,10 @@ pub(super) trait Folder: Send + Sync + 'static {
     /// The contents of a file; `None` if there is none.
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>, FileError>;
     fn exists(&self, name: &str) -> Result<bool, FileError>;
+    /// Whether the name is that of this open file.
+    fn is_file_at(&self, file: &Self::File, name: &str) -> Result<bool, FileError>;
+    /// When a file was last written; `None` if there is none.
+    fn modified(&self, name: &str) -> Result<Option<SystemTime>, FileError>;
     /// Creates an empty file, or empties an existing one.
     fn create(&self, name: &str) -> Result<Self::File, FileError>;
     /// Opens a file for appending, and creates it if there is none.
@@ -88,6 +93,22 @@ impl Folder for OsFolder {
     fn exists(&self, name: &str) -> Result<bool, FileError> {
         let path = self.path.join(name);
         path.try_exists().map_err(FileError::io("inspect", &path))
+    }
+
+    fn is_file_at(&self, file: &OsFile, name: &str) -> Result<bool, FileError> {
+        let path = self.path.join(name);
+        is_file_at(&file.file, &path).map_err(FileError::io("inspect", &path))
+    }
+
+    fn modified(&self, name: &str) -> Result<Option<SystemTime>, FileError> {
+        let path = self.path.join(name);
+        let modified = path
+            .symlink_metadata()
+            .and_then(|metadata| metadata.modified());
+        match modified {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            modified => modified.map(Some).map_err(FileError::io("inspect", &path)),
+        }
     }
 
     fn create(&self, name: &str) -> Result<OsFile, FileError> {

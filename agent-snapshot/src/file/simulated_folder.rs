@@ -314,6 +314,17 @@ impl Folder for SimulatedFolder {
         disk.answer(disk.names.contains_key(name))
     }
 
+    fn is_file_at(&self, file: &usize, name: &str) -> Result<bool, FileError> {
+        let disk = self.disk();
+        disk.answer(disk.names.get(name) == Some(file))
+    }
+
+    fn modified(&self, name: &str) -> Result<Option<std::time::SystemTime>, FileError> {
+        let disk = self.disk();
+        let exists = disk.names.contains_key(name);
+        disk.answer(exists.then_some(std::time::UNIX_EPOCH))
+    }
+
     fn create(&self, name: &str) -> Result<usize, FileError> {
         let mut disk = self.disk();
         let file = disk.open_or_create(name)?;

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use redis::{Client, Cmd, FromRedisValue, RedisError, Script, ScriptInvocation};
@@ -12,9 +12,10 @@ use super::server_warnings::server_warnings;
 use crate::backend::{self, SavePlan, Stamp, StreamChange};
 use crate::conversation::Message;
 use crate::storage::{
-    CompareAndSwap, StampCache, StoredStamp, Swap, save_by_swap, task_result, without_password,
+    CompareAndSwap, StampCache, StoredStamp, Swap, overwrite_by_swap, save_by_swap, task_result,
+    without_password,
 };
-use crate::{AgentId, AgentSnapshot, Error, SnapshotStorage};
+use crate::{AgentId, AgentInfo, AgentSnapshot, Error, SnapshotStorage};
 
 /// Keeps snapshots in Redis 6 or later, on one server or a cluster.
 ///
@@ -58,6 +59,8 @@ struct Shared {
     save: Script,
     stream: Script,
     delete: Script,
+    cap: Script,
+    evicted: Script,
 }
 
 /// Options of a [`RedisStorage`].
@@ -138,6 +141,10 @@ impl RedisStorageBuilder {
                 save: Script::new(include_str!("save.lua")),
                 stream: Script::new(include_str!("stream.lua")),
                 delete: Script::new(include_str!("delete.lua")),
+                cap: Script::new(include_str!("cap.lua")),
+                evicted: Script::new(
+                    "return redis.call('EXISTS', KEYS[1]) == 0 and redis.call('EXISTS', KEYS[2]) == 1",
+                ),
             }),
         })
     }
@@ -182,6 +189,48 @@ impl RedisStorage {
 
     fn index(&self) -> String {
         format!("{}:agents", self.shared.prefix)
+    }
+
+    /// Every agent that was ever saved, in ascending order.
+    async fn index_members(&self) -> Result<Vec<AgentId>, Error> {
+        let mut command = Cmd::new();
+        command.arg("SMEMBERS").arg(self.index());
+        let names: Result<Vec<String>, _> = self.shared.connection.query(&command).await;
+        let names = names.map_err(|error| self.failed("list the agents of", error))?;
+        let mut agents: Vec<AgentId> = names.into_iter().flat_map(AgentId::new).collect();
+        agents.sort();
+        Ok(agents)
+    }
+
+    /// The entry of an agent in a list; `None` if it is not stored.
+    async fn info(&self, agent: AgentId) -> Result<Option<AgentInfo>, Error> {
+        let (record, _) = self.keys(&agent);
+        let mut fields = Cmd::new();
+        fields
+            .arg("HMGET")
+            .arg(&record)
+            .arg(&["stamp", "labels", "changed", "bytes", "body"]);
+        let answer = self.shared.connection.query::<[Option<String>; 5]>(&fields);
+        let [stamp, labels, changed, bytes, body] = match answer.await {
+            Ok(fields) => fields,
+            // Damaged, but stored.
+            Err(error) if error.code() == Some("WRONGTYPE") => {
+                return Ok(Some(AgentInfo::new(agent)));
+            }
+            Err(error) => return Err(self.failed("list the agents of", error)),
+        };
+        let Some(stamp) = stamp else { return Ok(None) };
+        let number = |text: Option<String>| text.and_then(|text| text.parse().ok()).unwrap_or(0);
+        let size = number(bytes) + number(body);
+        let changed = UNIX_EPOCH + Duration::from_millis(number(changed));
+        let stamp = Stamp::from_text(&stamp);
+        Ok(Some(AgentInfo::from_parts(
+            agent,
+            stamp.as_ref(),
+            labels.as_deref(),
+            size,
+            changed,
+        )))
     }
 
     fn failed(&self, action: &'static str, source: RedisError) -> Error {
@@ -253,9 +302,13 @@ impl RedisStorage {
         loop {
             let [stamp, floor, body, head]: [Option<String>; 4] =
                 self.query(agent, "load from", &command).await?;
+            let floor_is_absent = floor.is_none();
             let floor = floor.as_deref().unwrap_or("0");
             let stored = self.stored(agent, stamp.as_deref().unwrap_or_default(), floor)?;
             let Some(stamp) = &stored.stamp else {
+                if floor_is_absent {
+                    self.check_not_evicted(agent).await?;
+                }
                 return Ok((stored, None));
             };
             let messages = self.view(agent, stamp).await?;
@@ -267,6 +320,22 @@ impl RedisStorage {
                 result => return Ok((stored, Some(result?))),
             }
         }
+    }
+
+    /// A server with an eviction policy removes keys one by one. A list without its record is what
+    /// is left of an agent, not a new one. If the list is gone too, nothing shows that the agent
+    /// was there.
+    async fn check_not_evicted(&self, agent: &AgentId) -> Result<(), Error> {
+        let (record, messages) = self.keys(agent);
+        // One command for both keys: a first save between two commands would look like an eviction.
+        let mut script = self.shared.evicted.key(record);
+        if self
+            .invoke(agent, "load from", script.key(messages))
+            .await?
+        {
+            return Err(self.damaged(agent, "its record is missing, but its messages exist"));
+        }
+        Ok(())
     }
 
     /// The messages in view.
@@ -325,6 +394,7 @@ impl CompareAndSwap for RedisStorage {
             head,
             stream,
             messages: new,
+            labels,
             ..
         } = plan;
         let old = expected.stamp.as_ref();
@@ -341,7 +411,8 @@ impl CompareAndSwap for RedisStorage {
             .arg(stamp.epoch)
             .arg(stamp.stream_start)
             .arg(u8::from(stream == StreamChange::Replace))
-            .arg(self.shared.ttl);
+            .arg(self.shared.ttl)
+            .arg(labels);
         for json in new {
             script.arg(json);
         }
@@ -360,14 +431,20 @@ impl SnapshotStorage for RedisStorage {
         save_by_swap(self, &self.shared.stamps, snapshot).await
     }
 
+    async fn overwrite(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        overwrite_by_swap(self, &self.shared.stamps, snapshot).await
+    }
+
     async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
         let (stored, snapshot) = self.fetch(agent).await?;
-        self.shared.stamps.set(agent, stored);
+        if let Some(snapshot) = &snapshot {
+            self.shared.stamps.set(snapshot, stored);
+        }
         Ok(snapshot)
     }
 
     async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
-        self.shared.stamps.forget(agent);
+        self.shared.stamps.forget_deleted(agent);
         let damaged = match self.fetch(agent).await {
             Err(error) if error.is_damaged() => true,
             result => {
@@ -390,41 +467,79 @@ impl SnapshotStorage for RedisStorage {
     }
 
     async fn list(&self) -> Result<Vec<AgentId>, Error> {
-        let mut command = Cmd::new();
-        command.arg("SMEMBERS").arg(self.index());
-        let names: Vec<String> = self
-            .shared
-            .connection
-            .query(&command)
-            .await
-            .map_err(|error| self.failed("list the agents of", error))?;
-        let mut agents = Vec::new();
+        let page = self.page(None, usize::MAX).await?;
+        Ok(page.into_iter().map(|info| info.agent).collect())
+    }
+
+    async fn page(&self, after: Option<&AgentId>, limit: usize) -> Result<Vec<AgentInfo>, Error> {
+        let mut agents = self.index_members().await?;
+        agents.retain(|agent| after.is_none_or(|after| agent > after));
+        let mut page = Vec::new();
         // The agents are in different slots of a cluster, so each one takes a command of its own.
-        for names in names.chunks(64) {
-            let mut checks = JoinSet::new();
-            for name in names {
-                let Ok(agent) = AgentId::new(name) else {
-                    continue;
-                };
-                let storage = self.clone();
-                checks.spawn(async move {
-                    let mut command = Cmd::new();
-                    let (record, _) = storage.keys(&agent);
-                    command.arg("HEXISTS").arg(record).arg("stamp");
-                    match storage.shared.connection.query::<bool>(&command).await {
-                        Ok(stored) => Ok(stored.then_some(agent)),
-                        // Damaged, but stored.
-                        Err(error) if error.code() == Some("WRONGTYPE") => Ok(Some(agent)),
-                        Err(error) => Err(storage.failed("list the agents of", error)),
-                    }
-                });
+        for agents in agents.chunks(64) {
+            if page.len() >= limit {
+                break;
             }
-            while let Some(answer) = checks.join_next().await {
-                agents.extend(task_result(answer)?);
+            let mut reads = JoinSet::new();
+            for agent in agents {
+                let (storage, agent) = (self.clone(), agent.clone());
+                reads.spawn(async move { storage.info(agent).await });
+            }
+            while let Some(info) = reads.join_next().await {
+                page.extend(task_result(info)?);
             }
         }
-        agents.sort();
-        Ok(agents)
+        page.sort_by(|one, two| one.agent.cmp(&two.agent));
+        page.truncate(limit);
+        Ok(page)
+    }
+
+    async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
+        let age = u64::try_from(older_than.as_millis()).unwrap_or(u64::MAX);
+        let mut expired = Vec::new();
+        for agent in self.index_members().await? {
+            let (record, messages) = self.keys(&agent);
+            let mut script = self.shared.delete.key(&record);
+            // The keys for damaged data are not used here.
+            script.key(&messages).key(&record).key(&messages);
+            script.arg(0).arg(self.shared.ttl).arg(age);
+            match self.invoke(&agent, "delete from", &script).await {
+                Ok(true) => {
+                    self.shared.stamps.forget_deleted(&agent);
+                    expired.push(agent);
+                }
+                Ok(false) => {}
+                Err(error) if error.is_damaged() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(expired)
+    }
+
+    async fn cap_stream(&self, agent: &AgentId, keep: u64) -> Result<u64, Error> {
+        loop {
+            let (record, messages) = self.keys(agent);
+            let mut command = Cmd::new();
+            command.arg("HGET").arg(&record).arg("stamp");
+            let text: Option<String> = self.query(agent, "load from", &command).await?;
+            let text = text.unwrap_or_default();
+            let Some(mut stamp) = self.stored(agent, &text, "0")?.stamp else {
+                return Ok(0);
+            };
+            let start = stamp.capped_start(keep);
+            let removed = start - stamp.stream_start;
+            if removed == 0 {
+                return Ok(0);
+            }
+            stamp.stream_start = start;
+            let mut script = self.shared.cap.key(record);
+            script.key(messages).arg(text).arg(stamp.to_text());
+            script.arg(start).arg(removed);
+            // Otherwise an agent has saved in between.
+            if self.invoke(agent, "cap a stream in", &script).await? {
+                return Ok(removed);
+            }
+        }
     }
 
     async fn stream(

@@ -8,7 +8,7 @@ use crate::Error;
 
 /// The id of an agent: the owner of a snapshot. Safe as a file name and as a key on every backend.
 ///
-/// 1 to 64 bytes of UTF-8 without `/`, `\` and control characters, and without white space at
+/// 1 to 255 bytes of UTF-8 without `/`, `\` and control characters, and without white space at
 /// either end. Ids are case-sensitive.
 ///
 /// ```
@@ -22,9 +22,11 @@ use crate::Error;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentId(String);
 
+const MAX_BYTES: usize = 255;
+
 /// The encoded form is at most three times as long. With the longest suffix of `FileStorage` it
-/// stays below the 255 bytes that file systems allow.
-const MAX_BYTES: usize = 64;
+/// stays below the 255 bytes that file systems allow. Version 0.1 had no longer ids.
+const MAX_BYTES_IN_FILE_NAME: usize = 64;
 
 impl AgentId {
     /// Checks the rules above.
@@ -37,7 +39,7 @@ impl AgentId {
         let reason = if id.is_empty() {
             "it is empty"
         } else if id.len() > MAX_BYTES {
-            "it is longer than 64 bytes"
+            "it is longer than 255 bytes"
         } else if id.contains(['/', '\\']) {
             "it contains a path separator"
         } else if id.contains(char::is_control) {
@@ -48,7 +50,7 @@ impl AgentId {
             return Ok(Self(id));
         };
         // The whole of a long id would flood the log.
-        let start: String = id.chars().take(MAX_BYTES).collect();
+        let start: String = id.chars().take(MAX_BYTES_IN_FILE_NAME).collect();
         Err(Error::invalid("agent id", &start, reason))
     }
 
@@ -99,6 +101,26 @@ impl AgentId {
         let id = Self::new(String::from_utf8(bytes).ok()?).ok()?;
         // One id has one encoded form: `%61.json` is not the file of `a`.
         (id.encoded() == name).then_some(id)
+    }
+}
+
+impl AgentId {
+    /// The name of the agent's files without a suffix: the encoded id, or the start of it and a
+    /// digest of the whole id. `~` is not in an encoded id, so the two forms never meet. Two ids
+    /// with the same digest are found on load, because the file contains the whole id.
+    #[cfg(feature = "file")]
+    pub(crate) fn file_stem(&self) -> String {
+        let encoded = self.encoded();
+        if self.0.len() <= MAX_BYTES_IN_FILE_NAME {
+            return encoded;
+        }
+        let mut end = MAX_BYTES_IN_FILE_NAME;
+        // Not inside `%xx`.
+        while encoded.as_bytes()[end - 2..end].contains(&b'%') {
+            end -= 1;
+        }
+        let digest = xxhash_rust::xxh3::xxh3_128(self.0.as_bytes());
+        format!("{}~{digest:032x}", &encoded[..end])
     }
 }
 
@@ -173,6 +195,27 @@ mod tests {
         check("{x}:y*", "%7bx%7d%3ay%2a");
     }
 
+    #[cfg(feature = "file")]
+    #[test]
+    fn a_long_id_has_a_short_file_name_of_its_own() {
+        let id = |text: String| AgentId::new(text).unwrap();
+        let short = id("x".repeat(64));
+        assert_eq!(short.file_stem(), short.encoded());
+        let mut stems = std::collections::BTreeSet::new();
+        for text in [
+            "x".repeat(65),
+            "x".repeat(255),
+            "日".repeat(85),
+            "日".repeat(84),
+        ] {
+            let stem = id(text).file_stem();
+            assert!(stem.len() <= 97 && !stem.contains("%~"), "{stem}");
+            assert!(AgentId::from_encoded(&stem).is_none());
+            stems.insert(stem);
+        }
+        assert_eq!(stems.len(), 4);
+    }
+
     #[test]
     fn other_spellings_of_an_encoded_id_are_rejected() {
         for name in ["%61", "%2E", "A", "%", "%2", "%zz", "", "%ff", "con"] {
@@ -191,7 +234,7 @@ mod tests {
             ("a\nb", "control character"),
             (" a", "white space"),
             ("a\u{3000}", "white space"),
-            (long.as_str(), "longer than 64 bytes"),
+            (long.as_str(), "longer than 255 bytes"),
         ] {
             let error = AgentId::new(id).unwrap_err().to_string();
             assert!(error.contains(reason), "{id:?}: {error}");

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -5,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::checked_json::{UnknownFields, encode};
-use super::{AgentId, Event, History, Reply, Status, ToolIntent};
+use super::{AgentId, Event, History, Lineage, Reply, Status, ToolIntent};
 use crate::Error;
 use crate::conversation::Message;
 
@@ -66,12 +67,18 @@ pub struct AgentSnapshot {
     /// Tool calls whose tick is not committed.
     #[serde(default)]
     pub tool_intents: Vec<ToolIntent>,
+    /// Short texts by which operators find agents: a project, a user, a team. A list of agents
+    /// shows them without reading the sessions.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
     /// Absent means 1.
     #[serde(default = "first_version", deserialize_with = "known_version")]
     schema_version: u64,
     /// Fields that this version does not know.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
+    #[serde(skip)]
+    pub(crate) lineage: Lineage,
 }
 
 /// The memory of an agent.
@@ -113,8 +120,10 @@ impl AgentSnapshot {
             revision: 0,
             outbox: Vec::new(),
             tool_intents: Vec::new(),
+            labels: BTreeMap::new(),
             schema_version: SCHEMA_VERSION,
             extra: Map::new(),
+            lineage: Lineage::default(),
         }
     }
 
@@ -272,6 +281,8 @@ struct SnapshotJson<'a> {
     outbox: &'a [Reply],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     tool_intents: &'a [ToolIntent],
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: &'a BTreeMap<String, String>,
     #[serde(skip_serializing_if = "is_first_version")]
     schema_version: u64,
     #[serde(flatten)]
@@ -300,6 +311,7 @@ impl<'a> SnapshotJson<'a> {
             revision: snapshot.revision,
             outbox: &snapshot.outbox,
             tool_intents: &snapshot.tool_intents,
+            labels: &snapshot.labels,
             schema_version: snapshot.schema_version,
             extra: &snapshot.extra,
         }

@@ -32,7 +32,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use super::checked_json::{UnknownFields, encode};
 use crate::Error;
-use crate::conversation::Message;
+use crate::conversation::{Message, Part};
 
 /// The messages of one agent: an append-only stream, and the view of it that the model sees.
 ///
@@ -284,6 +284,7 @@ impl History {
     /// The pinned messages and the summary as a JSON array.
     pub(crate) fn head_json(&self) -> Result<String, Error> {
         let head: Vec<&Message> = self.head().collect();
+        head.iter().try_for_each(|message| check_parts(message))?;
         let unknown_fields =
             UnknownFields::present_if(head.iter().any(|message| has_unknown_fields(message)));
         encode::<Vec<Message>>(&head, unknown_fields, || "the pinned messages".to_owned())
@@ -385,8 +386,23 @@ impl History {
 }
 
 fn encode_message(message: &Message) -> Result<String, Error> {
+    check_parts(message)?;
     let unknown_fields = UnknownFields::present_if(has_unknown_fields(message));
     encode::<Message>(message, unknown_fields, || "a message".to_owned())
+}
+
+/// A part with an ambiguous field would be read as a part of another kind, so reading the JSON back
+/// does not find it.
+fn check_parts(message: &Message) -> Result<(), Error> {
+    let in_results = message.tool_results.iter().flat_map(|result| &result.parts);
+    let mut parts = message.parts.iter().chain(in_results);
+    let Some(field) = parts.find_map(Part::ambiguous_field) else {
+        return Ok(());
+    };
+    Err(Error::Encode {
+        what: "a message".to_owned(),
+        source: format!("a part has an unknown field called {field}").into(),
+    })
 }
 
 fn has_unknown_fields(message: &Message) -> bool {

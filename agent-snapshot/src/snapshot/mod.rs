@@ -5,6 +5,7 @@ mod agent_snapshot;
 mod checked_json;
 mod event;
 mod history;
+mod lineage;
 mod reply;
 mod status;
 
@@ -12,5 +13,6 @@ pub use agent_id::AgentId;
 pub use agent_snapshot::{AgentSnapshot, Memory, SCHEMA_VERSION};
 pub use event::Event;
 pub use history::History;
+pub(crate) use lineage::{Ancestor, Lineage};
 pub use reply::{Reply, ToolIntent};
 pub use status::Status;

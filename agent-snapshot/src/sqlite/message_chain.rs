@@ -19,14 +19,39 @@ pub(super) struct ChainEnd {
 }
 
 impl ChainEnd {
-    /// Appends messages and returns the new end.
-    pub(super) fn append(mut self, connection: &Connection, messages: &[String]) -> Result<Self> {
-        let mut insert = connection
-            .prepare_cached("INSERT INTO messages (agent, previous, json) VALUES (?1, ?2, ?3)")?;
-        for json in messages {
-            self.last = Some(insert.insert(params![self.agent, self.last, json])?);
+    /// Appends messages, numbered from `first` on, and returns the new end.
+    pub(super) fn append(
+        mut self,
+        connection: &Connection,
+        first: u64,
+        messages: &[String],
+    ) -> Result<Self> {
+        let mut insert = connection.prepare_cached(
+            "INSERT INTO messages (agent, previous, json, seq) VALUES (?1, ?2, ?3, ?4)",
+        )?;
+        for (seq, json) in (first.cast_signed()..).zip(messages) {
+            self.last = Some(insert.insert(params![self.agent, self.last, json, seq])?);
         }
         Ok(self)
+    }
+
+    /// Removes the messages before `start`, and returns the number and the size of them.
+    pub(super) fn remove_before(self, connection: &Connection, start: u64) -> Result<(u64, i64)> {
+        let mut delete = connection.prepare_cached(
+            "WITH RECURSIVE chain (id, previous, seq) AS (
+                 SELECT id, previous, seq FROM messages WHERE id = ?1
+                 UNION ALL SELECT m.id, m.previous, m.seq
+                 FROM chain JOIN messages m ON m.id = chain.previous AND m.id < chain.id)
+             DELETE FROM messages WHERE id IN (SELECT id FROM chain WHERE seq < ?2)
+             RETURNING octet_length(json)",
+        )?;
+        let mut sizes = delete.query(params![self.last, start.cast_signed()])?;
+        let (mut count, mut bytes) = (0, 0);
+        while let Some(row) = sizes.next()? {
+            count += 1;
+            bytes += row.get::<_, i64>(0)?;
+        }
+        Ok((count, bytes))
     }
 
     /// The messages in `range`, oldest first. `next` is the number after the last message. A

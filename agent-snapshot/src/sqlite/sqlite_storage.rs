@@ -2,7 +2,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 
@@ -10,14 +10,26 @@ use super::database::{Database, StoredRows};
 use super::worker::Worker;
 use crate::backend::{self, SavePlan};
 use crate::conversation::Message;
-use crate::storage::{CompareAndSwap, StampCache, StoredStamp, Swap, run_blocking, save_by_swap};
-use crate::{AgentId, AgentSnapshot, Error, SnapshotStorage};
+use crate::storage::{
+    CompareAndSwap, StampCache, StoredStamp, Swap, overwrite_by_swap, run_blocking, save_by_swap,
+};
+use crate::{AgentId, AgentInfo, AgentSnapshot, Error, SnapshotStorage};
 
 /// Keeps snapshots in a SQLite database with ACID transactions. Several processes may share it.
 ///
 /// WAL mode with `synchronous = FULL`: a save that has returned is synced to disk. One thread
 /// writes. Saves that arrive while it commits share the next commit (group commit), so 64 agents
 /// do not cost 64 syncs. Another thread reads.
+///
+/// Any SQLite program reads the messages:
+///
+/// ```sql
+/// SELECT seq, json ->> 'role', json ->> 'content' FROM stream
+/// WHERE agent = 'worker_007' ORDER BY seq;
+/// ```
+///
+/// The newest saves are in the file `agents.db-wal`. A copy of the database file alone is older:
+/// use [`backup`](crate::backup), or `.backup` of the sqlite3 program.
 ///
 /// New files have mode 0600, new folders 0700. A database, a file beside it or a folder that
 /// belongs to another user, is a symbolic link, or that group or others can write to is refused.
@@ -210,23 +222,52 @@ impl SnapshotStorage for SqliteStorage {
         save_by_swap(self, &self.shared.stamps, snapshot).await
     }
 
+    async fn overwrite(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        overwrite_by_swap(self, &self.shared.stamps, snapshot).await
+    }
+
     async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
         let Some(rows) = self.read_rows(agent).await? else {
             return Ok(None);
         };
         let snapshot = rows.assemble(agent, &self.location())?;
-        self.shared.stamps.set(agent, rows.stored);
+        if let Some(snapshot) = &snapshot {
+            self.shared.stamps.set(snapshot, rows.stored);
+        }
         Ok(snapshot)
     }
 
     async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
-        self.shared.stamps.forget(agent);
+        self.shared.stamps.forget_deleted(agent);
         let agent = agent.clone();
         self.write(move |database| database.delete(&agent)).await
     }
 
     async fn list(&self) -> Result<Vec<AgentId>, Error> {
         self.read(Database::list).await
+    }
+
+    async fn page(&self, after: Option<&AgentId>, limit: usize) -> Result<Vec<AgentInfo>, Error> {
+        let after = after.map(ToString::to_string).unwrap_or_default();
+        self.read(move |database| database.page(&after, limit))
+            .await
+    }
+
+    async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let before = now.unwrap_or_default().saturating_sub(older_than);
+        let before = i64::try_from(before.as_millis()).unwrap_or(i64::MAX);
+        let expired = self.write(move |database| database.expire(before)).await?;
+        for agent in &expired {
+            self.shared.stamps.forget_deleted(agent);
+        }
+        Ok(expired)
+    }
+
+    async fn cap_stream(&self, agent: &AgentId, keep: u64) -> Result<u64, Error> {
+        let agent = agent.clone();
+        self.write(move |database| database.cap_stream(&agent, keep))
+            .await
     }
 
     async fn stream(

@@ -42,9 +42,24 @@ pub(super) struct Worker {
 
 const QUEUE: usize = 1024;
 
-/// The most jobs in one transaction. Without a bound the first caller could wait for ever. The bound keeps the first caller of a batch
-/// from waiting for ever.
+/// The most jobs in one transaction. Without a bound the first caller could wait for ever.
 const MAX_BATCH: usize = 256;
+
+/// Opens a replaced file again; `false` if that failed, and with it all jobs.
+fn follow_file(database: &mut Database, jobs: &mut [Box<dyn Job>]) -> bool {
+    let mut is_followed = true;
+    for job in jobs {
+        // The first call opens the file, so the others cost a `stat` each only after a failure.
+        match database.follow_file() {
+            Ok(()) => break,
+            Err(error) => {
+                is_followed = false;
+                job.fail(error);
+            }
+        }
+    }
+    is_followed
+}
 
 /// A call that runs on the connection, and its waiting caller.
 trait Job: Send {
@@ -86,11 +101,13 @@ where
 
 impl Worker {
     /// A worker that runs each batch of jobs in one transaction. See the theory above.
-    pub(super) fn writer(database: Database) -> io::Result<Self> {
+    pub(super) fn writer(mut database: Database) -> io::Result<Self> {
         Self::start("snapshot-writer", move |queue| {
             let mut batch = Vec::new();
             while queue.blocking_recv_many(&mut batch, MAX_BATCH) > 0 {
-                if !commit(&database, &mut batch) && batch.len() > 1 {
+                if !follow_file(&mut database, &mut batch) {
+                    // All jobs have failed.
+                } else if !commit(&database, &mut batch) && batch.len() > 1 {
                     for job in batch.chunks_mut(1) {
                         commit(&database, job);
                     }
@@ -103,10 +120,12 @@ impl Worker {
     }
 
     /// A worker that runs each job by itself.
-    pub(super) fn reader(database: Database) -> io::Result<Self> {
+    pub(super) fn reader(mut database: Database) -> io::Result<Self> {
         Self::start("snapshot-reader", move |queue| {
             while let Some(mut job) = queue.blocking_recv() {
-                job.run(&database);
+                if follow_file(&mut database, std::slice::from_mut(&mut job)) {
+                    job.run(&database);
+                }
                 job.answer();
             }
         })

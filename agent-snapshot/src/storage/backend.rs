@@ -7,7 +7,8 @@
 //!
 //! 1. It reads the stored stamp, and makes sure that the rest can be loaded (rule 3 of the
 //!    contract).
-//! 2. It calls [`plan`], which judges the save.
+//! 2. It calls [`HandleMemory::plan`], which judges the save ([`plan`] does it for a storage that does
+//!    not notice that it went back in time).
 //! 3. It writes the parts in the [`SavePlan`], including the new stamp.
 //!
 //! A load reads all four parts and calls [`assemble`], which finds missing and changed parts. A
@@ -27,6 +28,7 @@
 //! | Is it newer? | (`tick`, `revision`) and `epoch`, rules 5 and 7 |
 //! | Does it continue the stream? | the history has `link` before number `next` (see `History`) |
 //! | Did the head change? | another `head` digest |
+//! | Did the storage go back in time? | older than the state that the writer last loaded or saved, rule 15 |
 //!
 //! The repeat is looked for first: the answer to the first attempt may have been lost, and the
 //! repeat of it is not "newer" than itself. A stamp below the epoch floor is older than a delete: a
@@ -45,9 +47,11 @@ use std::fmt;
 
 use xxhash_rust::xxh3::xxh3_128;
 
+pub use super::handle_memory::HandleMemory;
 pub use super::stamp::Stamp;
 use crate::conversation::Message;
-use crate::{AgentId, AgentSnapshot, Error, History};
+use crate::snapshot::Ancestor;
+use crate::{AgentId, AgentSnapshot, Error, History, Position};
 
 /// The parts that a save writes in one atomic step.
 ///
@@ -84,6 +88,8 @@ pub struct SavePlan {
     pub messages: Vec<String>,
     /// The number of the first of `messages`.
     pub from: u64,
+    /// Replaces the stored labels, a JSON object: for a list that does not read the body.
+    pub labels: String,
 }
 
 /// The change that a save makes to the stored stream.
@@ -127,12 +133,45 @@ impl fmt::Debug for SavePlan {
 ///
 /// # Errors
 ///
-/// [`Error::Conflict`] if the snapshot is not newer, [`Error::Encode`] if it cannot be written as
-/// JSON that can be read again.
+/// [`Error::Conflict`] if the snapshot is not newer, [`Error::Rewound`] if it would remove messages
+/// that this snapshot did not save or load, [`Error::Encode`] if it cannot be written as JSON that
+/// can be read again.
 pub fn plan(
     snapshot: &AgentSnapshot,
     stored: Option<&Stamp>,
     epoch_floor: u64,
+) -> Result<Option<SavePlan>, Error> {
+    judge(snapshot, stored, epoch_floor, &Intent::Save(None))
+}
+
+/// As [`plan`], but for [`overwrite`](crate::SnapshotStorage::overwrite): stored messages that the
+/// history does not continue are removed.
+///
+/// # Errors
+///
+/// As [`plan`], without [`Error::Rewound`].
+pub fn plan_overwrite(
+    snapshot: &AgentSnapshot,
+    stored: Option<&Stamp>,
+    epoch_floor: u64,
+) -> Result<Option<SavePlan>, Error> {
+    judge(snapshot, stored, epoch_floor, &Intent::Overwrite)
+}
+
+/// What the caller of a save permits.
+#[derive(Clone, Debug)]
+pub(crate) enum Intent {
+    /// To continue the stored state, with the ancestor of the snapshot in this storage.
+    Save(Option<Ancestor>),
+    /// To replace the stored state.
+    Overwrite,
+}
+
+pub(crate) fn judge(
+    snapshot: &AgentSnapshot,
+    stored: Option<&Stamp>,
+    epoch_floor: u64,
+    intent: &Intent,
 ) -> Result<Option<SavePlan>, Error> {
     let history = &snapshot.memory.short_term_history;
     let new = history.encode_since(stored.map(|stored| (stored.next, stored.link)))?;
@@ -166,6 +205,10 @@ pub fn plan(
         return Ok(None);
     }
     check_newer(snapshot, stored, epoch_floor)?;
+    if let Intent::Save(ancestor) = intent {
+        check_not_rewound(snapshot, stored, ancestor.as_ref(), continues)?;
+    }
+    snapshot.lineage.plan(stamp.digest);
 
     let head = if continues && stored.is_some_and(|stored| stored.head == head_digest) {
         None
@@ -183,6 +226,10 @@ pub fn plan(
         },
         messages: new.messages,
         from: new.from,
+        labels: serde_json::to_string(&snapshot.labels).map_err(|source| Error::Encode {
+            what: "the labels".to_owned(),
+            source: source.into(),
+        })?,
     }))
 }
 
@@ -218,6 +265,51 @@ fn check_newer(
         stored_tick,
         stored_revision,
         stored_epoch: epoch,
+    })
+}
+
+/// Rule 15 of the contract: a save never removes messages that this writer does not know.
+///
+/// The writer's ancestor is the state that it last loaded or saved. There are three cases:
+///
+/// - The stored state is older than the ancestor, or at the same position with other contents: the
+///   storage went back in time, and another writer may have continued from there.
+/// - The history does not continue the stored stream, and the stored state is not the ancestor: the
+///   save would remove messages of another writer, or messages that survived a rewind.
+/// - The history does not continue the stored stream, and the stored state *is* the ancestor: the
+///   writer replaces a history that it knows. That is allowed.
+///
+/// **Example.** The writer saved tick 2,421 and has messages 2,400 to 2,421 in memory. A replica with
+/// tick 1,410 is promoted. The next save finds tick 1,410: older than the ancestor, refused. Without
+/// the check the messages 1,410 to 2,399 would be missing in the stream, so the stream would have
+/// to be replaced, and 1,410 messages would be lost.
+fn check_not_rewound(
+    snapshot: &AgentSnapshot,
+    stored: Option<&Stamp>,
+    ancestor: Option<&Ancestor>,
+    continues: bool,
+) -> Result<(), Error> {
+    let position = stored.map(Position::from);
+    let went_back = ancestor.is_some_and(|ancestor| match (stored, &position) {
+        (Some(stored), Some(position)) => {
+            position.is_before(&ancestor.position)
+                || (*position == ancestor.position && stored.digest != ancestor.digest)
+        }
+        _ => true,
+    });
+    let removes_unknown = stored.is_some_and(|stored| {
+        !continues
+            && stored.stream_start < stored.next
+            && snapshot.lineage.planned() != Some(stored.digest)
+            && ancestor.is_none_or(|ancestor| ancestor.digest != stored.digest)
+    });
+    if !went_back && !removes_unknown {
+        return Ok(());
+    }
+    Err(Error::Rewound {
+        agent: snapshot.agent_id.clone(),
+        committed: ancestor.map_or_else(|| Position::of(snapshot), |ancestor| ancestor.position),
+        stored: position,
     })
 }
 

@@ -25,7 +25,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use super::backend::{SavePlan, Stamp, plan};
+use super::backend::{Intent, SavePlan, Stamp, judge};
+use super::handle_memory::HandleMemory;
 use crate::{AgentId, AgentSnapshot, Error};
 
 /// A backend that replaces one stamp by the next in an atomic step.
@@ -67,17 +68,25 @@ pub(crate) enum Swap {
 ///
 /// An entry is a guess: another process may have saved since. The swap finds out.
 #[derive(Default)]
-pub(crate) struct StampCache(Mutex<HashMap<AgentId, StoredStamp>>);
+pub(crate) struct StampCache {
+    stamps: Mutex<HashMap<AgentId, StoredStamp>>,
+    memory: HandleMemory,
+}
 
 /// Some megabytes. An agent that was forgotten costs one more read.
 const MAX_CACHED: usize = 10_000;
 
 impl StampCache {
     fn lock(&self) -> MutexGuard<'_, HashMap<AgentId, StoredStamp>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stamps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set(&self, agent: &AgentId, stored: StoredStamp) {
+    /// Notes that `snapshot` was loaded or saved as `stored`.
+    pub(crate) fn set(&self, snapshot: &AgentSnapshot, stored: StoredStamp) {
+        let agent = &snapshot.agent_id;
+        if let Some(stamp) = &stored.stamp {
+            self.memory.note(snapshot, stamp);
+        }
         let mut cache = self.lock();
         if cache.len() >= MAX_CACHED && !cache.contains_key(agent) {
             cache.clear();
@@ -85,8 +94,14 @@ impl StampCache {
         cache.insert(agent.clone(), stored);
     }
 
-    pub(crate) fn forget(&self, agent: &AgentId) {
+    fn forget(&self, agent: &AgentId) {
         self.lock().remove(agent);
+    }
+
+    /// Notes that a delete of the agent begins.
+    pub(crate) fn forget_deleted(&self, agent: &AgentId) {
+        self.memory.note_delete(agent);
+        self.forget(agent);
     }
 }
 
@@ -96,6 +111,25 @@ pub(crate) async fn save_by_swap(
     cache: &StampCache,
     snapshot: &AgentSnapshot,
 ) -> Result<(), Error> {
+    let intent = cache.memory.save_intent(snapshot);
+    swap_until_current(backend, cache, snapshot, &intent).await
+}
+
+/// As [`save_by_swap`], but replaces a stored state that the snapshot does not continue.
+pub(crate) async fn overwrite_by_swap(
+    backend: &impl CompareAndSwap,
+    cache: &StampCache,
+    snapshot: &AgentSnapshot,
+) -> Result<(), Error> {
+    swap_until_current(backend, cache, snapshot, &Intent::Overwrite).await
+}
+
+async fn swap_until_current(
+    backend: &impl CompareAndSwap,
+    cache: &StampCache,
+    snapshot: &AgentSnapshot,
+    intent: &Intent,
+) -> Result<(), Error> {
     let agent = &snapshot.agent_id;
     let guess = cache.lock().get(agent).cloned();
     let mut is_current = guess.is_none();
@@ -104,14 +138,14 @@ pub(crate) async fn save_by_swap(
         None => backend.read_stamp(agent).await?,
     };
     loop {
-        match plan(snapshot, stored.stamp.as_ref(), stored.epoch_floor) {
+        match judge(snapshot, stored.stamp.as_ref(), stored.epoch_floor, intent) {
             Ok(Some(plan)) => {
                 let stamp = plan.stamp.clone();
                 cache.forget(agent);
                 match backend.swap(agent, &stored, plan).await? {
                     Swap::Done => {
                         stored.stamp = Some(stamp);
-                        cache.set(agent, stored);
+                        cache.set(snapshot, stored);
                         return Ok(());
                     }
                     Swap::Changed(current) => {
@@ -121,10 +155,12 @@ pub(crate) async fn save_by_swap(
                 }
             }
             Ok(None) if is_current => {
-                cache.set(agent, stored);
+                cache.set(snapshot, stored);
                 return Ok(());
             }
-            Err(error) if is_current || !error.is_conflict() => return Err(error),
+            Err(error) if is_current || !(error.is_conflict() || error.is_rewound()) => {
+                return Err(error);
+            }
             Ok(None) | Err(_) => {
                 cache.forget(agent);
                 stored = backend.read_stamp(agent).await?;

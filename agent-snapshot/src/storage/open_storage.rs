@@ -1,3 +1,6 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use super::{MemoryStorage, SnapshotStorage};
@@ -11,6 +14,9 @@ use crate::Error;
 /// | `file:DIR`, `file:` for `./data/snapshots` | `FileStorage` | `file` |
 /// | `sqlite:PATH` | `SqliteStorage` | `sqlite` |
 /// | `redis://HOST:PORT/DB`, `redis+unix:///SOCKET` | `RedisStorage` | `redis` |
+/// | `postgres://USER@HOST/DB`, `postgres:host=/SOCKET dbname=DB` | `PostgresStorage` | `postgres` |
+///
+/// A [`StorageLoader`] also opens storages of your own.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -23,50 +29,154 @@ use crate::Error;
 ///
 /// # Errors
 ///
-/// [`Error::Invalid`] if the address is not valid or its feature is off; otherwise the errors
-/// of the storage's own `open` or `connect`.
+/// [`Error::Invalid`] if the address is not valid or its feature is off; an unknown scheme names the
+/// known ones. Otherwise the errors of the storage's own `open` or `connect`.
 ///
 /// # Cancel safety
 ///
 /// Cancel safe: at most an empty folder or database is left.
 pub async fn open_storage(url: &str) -> Result<Arc<dyn SnapshotStorage>, Error> {
-    let Some((scheme, rest)) = url.split_once(':') else {
-        return Err(invalid(url, "it has no scheme such as \"file:\""));
-    };
-    match scheme {
-        "memory" if rest.is_empty() => Ok(Arc::new(MemoryStorage::new())),
-        "memory" => Err(invalid(url, "\"memory:\" takes no path")),
-        #[cfg(feature = "file")]
-        "file" => {
-            let folder = Some(path(rest)).filter(|folder| !folder.is_empty());
-            let folder = folder.unwrap_or(crate::FileStorage::DEFAULT_FOLDER);
-            Ok(Arc::new(crate::FileStorage::open(folder).await?))
+    StorageLoader::new().open(url).await
+}
+
+/// Opens storages by the scheme of their address: those of this crate, and registered ones.
+///
+/// ```
+/// use std::sync::Arc;
+/// use agent_snapshot::{MemoryStorage, SnapshotStorage, StorageLoader};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), agent_snapshot::Error> {
+/// let loader = StorageLoader::new().register("mine", |_address| async {
+///     let storage: Arc<dyn SnapshotStorage> = Arc::new(MemoryStorage::new());
+///     Ok(storage)
+/// });
+/// let storage = loader.open("mine://host/agents").await?;
+/// assert!(storage.list().await?.is_empty());
+///
+/// let error = loader.open("yours:").await.unwrap_err();
+/// assert!(error.to_string().contains("mine"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct StorageLoader {
+    openers: BTreeMap<String, Opener>,
+}
+
+type Opened = Result<Arc<dyn SnapshotStorage>, Error>;
+type Opener = Arc<dyn Fn(String) -> Pin<Box<dyn Future<Output = Opened> + Send>> + Send + Sync>;
+
+/// The schemes of this crate, with the features that they need.
+const BUILT_IN: [(&str, &str); 6] = [
+    ("file", "file"),
+    ("memory", ""),
+    ("postgres", "postgres"),
+    ("redis", "redis"),
+    ("redis+unix", "redis"),
+    ("sqlite", "sqlite"),
+];
+
+impl StorageLoader {
+    /// A loader with the storages of this crate.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a scheme, or replaces one, also one of this crate. `open` gets the whole address.
+    #[must_use]
+    pub fn register<F, O>(mut self, scheme: &str, open: F) -> Self
+    where
+        F: Fn(String) -> O + Send + Sync + 'static,
+        O: Future<Output = Opened> + Send + 'static,
+    {
+        let opener: Opener = Arc::new(move |address| Box::pin(open(address)));
+        self.openers.insert(scheme.to_owned(), opener);
+        self
+    }
+
+    /// The known schemes, in ascending order.
+    #[must_use]
+    pub fn schemes(&self) -> Vec<&str> {
+        let built_in = BUILT_IN.iter().map(|(scheme, _)| *scheme);
+        let registered = self.openers.keys().map(String::as_str);
+        let mut schemes: Vec<&str> = built_in.chain(registered).collect();
+        schemes.sort_unstable();
+        schemes.dedup();
+        schemes
+    }
+
+    /// Opens a storage.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_storage`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: at most an empty folder or database is left.
+    pub async fn open(&self, url: &str) -> Opened {
+        let known = || format!("the known schemes are {}", self.schemes().join(", "));
+        let Some((scheme, rest)) = url.split_once(':') else {
+            return Err(invalid(url, &format!("it has no scheme; {}", known())));
+        };
+        if let Some(open) = self.openers.get(scheme) {
+            return open(url.to_owned()).await;
         }
-        "sqlite" if rest.is_empty() => Err(invalid(url, "the path of the database is missing")),
-        #[cfg(feature = "sqlite")]
-        "sqlite" => Ok(Arc::new(crate::SqliteStorage::open(path(rest)).await?)),
-        #[cfg(feature = "redis")]
-        "redis" | "redis+unix" => Ok(Arc::new(crate::RedisStorage::connect(url).await?)),
-        #[allow(unreachable_patterns, reason = "reachable if a feature is off")]
-        "file" | "sqlite" | "redis" | "redis+unix" => {
-            let feature = scheme.trim_end_matches("+unix");
-            let reason = format!("it needs the feature \"{feature}\" of agent-snapshot");
-            Err(invalid(url, &reason))
+        match scheme {
+            "memory" if rest.is_empty() => Ok(Arc::new(MemoryStorage::new())),
+            "memory" => Err(invalid(url, "\"memory:\" takes no path")),
+            #[cfg(feature = "file")]
+            "file" => {
+                let folder = Some(path(url, rest)?).filter(|folder| !folder.is_empty());
+                let folder = folder.unwrap_or(crate::FileStorage::DEFAULT_FOLDER);
+                Ok(Arc::new(crate::FileStorage::open(folder).await?))
+            }
+            "sqlite" if rest.is_empty() => Err(invalid(url, "the path of the database is missing")),
+            #[cfg(feature = "sqlite")]
+            "sqlite" => Ok(Arc::new(
+                crate::SqliteStorage::open(path(url, rest)?).await?,
+            )),
+            #[cfg(feature = "redis")]
+            "redis" | "redis+unix" => Ok(Arc::new(crate::RedisStorage::connect(url).await?)),
+            #[cfg(feature = "postgres")]
+            "postgres" => {
+                // Behind the scheme is an address, or a connection string of libpq.
+                let text = if rest.starts_with("//") { url } else { rest };
+                Ok(Arc::new(crate::PostgresStorage::connect(text).await?))
+            }
+            "rediss" => Err(invalid(url, "TLS is not supported; use a tunnel")),
+            _ => match BUILT_IN.iter().find(|(name, _)| *name == scheme) {
+                Some((_, feature)) => {
+                    let reason = format!("it needs the feature \"{feature}\" of agent-snapshot");
+                    Err(invalid(url, &reason))
+                }
+                None => Err(invalid(url, &known())),
+            },
         }
-        "rediss" => Err(invalid(url, "TLS is not supported; use a tunnel")),
-        _ => Err(invalid(
-            url,
-            "the known schemes are memory, file, sqlite, redis and redis+unix",
-        )),
+    }
+}
+
+impl fmt::Debug for StorageLoader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StorageLoader")
+            .field("schemes", &self.schemes())
+            .finish()
     }
 }
 
 /// `file:///a/b` is the path `/a/b`.
 #[cfg(any(feature = "file", feature = "sqlite"))]
-fn path(rest: &str) -> &str {
+fn path<'a>(url: &str, rest: &'a str) -> Result<&'a str, Error> {
     match rest.strip_prefix("//") {
-        Some(path) if path.starts_with('/') => path,
-        _ => rest,
+        Some(path) if path.starts_with('/') => Ok(path),
+        // Two slashes begin a host. As a path they would be the root folder.
+        Some(_) => Err(invalid(
+            url,
+            "two slashes need a third one; a relative path has none",
+        )),
+        None => Ok(rest),
     }
 }
 
@@ -76,6 +186,10 @@ fn invalid(url: &str, reason: &str) -> Error {
 
 /// The address without its password, which is before the host or in the query.
 pub(crate) fn without_password(url: &str) -> String {
+    if !url.contains("://") && url.contains("password") {
+        // `host=… password=…`
+        return "…".to_owned();
+    }
     let Some((scheme, rest)) = url.split_once(':') else {
         return url.to_owned();
     };
@@ -114,6 +228,7 @@ mod tests {
             ("rds://:secret@host?x=secret", "rds://…@host?…"),
             ("file:/home/me@work/x", "file:/home/me@work/x"),
             ("agents", "agents"),
+            ("host=/run password=secret:x", "…"),
         ] {
             assert_eq!(without_password(url), shown, "{url}");
         }

@@ -98,6 +98,13 @@ impl Stamp {
         (is_ordered && parts.next().is_none()).then_some(stamp)
     }
 
+    /// The first number of the stream if only the last `keep` messages stay, and all in view.
+    #[must_use]
+    pub fn capped_start(&self, keep: u64) -> u64 {
+        let start = self.next.saturating_sub(keep).min(self.first);
+        start.max(self.stream_start)
+    }
+
     /// The digest of a save with this body. The links stand for the messages.
     pub(super) fn digest_with(&self, body: &str) -> u128 {
         let mut hash = Xxh3::new();

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use agent_snapshot::conformance::{self, Fixture};
 use agent_snapshot::conversation::Message;
-use agent_snapshot::{AgentId, AgentSnapshot, Error, History, MemoryStorage, SnapshotStorage};
+use agent_snapshot::{
+    AgentId, AgentInfo, AgentSnapshot, Error, History, MemoryStorage, Position, SnapshotStorage,
+};
 use async_trait::async_trait;
 
 /// The defects, and a list of all of them.
@@ -60,6 +62,31 @@ defects! {
     SavesInTwoSteps,
     ReportsConflictsAsFailures,
     NamesAnotherAgentInAConflict,
+    ReplacesAfterARewind,
+    ReplacesUnknownHistories,
+    AcceptsARewindToNothing,
+    ReportsARewindOnce,
+    ReportsARewindAsAConflict,
+    SwapsThePositionsOfARewind,
+    HidesThePositionAfterARewind,
+    RefusesAFirstSaveWithATick,
+    OverwriteIsASave,
+    OverwriteBreaksTheFence,
+    OverwriteForgetsTheStream,
+    CutsLongIds,
+    PagesRepeatTheLastAgent,
+    PagesIgnoreTheLimit,
+    PagesForgetLabels,
+    PagesShowAnOldTick,
+    PagesHideTheDamaged,
+    ExpiresEveryone,
+    ExpiresNobody,
+    ExpiresByTheTimeOfTheSnapshot,
+    ExpiresWithTheEpoch,
+    CapsTheNewest,
+    CapsTheView,
+    CapsEveryAgent,
+    CapsOneTooMany,
 }
 
 use Defect::*;
@@ -72,6 +99,8 @@ struct Shared {
     deleted: Mutex<BTreeSet<AgentId>>,
     streams: Mutex<BTreeMap<AgentId, Vec<Message>>>,
     last: Mutex<BTreeMap<AgentId, AgentSnapshot>>,
+    backup: Mutex<MemoryStorage>,
+    told: Mutex<BTreeSet<AgentId>>,
 }
 
 #[derive(Debug)]
@@ -114,6 +143,21 @@ impl Fixture for BrokenFixture {
     async fn damage(&self, agent: &AgentId) -> bool {
         self.shared.damaged.lock().unwrap().insert(agent.clone());
         !self.is_correct
+    }
+
+    async fn back_up(&self) -> bool {
+        *self.shared.backup.lock().unwrap() = self.shared.good().backup();
+        true
+    }
+
+    async fn rewind(&self) {
+        let backup = self.shared.backup.lock().unwrap();
+        self.shared.good().rewind_to(&backup);
+    }
+
+    async fn age_an_hour(&self, agent: &AgentId) -> bool {
+        self.shared.good().age(agent, Duration::from_secs(3600));
+        true
     }
 }
 
@@ -208,7 +252,65 @@ impl Broken {
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 self.force(snapshot).await
             }
+            RefusesAFirstSaveWithATick if stored.is_none() && snapshot.tick_index > 0 => {
+                let committed = Position::of(snapshot);
+                Err(Error::Rewound {
+                    agent: snapshot.agent_id.clone(),
+                    committed,
+                    stored: None,
+                })
+            }
             _ => good.save(snapshot).await,
+        }
+    }
+
+    /// Reports a rewind, with a defect.
+    async fn rewound(&self, snapshot: &AgentSnapshot, error: Error) -> Result<(), Error> {
+        let Error::Rewound {
+            agent,
+            committed,
+            stored,
+        } = error
+        else {
+            return Err(error);
+        };
+        let is_unknown = committed == Position::of(snapshot);
+        let first = || self.shared.told.lock().unwrap().insert(agent.clone());
+        let accepts = match self.defect {
+            ReplacesAfterARewind => !is_unknown && stored.is_some(),
+            ReplacesUnknownHistories => is_unknown,
+            AcceptsARewindToNothing => stored.is_none(),
+            ReportsARewindOnce => !first(),
+            _ => false,
+        };
+        if accepts {
+            return self.good().overwrite(snapshot).await;
+        }
+        match self.defect {
+            ReportsARewindAsAConflict => Err(Error::Conflict {
+                agent,
+                tick: snapshot.tick_index,
+                revision: 0,
+                epoch: snapshot.epoch,
+                stored_tick: committed.tick,
+                stored_revision: 0,
+                stored_epoch: committed.epoch,
+            }),
+            SwapsThePositionsOfARewind => Err(Error::Rewound {
+                agent,
+                committed: stored.unwrap_or(committed),
+                stored: stored.is_some().then_some(committed),
+            }),
+            HidesThePositionAfterARewind => Err(Error::Rewound {
+                agent,
+                committed,
+                stored: None,
+            }),
+            _ => Err(Error::Rewound {
+                agent,
+                committed,
+                stored,
+            }),
         }
     }
 
@@ -249,6 +351,10 @@ impl Broken {
     fn folded(&self, agent: &AgentId) -> AgentId {
         match self.defect {
             FoldsCase => AgentId::new(agent.as_str().to_lowercase()).unwrap(),
+            CutsLongIds => {
+                let short: String = agent.as_str().chars().take(64).collect();
+                AgentId::new(short.trim()).unwrap()
+            }
             _ => agent.clone(),
         }
     }
@@ -265,12 +371,16 @@ impl SnapshotStorage for Broken {
                 .remove(&snapshot.agent_id);
         }
         self.shared.check(&snapshot.agent_id)?;
-        if self.defect == FoldsCase {
+        if [FoldsCase, CutsLongIds].contains(&self.defect) {
             let mut folded = snapshot.clone();
             folded.agent_id = self.folded(&snapshot.agent_id);
             return self.good().save(&folded).await;
         }
-        match self.save_with_defect(snapshot).await {
+        let saved = match self.save_with_defect(snapshot).await {
+            Err(error) if error.is_rewound() => self.rewound(snapshot, error).await,
+            result => result,
+        };
+        match saved {
             Err(Error::Conflict { .. }) if self.defect == ReportsConflictsAsFailures => {
                 Err(Error::Storage {
                     action: "save to",
@@ -383,6 +493,21 @@ impl SnapshotStorage for Broken {
         Ok(agents)
     }
 
+    async fn overwrite(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        self.shared.check(&snapshot.agent_id)?;
+        let good = self.good();
+        if self.defect == OverwriteIsASave {
+            return good.save(snapshot).await;
+        }
+        match (self.defect, good.overwrite(snapshot).await) {
+            (OverwriteBreaksTheFence, Err(error)) if error.is_conflict() => {
+                self.force(snapshot).await
+            }
+            (OverwriteForgetsTheStream, Ok(())) => self.force(snapshot).await,
+            (_, result) => result,
+        }
+    }
+
     async fn stream(
         &self,
         agent: &AgentId,
@@ -417,6 +542,95 @@ impl SnapshotStorage for Broken {
         Ok(stream)
     }
 
+    async fn page(&self, after: Option<&AgentId>, limit: usize) -> Result<Vec<AgentInfo>, Error> {
+        let good = self.good();
+        let mut page = match (self.defect, after) {
+            (PagesRepeatTheLastAgent, Some(after)) => {
+                let all = good.page(None, usize::MAX).await?;
+                let rest = all.into_iter().filter(|info| info.agent >= *after);
+                rest.take(limit).collect()
+            }
+            (PagesIgnoreTheLimit, after) => good.page(after, usize::MAX).await?,
+            (_, after) => good.page(after, limit).await?,
+        };
+        for info in &mut page {
+            match self.defect {
+                PagesForgetLabels => info.labels.clear(),
+                PagesShowAnOldTick => {
+                    if let Some(position) = &mut info.position {
+                        position.tick -= position.tick.min(1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if self.defect == PagesHideTheDamaged {
+            let damaged = self.shared.damaged.lock().unwrap();
+            page.retain(|info| !damaged.contains(&info.agent));
+        }
+        Ok(page)
+    }
+
+    async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
+        let good = self.good();
+        match self.defect {
+            ExpiresEveryone => good.expire(Duration::ZERO).await,
+            ExpiresNobody => Ok(Vec::new()),
+            ExpiresByTheTimeOfTheSnapshot => {
+                let mut expired = Vec::new();
+                for agent in good.list().await? {
+                    let snapshot = good.load(&agent).await?.unwrap();
+                    if snapshot.timestamp().elapsed().unwrap() >= older_than {
+                        good.delete(&agent).await?;
+                        expired.push(agent);
+                    }
+                }
+                Ok(expired)
+            }
+            ExpiresWithTheEpoch => {
+                let expired = good.expire(older_than).await?;
+                if !expired.is_empty() {
+                    *self.shared.good.lock().unwrap() = MemoryStorage::new();
+                }
+                Ok(expired)
+            }
+            _ => good.expire(older_than).await,
+        }
+    }
+
+    async fn cap_stream(&self, agent: &AgentId, keep: u64) -> Result<u64, Error> {
+        let good = self.good();
+        match self.defect {
+            CapsTheNewest | CapsTheView => {
+                let Some(mut snapshot) = good.load(agent).await? else {
+                    return Ok(0);
+                };
+                let removed = good.cap_stream(agent, keep).await?;
+                let history = &mut snapshot.memory.short_term_history;
+                if self.defect == CapsTheView {
+                    history.drop_front(1);
+                } else {
+                    let kept: Vec<_> = good.stream(agent, 0..keep).await?;
+                    *history = kept.into_iter().map(|(_, message)| message).collect();
+                }
+                self.force(&snapshot).await?;
+                Ok(removed)
+            }
+            CapsEveryAgent => {
+                for other in good.list().await? {
+                    if other != *agent {
+                        let mut snapshot = good.load(&other).await?.unwrap();
+                        snapshot.memory.short_term_history.drop_front(1);
+                        self.force(&snapshot).await?;
+                    }
+                }
+                self.good().cap_stream(agent, keep).await
+            }
+            CapsOneTooMany => good.cap_stream(agent, keep.saturating_sub(1)).await,
+            _ => good.cap_stream(agent, keep).await,
+        }
+    }
+
     async fn close(&self) -> Result<(), Error> {
         if self.defect == LosesEverythingOnClose {
             *self.shared.good.lock().unwrap() = MemoryStorage::new();
@@ -427,7 +641,7 @@ impl SnapshotStorage for Broken {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_defect_is_caught() {
-    assert!(ALL.len() >= 20);
+    assert!(ALL.len() >= 60);
     let mut tasks = Vec::new();
     for &defect in ALL {
         let run = move || {

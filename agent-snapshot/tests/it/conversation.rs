@@ -2,7 +2,8 @@
 
 use agent_snapshot::History;
 use agent_snapshot::conversation::{
-    Conversation, Error, Message, Role, StateManager, ToolCallRequest, ToolCallResult,
+    Conversation, Error, Message, Part, Provider, Role, Source, StateManager, ToolCallRequest,
+    ToolCallResult,
 };
 use serde_json::json;
 
@@ -114,8 +115,6 @@ fn append_refuses_what_providers_refuse() {
     let c = &mut conversation;
     let error = refused(&state, c, results(&["unknown"]));
     assert!(matches!(error, Error::UnknownCall { call } if call == "unknown"));
-    let error = refused(&state, c, calls(&["x", "x"]));
-    assert!(matches!(error, Error::DuplicateCall { call } if call == "x"));
 
     state.append(c, calls(&["a", "b"])).unwrap();
     let error = refused(&state, c, Message::user("and?"));
@@ -129,12 +128,57 @@ fn append_refuses_what_providers_refuse() {
     assert!(matches!(error, Error::UnknownCall { .. }));
     state.append(c, results(&["b"])).unwrap();
 
-    let error = refused(&state, c, calls(&["a"]));
-    assert!(matches!(error, Error::DuplicateCall { call } if call == "a"));
     let mut twin = Message::user("again");
     twin.id = conversation.iter().next().unwrap().id.clone();
     let error = refused(&state, &mut conversation, twin);
     assert!(matches!(error, Error::DuplicateMessage { .. }));
+}
+
+#[test]
+fn a_call_id_that_is_in_use_is_renamed_and_results_follow() {
+    let (state, mut conversation) = start();
+    let c = &mut conversation;
+    let ids = |message: &Message| -> Vec<String> {
+        let calls = message.tool_calls.iter().map(|call| call.id.clone());
+        let results = message.tool_results.iter();
+        calls
+            .chain(results.map(|r| r.tool_call_id.clone()))
+            .collect()
+    };
+    assert_eq!(ids(state.append(c, calls(&["a"])).unwrap()), ["a"]);
+    assert_eq!(ids(state.append(c, results(&["a"])).unwrap()), ["a"]);
+    assert_eq!(ids(state.append(c, calls(&["a"])).unwrap()), ["a_2"]);
+    // After a crash, the old id still leads to the newest open call.
+    let mut stored = state.conversation(c.history().clone()).unwrap();
+    for c in [&mut stored, c] {
+        assert_eq!(ids(state.append(c, results(&["a"])).unwrap()), ["a_2"]);
+        let error = refused(&state, c, results(&["a"]));
+        assert!(matches!(error, Error::AlreadyAnswered { call } if call == "a"));
+        let asked = state.append(c, calls(&["a", "a", "b"])).unwrap();
+        assert_eq!(ids(asked), ["a_3", "a_4", "b"]);
+        // Both had the id: results come in the order of the calls.
+        let answered = state.append(c, results(&["a", "b", "a"])).unwrap();
+        assert_eq!(ids(answered), ["a_3", "b", "a_4"]);
+    }
+    // A history is not changed.
+    let again = [calls(&["a"]), results(&["a"]), calls(&["a"])];
+    let error = state.conversation(again.into_iter().collect()).unwrap_err();
+    assert!(matches!(error, Error::DuplicateCall { call } if call == "a"));
+}
+
+#[test]
+fn the_places_of_calls_are_renamed_with_them() {
+    let (state, mut conversation) = start();
+    let place = |id: &str| Part::Call { id: id.to_owned() };
+    for expected in [["a", "a_2"], ["a_3", "a_4"]] {
+        let asked = calls(&["a", "a"]).with_parts(vec![place("a"), Part::text("and"), place("a")]);
+        let asked = state.append(&mut conversation, asked).unwrap();
+        assert_eq!(asked.parts[0], place(expected[0]));
+        assert_eq!(asked.parts[2], place(expected[1]));
+        state
+            .append(&mut conversation, results(&["a", "a"]))
+            .unwrap();
+    }
 }
 
 #[test]
@@ -144,10 +188,18 @@ fn malformed_messages_are_refused() {
     with_results.tool_results = results(&["a"]).tool_results;
     let mut tool_text = results(&["a"]);
     tool_text.content = Some("text".into());
+    let image = Part::image(Source::base64("image/png", "AA=="));
+    let mut other_text = Message::user("one");
+    other_text.parts = vec![Part::text("two")];
+    let reasoning = Part::reasoning(Provider::Anthropic, "hm", "c2ln");
     for message in [
         Message::tool(Vec::new()),
         with_results,
         tool_text,
+        results(&["a"]).with_parts(vec![image.clone()]),
+        Message::system("x").with_parts(vec![image]),
+        Message::user("x").with_parts(vec![reasoning]),
+        other_text,
         Message::user("x").with_tool_calls(calls(&["a"]).tool_calls),
         Message::assistant("").with_tool_calls(vec![ToolCallRequest::new("a", "t", json!([1]))]),
     ] {
@@ -182,7 +234,14 @@ fn debug_shows_no_contents() {
     let secret = Message::user("hunter2");
     state.append(&mut conversation, secret).unwrap();
     let call = ToolCallRequest::new("a", "t", json!({"password": "hunter2"}));
+    let source = Source::base64("text/plain", "hunter2");
+    let parts = vec![
+        Part::reasoning(Provider::Anthropic, "hunter2", "hunter2"),
+        Part::document(source, "hunter2"),
+        Part::image(Source::url("https://hunter2")),
+    ];
     let asked = Message::assistant("hunter2").with_tool_calls(vec![call]);
+    let asked = asked.with_parts(parts);
     state.append(&mut conversation, asked).unwrap();
     let messages: Vec<&Message> = conversation.iter().collect();
     assert!(!format!("{conversation:?} {messages:?} {state:?}").contains("hunter2"));

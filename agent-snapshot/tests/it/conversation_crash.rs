@@ -125,7 +125,10 @@ async fn committed_turns_survive_sigkill() {
         let mut session = sessions.get(&id).await.unwrap();
         session.abort_open_calls();
         let view: Vec<Message> = session.messages().cloned().collect();
-        acceptable(&view).unwrap();
+        // Killed right after a reset, the session has its system message alone: no request yet.
+        if view.iter().any(|message| message.role != Role::System) {
+            acceptable(&view).unwrap();
+        }
         if round + 1 < rounds {
             continue;
         }

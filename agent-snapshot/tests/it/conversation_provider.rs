@@ -1,18 +1,87 @@
-//! The request JSON of both providers, and the repair of lists that they would refuse.
+//! The JSON of providers in both directions, and the repair of lists that they would refuse.
 
+use std::cell::RefCell;
+use std::io::{BufWriter, Write};
+
+use agent_snapshot::History;
 use agent_snapshot::conversation::{
-    Error, Message, Role, ToolCallRequest, ToolCallResult, anthropic_request, openai_request,
-    repair,
+    Error, Message, Part, Provider, Role, StateManager, ToolCallRequest, ToolCallResult, repair,
 };
+use proptest::test_runner::TestCaseError;
+use proptest::{prop_assert, prop_assert_eq};
 use serde_json::{Value, json};
 
-use crate::conversation_rules::{acceptable, anthropic_rules, openai_rules};
+use crate::conversation_generated::{Kind, for_each};
+use crate::conversation_rules::{acceptable, provider_rules};
+
+/// Every provider gets each of these lists, as it is and after a trim: 8,000 requests. With
+/// `CONVERSATION_CASES=100000`, the full run, each gets 10^5 histories.
+const HISTORIES: u32 = 1_000;
+
+#[test]
+fn all_providers_accept_generated_histories() {
+    for_each(Kind::Everything, HISTORIES, |list| {
+        let repaired = repair(list.to_vec()).messages;
+        for provider in Provider::ALL {
+            let request = match provider.request(&repaired) {
+                Ok(request) => request,
+                // Nothing but blank texts and system messages.
+                Err(Error::EmptyRequest) => continue,
+                Err(error) => return Err(TestCaseError::fail(error.to_string())),
+            };
+            provider_rules(provider, &request).map_err(TestCaseError::fail)?;
+            // What was read back gives the same request.
+            let read = provider.messages(&request).unwrap();
+            let again = provider.request(&read).unwrap();
+            prop_assert_eq!(&again, &request, "{}", provider);
+        }
+        let again = repair(repaired.clone());
+        prop_assert_eq!(&again.messages, &repaired, "repair is not idempotent");
+        Ok(())
+    });
+}
+
+#[test]
+fn all_providers_accept_histories_that_were_appended_and_trimmed() {
+    for_each(Kind::Everything, HISTORIES, |list| {
+        let state = StateManager::new(6_000).answer_tokens(500);
+        let mut conversation = state.conversation(History::new()).unwrap();
+        for message in repair(list.to_vec()).messages {
+            // An oversize message ends the conversation.
+            match state.append(&mut conversation, message) {
+                Ok(_) => {}
+                Err(Error::OverLimit { .. }) => break,
+                Err(error) => return Err(TestCaseError::fail(error.to_string())),
+            }
+            if state.needs_trim(&conversation) {
+                state.trim(&mut conversation).unwrap();
+                prop_assert!(conversation.tokens() <= state.budget());
+                prop_assert!(conversation.estimated_tokens() <= conversation.tokens());
+            }
+        }
+        state.abort_open_calls(&mut conversation);
+        for provider in Provider::ALL {
+            match provider.request(conversation.iter()) {
+                Ok(request) => {
+                    provider_rules(provider, &request).map_err(TestCaseError::fail)?;
+                }
+                Err(Error::EmptyRequest) => {}
+                Err(error) => return Err(TestCaseError::fail(error.to_string())),
+            }
+        }
+        Ok(())
+    });
+}
 
 fn asked(ids: &[&str]) -> Message {
     let calls = ids
         .iter()
         .map(|id| ToolCallRequest::new(*id, "read", json!({"path": "a"})));
     Message::assistant("Reading.").with_tool_calls(calls.collect())
+}
+
+fn answers(ids: &[&str]) -> Message {
+    Message::tool(ids.iter().map(|id| answered(id, json!("ok"))).collect())
 }
 
 fn answered(id: &str, result: Value) -> ToolCallResult {
@@ -34,7 +103,7 @@ fn sample() -> Vec<Message> {
 #[test]
 fn the_anthropic_request_is_as_documented() {
     assert_eq!(
-        anthropic_request(&sample()).unwrap(),
+        Provider::Anthropic.request(&sample()).unwrap(),
         json!({
             "system": [{"type": "text", "text": "Be brief."}],
             "messages": [
@@ -53,6 +122,8 @@ fn the_anthropic_request_is_as_documented() {
                 {"role": "assistant", "content": [
                     {"type": "text", "text": "Text, and an error."},
                 ]},
+                // Current models refuse a list that ends with an assistant message.
+                {"role": "user", "content": [{"type": "text", "text": "(continue)"}]},
             ],
         })
     );
@@ -65,7 +136,7 @@ fn the_openai_request_is_as_documented() {
                "function": {"name": "read", "arguments": "{\"path\":\"a\"}"}})
     };
     assert_eq!(
-        openai_request(&sample()).unwrap(),
+        Provider::OpenAiChat.request(&sample()).unwrap(),
         json!({"messages": [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "What is in a and b?"},
@@ -98,62 +169,181 @@ fn unusual_lists_become_acceptable_requests() {
         ]),
         Message::new(Role::Assistant),
     ];
-    let anthropic = anthropic_request(&odd).unwrap();
-    anthropic_rules(&anthropic).unwrap();
-    let openai = openai_request(&odd).unwrap();
-    openai_rules(&openai).unwrap();
-    // Deterministic: a prompt cache depends on it.
-    assert_eq!(anthropic, anthropic_request(&odd).unwrap());
-    assert_eq!(
-        openai["messages"][5],
-        openai_request(&odd).unwrap()["messages"][5]
-    );
+    for provider in Provider::ALL {
+        let request = provider.request(&odd).unwrap();
+        provider_rules(provider, &request).unwrap();
+        // Deterministic: a prompt cache depends on it.
+        assert_eq!(request, provider.request(&odd).unwrap());
+    }
 }
 
 #[test]
 fn lists_that_providers_refuse_give_no_request() {
-    type Render = fn(&[Message]) -> Result<Value, Error>;
-
     let list = sample();
     let orphan = &list[3..];
     let open = &list[..4];
     let unnamed = [Message::user("go"), asked(&[""])];
-    let requests: [Render; 2] = [|list| anthropic_request(list), |list| openai_request(list)];
-    for request in requests {
-        assert!(matches!(request(orphan), Err(Error::UnknownCall { .. })));
-        assert!(matches!(request(open), Err(Error::OpenCalls { calls }) if calls == ["c2"]));
-        assert!(matches!(
-            request(&unnamed),
-            Err(Error::InvalidMessage { .. })
-        ));
+    let twice = [
+        asked(&["c"]),
+        answers(&["c"]),
+        asked(&["c"]),
+        answers(&["c"]),
+    ];
+    for provider in Provider::ALL {
+        let request = |list: &[Message]| provider.request(list).unwrap_err();
+        assert!(matches!(request(orphan), Error::UnknownCall { .. }));
+        assert!(matches!(request(open), Error::OpenCalls { calls } if calls == ["c2"]));
+        assert!(matches!(request(&unnamed), Error::InvalidMessage { .. }));
+        assert!(matches!(request(&twice), Error::DuplicateCall { .. }));
+    }
+}
+
+#[test]
+fn an_empty_request_is_an_error() {
+    let blank = Message::user(" \n");
+    let reasoning = Part::reasoning(Provider::Anthropic, "hm", "c2ln");
+    let only_reasoning = Message::new(Role::Assistant).with_parts(vec![reasoning]);
+    for list in [
+        vec![],
+        vec![Message::system("Be brief.")],
+        vec![Message::system("Be brief."), blank, only_reasoning],
+    ] {
+        for provider in Provider::ALL {
+            let error = provider.request(&list).unwrap_err();
+            assert!(matches!(error, Error::EmptyRequest), "{provider}: {error}");
+        }
     }
 }
 
 #[test]
 fn the_rules_find_known_faults() {
-    // Tests the checkers of the other tests, with lists that providers refuse.
+    // Tests the checkers of the other tests, with lists and requests that providers refuse.
     let list = sample();
     for bad in [&list[2..], &list[3..], &list[..4]] {
         assert!(acceptable(bad).is_err());
     }
-    let request = json!({"messages": [
-        {"role": "user", "content": [{"type": "text", "text": "a"}]},
-        {"role": "assistant", "content": [
-            {"type": "tool_use", "id": "c", "name": "t", "input": {}}]},
-        {"role": "user", "content": [
-            {"type": "text", "text": "first"},
-            {"type": "tool_result", "tool_use_id": "c", "content": ""}]},
-    ]});
-    assert!(
-        anthropic_rules(&request)
-            .unwrap_err()
-            .contains("text before")
-    );
-    let request = json!({"messages": [
-        {"role": "user", "content": "a"},
-        {"role": "tool", "tool_call_id": "c", "content": ""},
-    ]});
-    assert!(openai_rules(&request).is_err());
+    let user = |content: Value| json!({"role": "user", "content": content});
+    let text = json!({"type": "text", "text": "a"});
+    let call = json!({"type": "tool_use", "id": "c", "name": "t", "input": {}});
+    let answer = json!({"type": "tool_result", "tool_use_id": "c", "content": ""});
+    let thinking = json!({"type": "thinking", "thinking": "", "signature": "c2ln"});
+    let assistant = |content: Value| json!({"role": "assistant", "content": content});
+    let anthropic = |messages: Value| json!({ "messages": messages });
+    let function = json!({"name": "t", "arguments": "{}"});
+    let chat_call = json!({"id": "c", "type": "function", "function": function});
+    let item =
+        |id: &str| json!({"type": "function_call", "call_id": id, "name": "t", "arguments": "{}"});
+    let output = json!({"type": "function_call_output", "call_id": "c", "output": ""});
+    let reasoning = json!({"type": "reasoning", "id": "rs", "summary": []});
+    let gemini_call = json!({"functionCall": {"id": "c", "name": "t", "args": {}}});
+    let signed =
+        json!({"functionCall": {"id": "c", "name": "t", "args": {}}, "thoughtSignature": "c2ln"});
+    let response = |id: &str| json!({"functionResponse": {"id": id, "name": "t", "response": {}}});
+    let content = |role: &str, parts: Value| json!({"role": role, "parts": parts});
+    let contents = |list: Value| json!({ "contents": list });
+    for (provider, request) in [
+        (Provider::Anthropic, anthropic(json!([]))),
+        (
+            Provider::Anthropic,
+            anthropic(json!([assistant(json!([text]))])),
+        ),
+        (
+            Provider::Anthropic,
+            anthropic(json!([user(json!([text])), assistant(json!([text]))])),
+        ),
+        (
+            Provider::Anthropic,
+            anthropic(json!([
+                user(json!([text])),
+                assistant(json!([call])),
+                user(json!([text, answer]))
+            ])),
+        ),
+        (
+            Provider::Anthropic,
+            anthropic(json!([
+                user(json!([text])),
+                assistant(json!([call])),
+                user(json!([text]))
+            ])),
+        ),
+        (
+            Provider::Anthropic,
+            anthropic(json!([
+                user(json!([text])),
+                assistant(json!([text, thinking])),
+                user(json!([text]))
+            ])),
+        ),
+        (
+            Provider::Anthropic,
+            anthropic(json!([user(json!([{"type": "text", "text": " "}]))])),
+        ),
+        (Provider::OpenAiChat, anthropic(json!([]))),
+        (
+            Provider::OpenAiChat,
+            anthropic(json!([{"role": "tool", "tool_call_id": "c", "content": ""}])),
+        ),
+        (
+            Provider::OpenAiChat,
+            anthropic(json!([{"role": "assistant", "content": null, "tool_calls": [chat_call]}])),
+        ),
+        (
+            Provider::OpenAiChat,
+            anthropic(json!([{"role": "assistant", "content": null}])),
+        ),
+        (Provider::OpenAiResponses, json!({"input": [item("c")]})),
+        (Provider::OpenAiResponses, json!({"input": [output]})),
+        (
+            Provider::OpenAiResponses,
+            json!({"input": [item("c"), item("c"), output, output]}),
+        ),
+        (
+            Provider::OpenAiResponses,
+            json!({"input": [reasoning, {"role": "user", "content": "a"}]}),
+        ),
+        (
+            Provider::OpenAiResponses,
+            json!({"input": [{"role": "user", "content": "a"}, reasoning]}),
+        ),
+        (Provider::Gemini, contents(json!([]))),
+        (
+            Provider::Gemini,
+            contents(json!([content("model", json!([{"text": "a"}]))])),
+        ),
+        (
+            Provider::Gemini,
+            contents(json!([content("user", json!([{"text": ""}]))])),
+        ),
+        (
+            Provider::Gemini,
+            contents(json!([
+                content("user", json!([{"text": "a"}])),
+                content("model", json!([signed]))
+            ])),
+        ),
+        (
+            Provider::Gemini,
+            contents(json!([
+                content("user", json!([{"text": "a"}])),
+                content("model", json!([signed])),
+                content("user", json!([response("d")]))
+            ])),
+        ),
+        (
+            Provider::Gemini,
+            contents(json!([
+                content("user", json!([{"text": "a"}])),
+                content("model", json!([gemini_call])),
+                content("user", json!([response("c")]))
+            ])),
+        ),
+    ] {
+        assert!(
+            provider_rules(provider, &request).is_err(),
+            "{provider}: {request}"
+        );
+    }
 }
 
 #[test]
@@ -192,5 +382,57 @@ fn repair_leaves_a_list_without_faults_unchanged() {
     let repaired = repair(list.clone());
     assert_eq!(repaired.messages, list);
     assert!(repaired.aborted.is_empty() && repaired.moved.is_empty());
-    assert!(repaired.dropped.is_empty());
+    assert!(repaired.dropped.is_empty() && repaired.renamed.is_empty());
+}
+
+#[test]
+fn repair_renames_calls_and_leads_results_to_the_newest_open_call() {
+    let late = Message::tool(vec![answered("c", json!("late"))]);
+    let repaired = repair(vec![
+        Message::user("go"),
+        asked(&["c"]),
+        answers(&["c"]),
+        asked(&["c", "c", ""]),
+        Message::tool(vec![
+            answered("c", json!("first")),
+            answered("c", json!("second")),
+        ]),
+        Message::user("and?"),
+        asked(&["c"]),
+        Message::user("hurry"),
+        late.clone(),
+        late,
+    ]);
+    acceptable(&repaired.messages).unwrap();
+    assert_eq!(repaired.renamed, ["c_2", "c_3", "c_4"]);
+    assert_eq!(repaired.moved, ["c_4"]);
+    assert_eq!(repaired.dropped, ["c"]);
+    let aborted: Vec<_> = repaired.aborted.iter().map(|call| &*call.call).collect();
+    assert_eq!(aborted, ["call"]);
+    let second = &repaired.messages[4].tool_results;
+    assert_eq!(second[0].tool_call_id, "c_2");
+    assert_eq!(second[1].tool_call_id, "c_3");
+    assert_eq!(repaired.messages[3].tool_calls[0].former_ids, ["c"]);
+}
+
+#[test]
+#[ignore = "scripts/check-providers runs it, with the packages of the providers"]
+fn requests_are_written() {
+    let path = std::env::var_os("CONVERSATION_REQUESTS").unwrap();
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path);
+    let file = RefCell::new(BufWriter::new(file.unwrap()));
+    for_each(Kind::Everything, HISTORIES, |list| {
+        let repaired = repair(list.to_vec()).messages;
+        for provider in Provider::ALL {
+            if let Ok(request) = provider.request(&repaired) {
+                let line = json!({"provider": provider, "request": request});
+                writeln!(file.borrow_mut(), "{line}").unwrap();
+            }
+        }
+        Ok(())
+    });
 }

@@ -66,3 +66,44 @@ fn the_total_is_the_sum_of_the_messages_and_the_budget_excludes_the_answer() {
     let conversation = state.conversation(messages.into_iter().collect()).unwrap();
     assert_eq!(conversation.tokens(), each);
 }
+
+/// The texts of a request to the Chat Completions API are all that costs tokens beside the fixed costs.
+#[cfg(feature = "openai")]
+#[test]
+fn the_count_of_texts_is_exact() {
+    use std::cell::Cell;
+
+    use agent_snapshot::conversation::{OpenAiCounter, Provider, repair};
+    use proptest::prop_assert_eq;
+    use serde_json::Value;
+
+    use crate::conversation_generated::{Kind, for_each};
+
+    let counter = OpenAiCounter::o200k();
+    let state = StateManager::new(1_000_000).counter(counter);
+    let lists = Cell::new(0);
+    for kind in [Kind::Parallel, Kind::Japanese, Kind::Interrupted] {
+        for_each(kind, 100, |list| {
+            let list = repair(list.to_vec()).messages;
+            let conversation = state.conversation(list.iter().cloned().collect()).unwrap();
+            let request = Provider::OpenAiChat.request(&list).unwrap();
+            let mut tokens = 0;
+            for message in request["messages"].as_array().unwrap() {
+                let text = |value: &Value| value.as_str().map_or(0, |t| counter.count_text(t));
+                tokens += text(&message["content"]);
+                for call in message["tool_calls"].as_array().into_iter().flatten() {
+                    let function = &call["function"];
+                    tokens += text(&function["name"]) + text(&function["arguments"]);
+                }
+            }
+            let calls: usize = list.iter().map(|m| m.tool_calls.len()).sum();
+            let results: usize = list.iter().map(|m| m.tool_results.len()).sum();
+            let fixed = list.len() * counter.per_message() + (calls + results) * counter.per_call();
+            prop_assert_eq!(conversation.tokens(), tokens + fixed);
+            prop_assert_eq!(conversation.estimated_tokens(), 0);
+            lists.set(lists.get() + 1);
+            Ok(())
+        });
+    }
+    assert!(lists.get() >= 300);
+}

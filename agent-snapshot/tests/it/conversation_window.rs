@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use agent_snapshot::History;
 use agent_snapshot::conversation::{
-    Error, Estimator, Message, Role, StateManager, TokenCounter, ToolCallRequest, ToolCallResult,
-    repair,
+    Error, Estimator, Message, Part, Role, Source, StateManager, TokenCounter, ToolCallRequest,
+    ToolCallResult, repair,
 };
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
@@ -62,6 +62,36 @@ fn trimmed_agentic_turns_use_95_percent_of_the_low_water_mark() {
         mean >= 0.95,
         "{mean} of the low-water mark is used on average"
     );
+}
+
+#[test]
+fn trimmed_agentic_turns_with_images_use_95_percent_of_the_budget() {
+    let (used, trims) = (Cell::new(0.0), Cell::new(0));
+    for_each(Kind::Agentic, 20, |list| {
+        let state = StateManager::new(80_000).low_water(100);
+        let mut conversation = state.conversation(History::new()).unwrap();
+        for message in list.iter().cycle().take(800) {
+            let mut message = message.clone();
+            message.id = None;
+            for result in message.tool_results.iter_mut().take(1) {
+                // A screen shot: 1,369 tokens.
+                let source = Source::url("https://example.org/screen.png");
+                result.parts = vec![Part::image(source)];
+            }
+            state.append(&mut conversation, message).unwrap();
+            if state.needs_trim(&conversation) {
+                state.trim(&mut conversation).unwrap();
+                let share = conversation.tokens() as f64 / state.budget() as f64;
+                prop_assert!(share <= 1.0);
+                used.set(used.get() + share);
+                trims.set(trims.get() + 1);
+            }
+        }
+        Ok(())
+    });
+    assert!(trims.get() > 100);
+    let mean = used.get() / f64::from(trims.get());
+    assert!(mean >= 0.95, "{mean} of the budget is used on average");
 }
 
 /// Appends message by message, trims when needed, and checks each trim. Returns, for each trim,

@@ -13,7 +13,7 @@ use crate::kill_on_drop::{KillOnDrop, test_program};
 /// Environment variable of the child: the address of its storage.
 const CHILD: &str = "AGENT_SNAPSHOT_CRASH_CHILD";
 
-/// Environment variable: how often to kill the child (1,000 by default).
+/// Environment variable: how often to kill the child (1,000 by default, 200 for PostgreSQL).
 const KILLS: &str = "AGENT_SNAPSHOT_KILLS";
 
 /// The number of messages in view. Most messages are out of view.
@@ -100,8 +100,8 @@ fn kill_one(url: &str, acks: u64, longer: Duration) -> Option<u64> {
     last
 }
 
-async fn survives(url: &str) {
-    let kills: u64 = env::var(KILLS).map_or(1000, |kills| kills.parse().unwrap());
+async fn survives(url: &str, kills: u64) {
+    let kills: u64 = env::var(KILLS).map_or(kills, |kills| kills.parse().unwrap());
     let mut random = std::process::id() | 1;
     let seed = random;
     let storage = open_storage(url).await.unwrap();
@@ -149,12 +149,24 @@ async fn survives(url: &str) {
 #[tokio::test]
 async fn file_storage_survives_sigkill() {
     let folder = tempfile::tempdir().unwrap();
-    survives(&format!("file:{}", folder.path().display())).await;
+    survives(&format!("file:{}", folder.path().display()), 1000).await;
 }
 
 #[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn sqlite_storage_survives_sigkill() {
     let folder = tempfile::tempdir().unwrap();
-    survives(&format!("sqlite:{}/agents.db", folder.path().display())).await;
+    survives(
+        &format!("sqlite:{}/agents.db", folder.path().display()),
+        1000,
+    )
+    .await;
+}
+
+/// Fewer kills: each child connects to the server, which takes most of its time.
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_storage_survives_sigkill_of_its_client() {
+    let server = crate::postgres_server::PostgresServer::start();
+    survives(&server.url(), 200).await;
 }

@@ -381,3 +381,68 @@ async fn more_agents_than_open_files_work() {
         .unwrap();
     assert_eq!(last, Some(ticked("agent_7", 2)));
 }
+
+/// Zeros in the middle of the log are damage, wherever they are. The last line is the only one
+/// that a crash can tear.
+#[tokio::test]
+async fn zeros_in_the_middle_of_the_log_are_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    let mut snapshot = ticked("a", 1);
+    for _ in 0..20 {
+        storage.save(&snapshot).await.unwrap();
+        tick(&mut snapshot);
+    }
+    let path = folder.path().join("a.1.log");
+    let good = std::fs::read(&path).unwrap();
+    let last = good[..good.len() - 1]
+        .iter()
+        .rposition(|byte| *byte == b'\n');
+    let last = last.unwrap() + 1;
+    let agent = &snapshot.agent_id;
+    for n in 0..25 {
+        let at = last * n / 25;
+        for len in [1, 16, 300] {
+            let mut bytes = good.clone();
+            bytes[at..(at + len).min(last)].fill(0);
+            std::fs::write(&path, &bytes).unwrap();
+            let storage = FileStorage::open(folder.path()).await.unwrap();
+            let error = storage.load(agent).await.unwrap_err();
+            assert!(error.is_damaged(), "{len} zeros at {at}: {error}");
+        }
+    }
+    let mut torn = good.clone();
+    torn[last + 5..].fill(0);
+    std::fs::write(&path, &torn).unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    assert_eq!(storage.load(agent).await.unwrap().unwrap().tick_index, 19);
+}
+
+#[tokio::test]
+async fn a_long_id_is_inside_its_file_and_is_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    let (one, two) = (ticked(&"x".repeat(254), 1), ticked(&"x".repeat(255), 1));
+    storage.save(&one).await.unwrap();
+    storage.save(&two).await.unwrap();
+    let files = names(folder.path());
+    let json: Vec<_> = files
+        .iter()
+        .filter(|name| name.ends_with(".json"))
+        .collect();
+    assert_eq!(json.len(), 2);
+    assert!(
+        json[0].starts_with("xxxxxxxx") && json[0].len() < 110,
+        "{json:?}"
+    );
+    // As if both ids had the same digest.
+    let (from, to) = (folder.path().join(json[0]), folder.path().join(json[1]));
+    std::fs::copy(from, to).unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    let loaded = [
+        storage.load(&one.agent_id).await,
+        storage.load(&two.agent_id).await,
+    ];
+    let refused = loaded.iter().filter(|loaded| loaded.is_err()).count();
+    assert_eq!(refused, 1, "{loaded:?}");
+}

@@ -41,7 +41,7 @@ impl Drop for KillOnDrop {
 }
 
 /// A command that runs one `#[ignore]`d test of this binary: the program of a helper process.
-#[cfg(any(feature = "file", feature = "sqlite"))]
+#[cfg(any(feature = "file", feature = "postgres", feature = "sqlite"))]
 pub(crate) fn test_program(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([name, "--exact", "--ignored", "--nocapture"]);

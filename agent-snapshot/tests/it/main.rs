@@ -15,23 +15,35 @@ mod conversation;
 mod conversation_crash;
 mod conversation_generated;
 mod conversation_memory;
+mod conversation_parts;
 mod conversation_provider;
 mod conversation_rules;
 mod conversation_sessions;
 mod conversation_summary;
 mod conversation_tokens;
 mod conversation_window;
-#[cfg(any(feature = "file", feature = "sqlite"))]
+mod copy;
+#[cfg(any(feature = "file", feature = "postgres", feature = "sqlite"))]
 mod crash;
 #[cfg(feature = "file")]
 mod file;
-#[cfg(any(feature = "file", feature = "sqlite", feature = "redis"))]
+#[cfg(any(
+    feature = "file",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite"
+))]
 mod kill_on_drop;
 mod open;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "postgres")]
+mod postgres_server;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis")]
 mod redis_server;
+mod rewind;
 mod runtime;
 mod snapshot;
 #[cfg(feature = "sqlite")]

@@ -42,7 +42,22 @@ impl RedisServer {
         server
     }
 
-    fn socket(&self) -> PathBuf {
+    /// A server that replicas can reach, too.
+    pub(crate) fn start_on_loopback() -> Self {
+        let port = wait_for("a free port", || {
+            let listener = TcpListener::bind("127.0.0.1:0").ok()?;
+            Some(listener.local_addr().ok()?.port())
+        });
+        let port = port.to_string();
+        Self::start_with(&["--port", &port, "--bind", "127.0.0.1", "--save", ""])
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        let mut ports = self.arguments.windows(2).filter(|pair| pair[0] == "--port");
+        ports.next_back().unwrap()[1].parse().unwrap()
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("redis.sock")
     }
 

@@ -381,3 +381,33 @@ async fn a_trimmed_history_frees_memory_but_not_the_stream() {
     assert_eq!(storage.stream(&id(), 0..u64::MAX).await.unwrap().len(), 300);
     assert_eq!(hydrate(&storage).await.0.history(), agent.history());
 }
+
+/// Every one succeeds; each success fences off the ones before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_simultaneous_hydrations_all_succeed() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = format!("sqlite:{}/agents.db", folder.path().display());
+    for url in ["memory:", &database] {
+        if url != "memory:" && cfg!(not(feature = "sqlite")) {
+            continue;
+        }
+        let storage = agent_snapshot::open_storage(url).await.unwrap();
+        let start = Arc::new(tokio::sync::Barrier::new(50));
+        let tasks: Vec<_> = (0..50)
+            .map(|_| {
+                let (storage, start) = (storage.clone(), start.clone());
+                tokio::spawn(async move {
+                    start.wait().await;
+                    AgentState::hydrate(storage, id())
+                        .await
+                        .map(|(agent, _)| agent)
+                })
+            })
+            .collect();
+        let mut epochs = HashSet::new();
+        for task in tasks {
+            let agent = task.await.unwrap().unwrap();
+            assert!(epochs.insert(agent.snapshot().epoch));
+        }
+    }
+}

@@ -174,3 +174,14 @@ async fn what_could_not_be_read_again_is_refused() {
     }
     assert_eq!(storage.list().await.unwrap(), []);
 }
+
+/// The optional key is absent when it is empty, and has this form otherwise.
+#[test]
+fn labels_are_an_optional_key() {
+    let golden = include_str!("golden/labels.json");
+    let mut snapshot = AgentSnapshot::from_json(golden).unwrap();
+    assert_eq!(snapshot.labels["project"], "atlas");
+    assert_eq!(format!("{}\n", snapshot.to_json().unwrap()), golden);
+    snapshot.labels.clear();
+    assert!(!snapshot.to_json().unwrap().contains("labels"));
+}

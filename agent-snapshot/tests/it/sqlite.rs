@@ -26,6 +26,30 @@ fn sql(path: &Path, sql: &str) {
     database.execute_batch(sql).unwrap();
 }
 
+/// `.backup` of the sqlite3 program.
+pub(crate) fn back_up(path: &Path) {
+    let copy = path.with_extension("backup");
+    let _ = std::fs::remove_file(&copy);
+    copy_pages(path, &copy);
+}
+
+/// `.restore` of the sqlite3 program, into a database that is open.
+pub(crate) fn restore(path: &Path) {
+    copy_pages(&path.with_extension("backup"), path);
+}
+
+fn copy_pages(from: &Path, to: &Path) {
+    use rusqlite::backup::Backup;
+
+    let from = rusqlite::Connection::open(from).unwrap();
+    let mut to = rusqlite::Connection::open(to).unwrap();
+    to.busy_timeout(Duration::from_secs(30)).unwrap();
+    let backup = Backup::new(&from, &mut to).unwrap();
+    backup
+        .run_to_completion(1_000, Duration::from_millis(1), None)
+        .unwrap();
+}
+
 fn count(path: &Path, table: &str) -> i64 {
     let database = rusqlite::Connection::open(path).unwrap();
     database
@@ -102,10 +126,10 @@ async fn a_newer_database_is_refused_by_name() {
         .close()
         .await
         .unwrap();
-    sql(&path, "PRAGMA user_version = 2");
+    sql(&path, "PRAGMA user_version = 3");
     let error = SqliteStorage::open(&path).await.unwrap_err();
     assert!(
-        matches!(error, Error::UnsupportedVersion { found: 2, .. }),
+        matches!(error, Error::UnsupportedVersion { found: 3, .. }),
         "{error}"
     );
 }
@@ -276,4 +300,150 @@ async fn a_save_that_fails_does_not_fail_its_batch() {
     third.unwrap();
     assert!(matches!(second.unwrap_err(), Error::Storage { .. }));
     assert_eq!(storage.list().await.unwrap().len(), 2);
+}
+
+/// Environment variable of a process below: the database, and the name of its agent.
+const SAVER: &str = "AGENT_SNAPSHOT_SAVER";
+
+/// The program of a process, not a test.
+#[test]
+#[ignore = "started by twenty_processes_share_a_new_database"]
+fn saver() {
+    let Ok(argument) = std::env::var(SAVER) else {
+        return;
+    };
+    let (path, name) = argument.split_once('|').unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let storage = SqliteStorage::open(path).await.unwrap();
+        let mut snapshot = AgentSnapshot::new(AgentId::new(name).unwrap());
+        for n in 0..30 {
+            snapshot.tick_index += 1;
+            let text = format!("{name} {n}");
+            snapshot.memory.short_term_history.push(Message::user(text));
+            storage.save(&snapshot).await.unwrap();
+        }
+        storage.close().await.unwrap();
+    });
+}
+
+#[tokio::test]
+async fn twenty_processes_share_a_new_database() {
+    use crate::kill_on_drop::{KillOnDrop, test_program};
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agents.db");
+    let start = |n: usize| {
+        let argument = format!("{}|agent {n:02}", path.display());
+        let mut command = test_program("sqlite::saver");
+        command
+            .env(SAVER, argument)
+            .stdout(std::process::Stdio::null());
+        KillOnDrop::spawn(&mut command).unwrap()
+    };
+    let processes: Vec<_> = (0..20).map(start).collect();
+    for mut process in processes {
+        assert!(process.wait().unwrap().success());
+    }
+    let storage = SqliteStorage::open(&path).await.unwrap();
+    let page = storage.page(None, 100).await.unwrap();
+    assert_eq!(page.len(), 20);
+    for info in page {
+        assert_eq!((info.position.unwrap().tick, info.messages), (30, 30));
+        let stream = storage.stream(&info.agent, 0..100).await.unwrap();
+        assert_eq!(stream.len(), 30);
+    }
+}
+
+/// The query that the documentation shows.
+#[tokio::test]
+async fn plain_sql_reads_the_messages() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agents.db");
+    let storage = SqliteStorage::open(&path).await.unwrap();
+    let mut snapshot = AgentSnapshot::new(AgentId::new("worker_007").unwrap());
+    for text in ["one", "二"] {
+        snapshot.tick_index += 1;
+        snapshot.memory.short_term_history.push(Message::user(text));
+        storage.save(&snapshot).await.unwrap();
+    }
+    let database = rusqlite::Connection::open(&path).unwrap();
+    let mut statement = database
+        .prepare(
+            "SELECT seq, json ->> 'role', json ->> 'content' FROM stream
+             WHERE agent = 'worker_007' ORDER BY seq",
+        )
+        .unwrap();
+    let rows = statement
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .unwrap();
+    let rows: Vec<(i64, String, String)> = rows.map(Result::unwrap).collect();
+    let user = || "user".to_owned();
+    assert_eq!(rows, [(0, user(), "one".into()), (1, user(), "二".into())]);
+}
+
+/// Takes away what version 2 added.
+const TO_VERSION_1: &str = "
+    DROP VIEW stream;
+    ALTER TABLE messages DROP COLUMN seq;
+    ALTER TABLE agents DROP COLUMN labels;
+    ALTER TABLE agents DROP COLUMN bytes;
+    ALTER TABLE agents DROP COLUMN changed;
+    PRAGMA user_version = 1;
+";
+
+#[tokio::test]
+async fn a_database_of_version_1_is_migrated() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agents.db");
+    let storage = SqliteStorage::open(&path).await.unwrap();
+    let mut snapshot = ticked(10);
+    snapshot.memory.short_term_history.drop_front(4);
+    storage.save(&snapshot).await.unwrap();
+    storage.close().await.unwrap();
+    sql(&path, TO_VERSION_1);
+
+    let storage = SqliteStorage::open(&path).await.unwrap();
+    let loaded = storage.load(&snapshot.agent_id).await.unwrap();
+    assert_eq!(loaded.as_ref(), Some(&snapshot));
+    let page = storage.page(None, 10).await.unwrap();
+    assert_eq!(page[0].messages, 10);
+    assert!(page[0].bytes > 100, "{page:?}");
+    assert!(
+        storage
+            .expire(Duration::from_secs(3600))
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    // The numbers of the messages are right.
+    assert_eq!(storage.cap_stream(&snapshot.agent_id, 8).await.unwrap(), 2);
+    let stream = storage.stream(&snapshot.agent_id, 0..99).await.unwrap();
+    let numbers: Vec<u64> = stream.iter().map(|(seq, _)| *seq).collect();
+    assert_eq!(numbers, (2..10).collect::<Vec<_>>());
+}
+
+/// The tables are in the database file itself, so a copy without the WAL is older, not blank. A
+/// file in WAL mode without tables, as 0.1 could leave it, is refused.
+#[tokio::test]
+async fn a_copy_without_its_wal_is_not_a_new_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agents.db");
+    let storage = SqliteStorage::open(&path).await.unwrap();
+    storage.save(&ticked(3)).await.unwrap();
+    let copy = folder.path().join("copy.db");
+    std::fs::copy(&path, &copy).unwrap();
+    assert_eq!(count(&copy, "agents"), 0);
+
+    let empty = folder.path().join("empty.db");
+    let database = rusqlite::Connection::open(&empty).unwrap();
+    database.pragma_update(None, "journal_mode", "WAL").unwrap();
+    drop(database);
+    std::fs::set_permissions(&empty, Permissions::from_mode(0o600)).unwrap();
+    let error = SqliteStorage::open(&empty).await.unwrap_err();
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("-wal"), "{error}: {source}");
 }

@@ -1,6 +1,6 @@
 use std::process::Command;
 
-use crate::sandbox::{Sandbox, names};
+use crate::sandbox::{SIGNALS, Sandbox, names};
 
 fn chat(sandbox: &Sandbox, arguments: &[&str]) -> Command {
     let mut command = sandbox.example("chat_session");
@@ -55,4 +55,14 @@ fn an_unknown_session_and_an_invalid_name_are_refused() {
     let mut invalid = sandbox.example("chat_session");
     invalid.args(["--dir", "chat", "--session", "../evil"]);
     sandbox.refuses(&mut invalid, 2, &["../evil"]);
+}
+
+#[test]
+fn a_signal_ends_both_processes() {
+    for signal in SIGNALS {
+        let sandbox = Sandbox::new();
+        let mut child = sandbox.start_frozen(|| chat(&sandbox, &["--json"]), "--turns");
+        sandbox.ends_by(&mut child, signal);
+        sandbox.nothing_runs();
+    }
 }

@@ -1,11 +1,11 @@
 //! The orchestrator: each command is a separate process, as from another terminal.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::sandbox::{Sandbox, eventually, stderr};
+use crate::sandbox::{SIGNALS, Sandbox, eventually, stderr, with_default_signals};
 
 const AGENTS: [&str; 5] = [
     "grand_boss",
@@ -165,7 +165,7 @@ fn each_result_is_one_json_object() {
 #[test]
 fn claude_is_used_if_it_is_on_path() {
     let cluster = Cluster::new();
-    // The stand-in gets its marker from the personality, as Claude Code does.
+    // The stand-in gets its marker from the personality, and shows the input line, as Claude Code does.
     let program = cluster.sandbox.example("cluster");
     let program = program.get_program().to_str().unwrap();
     cluster.sandbox.install(
@@ -173,7 +173,7 @@ fn claude_is_used_if_it_is_on_path() {
         &format!(
             "test \"$1\" = --append-system-prompt || exit 9\n\
              marker=$(printf '%s' \"$2\" | sed -n 's/.*contain \"\\(.*\\)\".*/\\1/p')\n\
-             exec '{program}' scripted-agent \"--marker=$marker\""
+             exec '{program}' scripted-agent \"--marker=$marker\" '--prompt=❯\u{a0}'"
         ),
     );
     let started = cluster.run(&["start"]);
@@ -220,4 +220,19 @@ fn the_bundled_configuration_is_that_of_the_specification() {
     // The specification has this typing error in `work_dir`. No other warning means: each prompt
     // file contains its marker.
     assert_eq!(config.warnings, ["work_dir: `.>` is read as `.`"]);
+}
+
+#[test]
+fn a_start_that_is_interrupted_leaves_no_agents() {
+    for signal in SIGNALS {
+        let cluster = Cluster::new();
+        let mut start = with_default_signals(&cluster.command(&["start"]));
+        let mut child = start.stderr(Stdio::null()).spawn().unwrap();
+        eventually("an agent runs", || {
+            let mut processes = cluster.sandbox.processes().into_iter();
+            processes.any(|process| process.contains("--marker="))
+        });
+        cluster.sandbox.ends_by(&mut child, signal);
+        cluster.sandbox.nothing_runs();
+    }
 }

@@ -2,7 +2,7 @@ use std::os::unix::fs::MetadataExt;
 
 use serde_json::json;
 
-use crate::sandbox::Sandbox;
+use crate::sandbox::{SIGNALS, Sandbox};
 
 #[track_caller]
 fn check(storage: &str) {
@@ -43,4 +43,20 @@ fn an_agent_in_sqlite_survives_two_kills() {
 #[test]
 fn an_agent_in_redis_survives_two_kills() {
     check("redis");
+}
+
+#[test]
+fn a_signal_ends_the_worker_and_removes_the_folder() {
+    for signal in SIGNALS {
+        let sandbox = Sandbox::new();
+        let command = || {
+            let mut command = sandbox.example("crash_recovery");
+            command.args(["--storage", "redis"]);
+            command
+        };
+        let mut child = sandbox.start_frozen(command, "--worker");
+        sandbox.ends_by(&mut child, signal);
+        sandbox.nothing_runs();
+        sandbox.holds(&[]);
+    }
 }

@@ -4,10 +4,11 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use timed_store::{OwnerProcess, SessionId, TimedStorage};
 
-use crate::sandbox::{Sandbox, stderr, stdout};
+use crate::sandbox::{SIGNALS, Sandbox, stderr, stdout, with_default_signals};
 
 const BOSS: &str = "grand_boss";
 const MANAGER: &str = "middle_manager";
@@ -41,7 +42,7 @@ impl Crews {
 
     /// Starts a crew and reads its lines until one has `text`.
     fn start_until(&self, text: &str) -> (Child, BufReader<impl Read + use<>>) {
-        let mut command = self.command(&[]);
+        let mut command = with_default_signals(&self.command(&[]));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
@@ -175,16 +176,14 @@ fn the_default_output_is_text_with_a_report() {
 
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
-    for signal in ["INT", "TERM"] {
+    for signal in SIGNALS {
         let crews = Crews::new();
         // The worst moment: a member is dead, and its coding agent is still running.
         let (mut child, mut lines) = crews.start_until("is killed at work");
-        let kill = Command::new("kill")
-            .args([&format!("-{signal}"), &child.id().to_string()])
-            .status();
-        assert!(kill.unwrap().success());
+        kill_process(Pid::from_child(&child), signal).unwrap();
         lines.read_to_string(&mut String::new()).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(130));
+        let code = child.wait().unwrap().code();
+        assert_eq!(code, Some(128 + signal.as_raw()));
         crews.sandbox.nothing_runs();
         crews.sandbox.holds(&["crews"]);
     }

@@ -2,7 +2,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::sandbox::{Sandbox, eventually, names};
+use crate::sandbox::{SIGNALS, Sandbox, eventually, names, with_default_signals};
 
 /// The command with an empty workspace.
 fn run_agent(sandbox: &Sandbox, arguments: &[&str]) -> Command {
@@ -68,6 +68,11 @@ fn wrong_input_is_refused_and_starts_nothing() {
             &["--profile", "nobody"][..],
             "Profile config not found for nobody",
         ),
+        (
+            &["--profile", "claude"],
+            "hint: did you mean claude-code? known profiles: claude-code, codex, cursor, gemini, \
+             opencode, scripted",
+        ),
         (&["--profile", "claude-code", "--variant", "plam"], "plan"),
     ] {
         let mut command = run_agent(&sandbox, arguments);
@@ -76,28 +81,36 @@ fn wrong_input_is_refused_and_starts_nothing() {
 }
 
 #[test]
-fn ctrl_c_stops_the_agent_and_its_tool() {
-    let sandbox = Sandbox::new();
-    let mut child = run_agent(&sandbox, &["Wait. [[tool exec tail -f /dev/null]]"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    eventually("the tool runs", || {
-        let mut processes = sandbox.processes().into_iter();
-        processes.any(|process| process.contains(": tail -f /dev/null"))
-    });
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    // At once: the program ends after the last process of the agent.
-    assert_eq!(sandbox.processes(), Vec::<String>::new());
+fn a_signal_stops_the_agent_and_its_tool() {
+    for signal in SIGNALS {
+        let sandbox = Sandbox::new();
+        let command = run_agent(&sandbox, &["Wait. [[tool exec tail -f /dev/null]]"]);
+        let mut child = with_default_signals(&command)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("the tool runs", || {
+            let mut processes = sandbox.processes().into_iter();
+            processes.any(|process| process.contains(": tail -f /dev/null"))
+        });
+        sandbox.ends_by(&mut child, signal);
+        // At once: the program ends after the last process of the agent.
+        assert_eq!(sandbox.processes(), Vec::<String>::new());
+    }
 }
 
 #[test]
 fn the_list_shows_which_agents_can_run() {
     let sandbox = Sandbox::new();
-    sandbox.install("claude", "exit 0");
+    sandbox.install("claude", "echo 2.1.325 '(Claude Code)'");
+    sandbox.install("gemini", "exit 3");
+    sandbox.install("npx", "exit 0");
+    sandbox.install("node", "echo v20.20.2");
+    let answer = |needs: &str| format!(r#"{{"version":"1.2.3","engines.node":"{needs}"}}"#);
+    let (old, new) = (answer(">=18"), answer(">=22"));
+    let npm = format!("case $2 in @openai*) echo '{old}';; *) echo '{new}';; esac");
+    sandbox.install("npm", &npm);
     let mut command = run_agent(&sandbox, &["--list"]);
     let list = sandbox.ok(command.env("PATH", sandbox.bin()));
     let line = |label: &str| {
@@ -107,8 +120,27 @@ fn the_list_shows_which_agents_can_run() {
             .unwrap_or_else(|| panic!("{label} in {list}"))
             .to_owned()
     };
-    assert!(line("claude-code").contains("can run: claude"), "{list}");
-    assert!(line("codex").contains("cannot run"), "{list}");
+    for (label, expected) in [
+        (
+            "claude-code",
+            "can run: claude 2.1.325 (Claude Code); variants: plan",
+        ),
+        (
+            "gemini",
+            "cannot run: gemini --version failed with exit status: 3",
+        ),
+        (
+            "codex",
+            "can run: npx @openai/codex@latest 1.2.3 (Node v20.20.2, needs >=18)",
+        ),
+        (
+            "opencode",
+            "cannot run: npx opencode-ai@latest 1.2.3 needs Node >=22, and this is v20.20.2",
+        ),
+        ("cursor", "cannot run: cursor-agent is not on PATH"),
+    ] {
+        assert!(line(label).contains(expected), "{expected} in {list}");
+    }
     assert!(line("scripted").contains("can run"), "{list}");
     assert_eq!(
         names(&sandbox.home().join("workspace")),

@@ -3,9 +3,10 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -14,6 +15,9 @@ const TAG: &str = "EXAMPLES_TEST_SANDBOX";
 
 /// Generous: a command takes a few seconds on an idle machine.
 const LIMIT: Duration = Duration::from_secs(100);
+
+/// The signals after which a program must leave nothing.
+pub(crate) const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
 /// `home` is the home and the working folder of the programs, `tmp` their folder for temporary
 /// files, and `bin` is first on their `PATH`. Dropping it kills every process that is left.
@@ -120,6 +124,43 @@ impl Sandbox {
         }
     }
 
+    /// Sends a signal to a program, which must end with the exit code of that signal.
+    #[track_caller]
+    pub(crate) fn ends_by(&self, child: &mut Child, signal: Signal) {
+        kill_process(Pid::from_child(child), signal).unwrap();
+        eventually("the program ends", || child.try_wait().unwrap().is_some());
+        let code = child.wait().unwrap().code();
+        assert_eq!(code, Some(128 + signal.as_raw()), "{signal:?}");
+    }
+
+    /// Starts a program and stops (SIGSTOP) a process that it starts, so that the program waits for
+    /// it. `text` is part of the command line of that process.
+    #[track_caller]
+    pub(crate) fn start_frozen(&self, command: impl Fn() -> Command, text: &str) -> Child {
+        for _ in 0..50 {
+            let mut program = with_default_signals(&command())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            while program.try_wait().unwrap().is_none() {
+                for process in self.processes() {
+                    let pid = process.split(':').next().and_then(|pid| pid.parse().ok());
+                    let Some(pid) = pid.and_then(Pid::from_raw) else {
+                        continue;
+                    };
+                    if process.contains(text)
+                        && kill_process(pid, Signal::STOP).is_ok()
+                        && program.try_wait().unwrap().is_none()
+                    {
+                        return program;
+                    }
+                }
+            }
+        }
+        panic!("the program always ended before its process was stopped");
+    }
+
     /// Puts a shell script on the `PATH`.
     pub(crate) fn install(&self, name: &str, script: &str) {
         let path = self.bin().join(name);
@@ -180,6 +221,26 @@ impl Drop for Sandbox {
             let _ = Command::new("kill").args(["-9", &pid]).output();
         }
     }
+}
+
+/// The same command, for a test that sends it a signal. A shell ignores INT in background jobs, nohup
+/// ignores HUP, and children inherit that.
+pub(crate) fn with_default_signals(command: &Command) -> Command {
+    let mut wrapped = Command::new("/usr/bin/env");
+    wrapped
+        .arg("--default-signal=INT,TERM,HUP")
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        wrapped.current_dir(folder);
+    }
+    wrapped
 }
 
 /// Cargo builds the examples of a package before it runs its tests, in a folder beside them.

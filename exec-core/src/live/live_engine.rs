@@ -243,7 +243,11 @@ impl LiveEngine {
     }
 
     /// Cancels the turn, once.
-    pub(crate) fn interrupt(&mut self, turn: TurnId, now: Instant) -> Result<LiveStep, CommandError> {
+    pub(crate) fn interrupt(
+        &mut self,
+        turn: TurnId,
+        now: Instant,
+    ) -> Result<LiveStep, CommandError> {
         match &mut self.phase {
             Phase::Working(running) if running.id == turn => {
                 if running.interrupted {
@@ -254,7 +258,9 @@ impl LiveEngine {
             Phase::Ended => return Err(CommandError::Ended),
             _ => return Err(CommandError::NotInFlight),
         }
-        let mut step = self.drive(now, |driver, out| driver.command(DriverCommand::Interrupt, out));
+        let mut step = self.drive(now, |driver, out| {
+            driver.command(DriverCommand::Interrupt, out)
+        });
         self.void_open(&mut step, true);
         Ok(step)
     }
@@ -277,15 +283,25 @@ impl LiveEngine {
         self.option(DriverCommand::SetMode(mode), now)
     }
 
-    pub(crate) fn set_model(&mut self, model: &str, now: Instant) -> Result<LiveStep, CommandError> {
+    pub(crate) fn set_model(
+        &mut self,
+        model: &str,
+        now: Instant,
+    ) -> Result<LiveStep, CommandError> {
         self.option(DriverCommand::SetModel(model), now)
     }
 
-    fn option(&mut self, command: DriverCommand<'_>, now: Instant) -> Result<LiveStep, CommandError> {
+    fn option(
+        &mut self,
+        command: DriverCommand<'_>,
+        now: Instant,
+    ) -> Result<LiveStep, CommandError> {
         match self.phase {
             Phase::Ended => return Err(CommandError::Ended),
             Phase::Opening => {
-                return Err(CommandError::Refused("the session is not open yet".to_owned()));
+                return Err(CommandError::Refused(
+                    "the session is not open yet".to_owned(),
+                ));
             }
             Phase::Idle | Phase::Working(_) => {}
         }
@@ -298,7 +314,10 @@ impl LiveEngine {
 
     /// Takes a message back that was not delivered yet.
     pub(crate) fn take_back(&mut self, message: MessageId) -> Option<(WaitingMessage, LiveStep)> {
-        let at = self.queue.iter().position(|waiting| waiting.id == message)?;
+        let at = self
+            .queue
+            .iter()
+            .position(|waiting| waiting.id == message)?;
         let taken = self.queue.remove(at)?;
         let mut step = LiveStep::default();
         step.events.push(LiveEvent::MessageDropped {
@@ -347,10 +366,13 @@ impl LiveEngine {
     /// Drops the queue: the session will not be resumed.
     pub(crate) fn drop_queue(&mut self) -> LiveStep {
         let mut step = LiveStep::default();
-        let dropped = self.queue.drain(..).map(|waiting| LiveEvent::MessageDropped {
-            message: waiting.id,
-            reason: DropReason::SessionEnded,
-        });
+        let dropped = self
+            .queue
+            .drain(..)
+            .map(|waiting| LiveEvent::MessageDropped {
+                message: waiting.id,
+                reason: DropReason::SessionEnded,
+            });
         step.events.extend(dropped);
         step
     }
@@ -409,7 +431,8 @@ impl LiveEngine {
         });
         step.events.push(LiveEvent::TurnStarted { turn });
         let mut out = DriverOutput::default();
-        self.driver.command(DriverCommand::Prompt(&message.text), &mut out);
+        self.driver
+            .command(DriverCommand::Prompt(&message.text), &mut out);
         self.take(out, step, now);
     }
 

@@ -163,7 +163,10 @@ fn a_second_prompt_waits_for_the_end_of_the_first_turn() {
     assert_eq!(session.ended[0].text, "hello world");
     assert_eq!(session.engine.turn_in_flight(), Some(second));
     session.line("done");
-    assert_eq!(session.ended.iter().map(|end| end.turn).collect::<Vec<_>>(), [first, second]);
+    assert_eq!(
+        session.ended.iter().map(|end| end.turn).collect::<Vec<_>>(),
+        [first, second]
+    );
     assert_eq!(session.engine.turn_in_flight(), None);
 }
 
@@ -187,14 +190,23 @@ fn the_queue_is_bounded_and_can_be_taken_back() {
     let (message, step) = session.engine.take_back(taken.into()).unwrap();
     session.take(step);
     assert_eq!(message.text, "b");
-    assert!(session.engine.take_back(taken.into()).is_none(), "only once");
+    assert!(
+        session.engine.take_back(taken.into()).is_none(),
+        "only once"
+    );
     let long = "x".repeat(99);
-    assert_eq!(session.prompt(&long), Err(CommandError::QueueFull), "102 bytes");
+    assert_eq!(
+        session.prompt(&long),
+        Err(CommandError::QueueFull),
+        "102 bytes"
+    );
     session.line("done");
     session.line("done");
     session.line("done");
     assert_eq!(session.lines, ["open", "prompt a", "prompt c", "prompt d"]);
-    session.prompt(&"x".repeat(1000)).expect("a message that does not wait needs no room");
+    session
+        .prompt(&"x".repeat(1000))
+        .expect("a message that does not wait needs no room");
 }
 
 #[test]
@@ -209,7 +221,10 @@ fn an_interrupt_names_its_turn_and_is_sent_once() {
     assert_eq!(session.lines, ["open", "prompt a", "interrupt", "prompt b"]);
     session.line("done");
     assert_eq!(session.ended[0].outcome, TurnOutcome::Interrupted);
-    assert_eq!((session.ended[1].turn, &session.ended[1].outcome), (second, &TurnOutcome::Completed));
+    assert_eq!(
+        (session.ended[1].turn, &session.ended[1].outcome),
+        (second, &TurnOutcome::Completed)
+    );
 }
 
 #[test]
@@ -257,7 +272,10 @@ fn the_policy_answers_without_a_question() {
     session.line("ask bad");
     session.line("ask other");
     assert_eq!(session.lines[2..], ["answer good Allow", "answer bad Deny"]);
-    let asked = session.events.iter().filter(|event| matches!(event, LiveEvent::PermissionAsked(_)));
+    let asked = session
+        .events
+        .iter()
+        .filter(|event| matches!(event, LiveEvent::PermissionAsked(_)));
     assert_eq!(asked.count(), 1);
     assert_eq!(session.settled().len(), 2);
 }
@@ -280,8 +298,14 @@ fn an_interrupt_the_end_of_the_turn_and_the_agent_settle_open_requests() {
     let expected = ["p1", "p2", "p3", "p4"].map(|id| (id.to_owned(), None, SettledBy::Cancel));
     assert_eq!(session.settled(), expected);
     assert!(session.lines.contains(&"void p1".to_owned()));
-    assert!(!session.lines.contains(&"void p2".to_owned()), "the agent withdrew it");
-    assert!(!session.lines.contains(&"void p4".to_owned()), "the agent has ended");
+    assert!(
+        !session.lines.contains(&"void p2".to_owned()),
+        "the agent withdrew it"
+    );
+    assert!(
+        !session.lines.contains(&"void p4".to_owned()),
+        "the agent has ended"
+    );
 }
 
 #[test]
@@ -310,9 +334,16 @@ fn a_steered_text_is_injected_or_queued_but_not_both() {
     assert_eq!(session.events.last(), Some(&delivered));
     session.steer("c").unwrap();
     session.line("done");
-    assert_eq!(session.engine.turn_in_flight(), None, "the outcome of the steer is not known");
+    assert_eq!(
+        session.engine.turn_in_flight(),
+        None,
+        "the outcome of the steer is not known"
+    );
     session.line("steered no");
-    assert_eq!(session.lines[1..], ["prompt a", "steer b", "steer c", "prompt c"]);
+    assert_eq!(
+        session.lines[1..],
+        ["prompt a", "steer b", "steer c", "prompt c"]
+    );
 }
 
 #[test]
@@ -346,7 +377,11 @@ fn the_end_of_the_process_leaves_the_outcome_uncertain_and_the_queue_whole() {
     let mut resumed = resumed.with_queue_of(&mut session.engine);
     resumed.open(session.now);
     let step = resumed.line("opened", session.now);
-    assert_eq!(step.lines, ["prompt b"], "`a` and `c` may have run and are not sent again");
+    assert_eq!(
+        step.lines,
+        ["prompt b"],
+        "`a` and `c` may have run and are not sent again"
+    );
 }
 
 #[test]
@@ -376,8 +411,16 @@ mod any_order {
     fn input() -> impl Strategy<Value = Input> {
         prop_oneof![
             prop::sample::select(vec![
-                "opened", "say x", "done", "cancelled", "ask p1", "ask p2", "withdraw p1",
-                "steered yes", "steered no", "noise",
+                "opened",
+                "say x",
+                "done",
+                "cancelled",
+                "ask p1",
+                "ask p2",
+                "withdraw p1",
+                "steered yes",
+                "steered no",
+                "noise",
             ])
             .prop_map(Input::Line),
             Just(Input::Prompt),

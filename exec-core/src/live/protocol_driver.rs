@@ -191,13 +191,24 @@ pub struct DriverOutput {
 #[derive(Debug)]
 pub(super) enum DriverSignal {
     Event(AgentEvent),
-    Opened { native_id: Option<String> },
+    Opened {
+        native_id: Option<String>,
+    },
     OpenFailed(Failure),
-    TurnEnded { outcome: TurnOutcome, text: Option<String> },
+    TurnEnded {
+        outcome: TurnOutcome,
+        text: Option<String>,
+    },
     Asked(PermissionRequest),
-    Withdrawn { permission: String },
-    Steered { injected: bool },
-    Refused { reason: String },
+    Withdrawn {
+        permission: String,
+    },
+    Steered {
+        injected: bool,
+    },
+    Refused {
+        reason: String,
+    },
 }
 
 impl DriverOutput {

@@ -1,8 +1,13 @@
 //! The vocabulary of all agents, and the parser that a profile provides.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use super::failure::{Failure, FailureKind, RateLimit};
+use super::tool_input::ToolInput;
+use super::usage::UsageTotals;
 
 /// An event of an agent's work, in one vocabulary for all agents.
 ///
@@ -11,18 +16,44 @@ use serde::{Deserialize, Serialize};
 /// the sizes of texts, not the texts, because they may contain anything that the agent has read.
 ///
 /// ```
-/// use exec_core::AgentEvent;
+/// use exec_core::{AgentEvent, AgentEventKind};
 ///
-/// let event = AgentEvent::Text { text: "done".to_owned(), delta: false };
+/// let event = AgentEvent::from(AgentEventKind::Text { text: "done".to_owned(), delta: false });
+/// assert_eq!(event.parent, None);
 /// let json = serde_json::to_string(&event)?;
 /// assert_eq!(json, r#"{"type":"text","text":"done","delta":false}"#);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AgentEvent {
+    /// The tool call that has started the sub-agent from which the event comes; `None` for the
+    /// agent itself. Sub-agents have no start and no finish of their own: their call and its result
+    /// are events of their parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Box<str>>,
+    /// The kind, with its data.
+    #[serde(flatten)]
+    pub kind: AgentEventKind,
+}
+
+/// The kind of an [`AgentEvent`], with its data.
+///
+/// ```
+/// use exec_core::AgentEventKind;
+///
+/// let json = r#"{"type":"tool_call","id":"t1","name":"Bash","input":{"command":"ls"}}"#;
+/// let AgentEventKind::ToolCall { name, input, .. } = serde_json::from_str(json)? else {
+///     panic!("not a tool call");
+/// };
+/// assert_eq!((name.as_str(), input.as_str()), ("Bash", r#"{"command":"ls"}"#));
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum AgentEvent {
-    /// The agent reported its session.
+pub enum AgentEventKind {
+    /// The agent reported its session. At most once in a run.
     SessionStarted {
         /// The agent's own id: the last part of a [`SessionId`](crate::SessionId).
         session_id: String,
@@ -54,7 +85,7 @@ pub enum AgentEvent {
         /// The tool's name.
         name: String,
         /// The arguments, as the agent wrote them.
-        input: serde_json::Value,
+        input: ToolInput,
     },
     /// A tool returned.
     ToolResult {
@@ -66,24 +97,98 @@ pub enum AgentEvent {
         /// Whether the tool failed.
         is_error: bool,
     },
-    /// Tokens and cost.
-    Usage(Usage),
-    /// An error. Not the end of the run, which is [`Finished`](Self::Finished).
-    Error {
-        /// The message of the agent.
-        message: String,
+    /// Tokens and cost so far. Replaces the values of earlier events.
+    Usage(UsageTotals),
+    /// A notice about a usage limit.
+    RateLimit(RateLimit),
+    /// A request to the model has failed, and the agent tries again.
+    Retry {
+        /// The failure.
+        #[serde(flatten)]
+        failure: Failure,
+        /// The number of the next attempt.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<u64>,
+        /// After how many attempts the agent gives up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_attempts: Option<u64>,
+        /// How long the agent waits before the attempt. In JSON: milliseconds.
+        #[serde(
+            default,
+            skip_serializing_if = "Option::is_none",
+            with = "milliseconds",
+            rename = "delay_ms"
+        )]
+        delay: Option<Duration>,
     },
-    /// The last event of the run.
+    /// An error. Not the end of the run, which is [`Finished`](Self::Finished).
+    Error(Failure),
+    /// The last event of the run. At most once in a run.
     Finished {
         /// How the run ended.
         outcome: Outcome,
-        /// The final answer or the reason of the failure, if the agent repeats it here.
+        /// The final answer, if the agent repeats it here.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         text: Option<String>,
+        /// The reason of the failure, if the agent tells it here.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failure: Option<Failure>,
     },
 }
 
-impl fmt::Debug for AgentEvent {
+impl AgentEvent {
+    /// An event of a sub-agent.
+    #[must_use]
+    pub fn of_sub_agent(parent: impl Into<Box<str>>, kind: AgentEventKind) -> Self {
+        Self {
+            parent: Some(parent.into()),
+            kind,
+        }
+    }
+
+    /// The memory on the heap, for the bound of the log.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        // What an allocation costs beside its contents.
+        const ALLOCATION: usize = 16;
+        let text = |text: &String| text.capacity() + ALLOCATION;
+        let optional = |value: &Option<String>| value.as_ref().map_or(0, text);
+        let failure = |failure: &Failure| match &failure.kind {
+            FailureKind::Limited { scope, .. } => optional(scope) + text(&failure.message),
+            _ => text(&failure.message),
+        };
+        let parent = self.parent.as_ref().map_or(0, |p| p.len() + ALLOCATION);
+        parent
+            + match &self.kind {
+                AgentEventKind::SessionStarted { session_id, model } => {
+                    text(session_id) + optional(model)
+                }
+                AgentEventKind::Text { text: t, .. } | AgentEventKind::Thinking { text: t, .. } => {
+                    text(t)
+                }
+                AgentEventKind::ToolCall { id, name, input } => {
+                    optional(id) + text(name) + input.as_str().len() + ALLOCATION
+                }
+                AgentEventKind::ToolResult { id, output, .. } => optional(id) + text(output),
+                AgentEventKind::Usage(_) => 0,
+                AgentEventKind::RateLimit(notice) => optional(&notice.scope),
+                AgentEventKind::Retry { failure: f, .. } | AgentEventKind::Error(f) => failure(f),
+                AgentEventKind::Finished {
+                    text: t,
+                    failure: f,
+                    ..
+                } => optional(t) + f.as_ref().map_or(0, failure),
+            }
+    }
+}
+
+impl From<AgentEventKind> for AgentEvent {
+    /// An event of the agent itself.
+    fn from(kind: AgentEventKind) -> Self {
+        Self { parent: None, kind }
+    }
+}
+
+impl fmt::Debug for AgentEventKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SessionStarted { session_id, model } => f
@@ -101,11 +206,12 @@ impl fmt::Debug for AgentEvent {
                 .field("len", &text.len())
                 .field("delta", delta)
                 .finish(),
-            Self::ToolCall { id, name, input: _ } => f
+            Self::ToolCall { id, name, input } => f
                 .debug_struct("ToolCall")
                 .field("id", id)
                 .field("name", name)
-                .finish_non_exhaustive(),
+                .field("input", input)
+                .finish(),
             Self::ToolResult {
                 id,
                 output,
@@ -117,14 +223,29 @@ impl fmt::Debug for AgentEvent {
                 .field("is_error", is_error)
                 .finish(),
             Self::Usage(usage) => f.debug_tuple("Usage").field(usage).finish(),
-            Self::Error { message } => f
-                .debug_struct("Error")
-                .field("len", &message.len())
+            Self::RateLimit(notice) => f.debug_tuple("RateLimit").field(notice).finish(),
+            Self::Retry {
+                failure,
+                attempt,
+                max_attempts,
+                delay,
+            } => f
+                .debug_struct("Retry")
+                .field("failure", failure)
+                .field("attempt", attempt)
+                .field("max_attempts", max_attempts)
+                .field("delay", delay)
                 .finish(),
-            Self::Finished { outcome, text } => f
+            Self::Error(failure) => f.debug_tuple("Error").field(failure).finish(),
+            Self::Finished {
+                outcome,
+                text,
+                failure,
+            } => f
                 .debug_struct("Finished")
                 .field("outcome", outcome)
                 .field("len", &text.as_ref().map(String::len))
+                .field("failure", failure)
                 .finish(),
         }
     }
@@ -133,10 +254,10 @@ impl fmt::Debug for AgentEvent {
 /// How a run ended, according to the agent.
 ///
 /// ```
-/// use exec_core::{AgentEvent, Outcome};
+/// use exec_core::Outcome;
 ///
-/// let event = AgentEvent::Finished { outcome: Outcome::Success, text: None };
-/// assert!(matches!(event, AgentEvent::Finished { outcome: Outcome::Success, .. }));
+/// assert_eq!(serde_json::to_string(&Outcome::Success)?, r#""success""#);
+/// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -148,39 +269,6 @@ pub enum Outcome {
     Failure,
 }
 
-/// Tokens and cost, as far as the agent reports them.
-///
-/// ```
-/// use exec_core::Usage;
-///
-/// let usage: Usage = serde_json::from_str(r#"{"input_tokens":12,"output_tokens":3}"#)?;
-/// assert_eq!((usage.input_tokens, usage.cost_usd), (Some(12), None));
-/// # Ok::<(), serde_json::Error>(())
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-#[non_exhaustive]
-pub struct Usage {
-    /// Tokens sent to the model.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub input_tokens: Option<u64>,
-    /// Tokens read from the provider's cache.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_read_tokens: Option<u64>,
-    /// Tokens written to the provider's cache.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_write_tokens: Option<u64>,
-    /// Tokens that the model wrote.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub output_tokens: Option<u64>,
-    /// Tokens that the model used for reasoning.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reasoning_tokens: Option<u64>,
-    /// Cost in US dollars.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cost_usd: Option<f64>,
-}
-
 /// Reads [`AgentEvent`]s from an agent's standard output.
 ///
 /// 1. It gets every line of standard output once, in order, without the line end, except for
@@ -188,16 +276,19 @@ pub struct Usage {
 /// 2. Bytes that are not UTF-8 arrive as replacement characters; the raw line keeps them.
 /// 3. A line that it does not know has no events. That is no error: the raw line is passed on.
 /// 4. It does not block and does not panic.
+/// 5. A run has at most one `SessionStarted` and one `Finished`.
+/// 6. The memory of the events of a line is in proportion to the line.
 ///
 /// ```
-/// use exec_core::{AgentEvent, EventParser};
+/// use exec_core::{AgentEvent, AgentEventKind, EventParser};
 ///
 /// struct SayParser;
 ///
 /// impl EventParser for SayParser {
 ///     fn parse_line(&mut self, line: &str) -> Vec<AgentEvent> {
 ///         let text = line.strip_prefix("say ").map(str::to_owned);
-///         text.map(|text| AgentEvent::Text { text, delta: false }).into_iter().collect()
+///         let event = text.map(|text| AgentEventKind::Text { text, delta: false }.into());
+///         event.into_iter().collect()
 ///     }
 /// }
 ///
@@ -207,43 +298,115 @@ pub struct Usage {
 pub trait EventParser: Send {
     /// The events of one line.
     fn parse_line(&mut self, line: &str) -> Vec<AgentEvent>;
+
+    /// The events that only the end of the output decides. Called once, after the last line.
+    fn finish(&mut self) -> Vec<AgentEvent> {
+        Vec::new()
+    }
+}
+
+/// A duration as whole milliseconds.
+mod milliseconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        duration: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let whole = duration.map(|duration| duration.as_millis() as u64);
+        whole.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        let whole = Option::<u64>::deserialize(deserializer)?;
+        Ok(whole.map(Duration::from_millis))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn debug_shows_no_text_of_the_agent() {
-        let secret = || "hunter2".to_owned();
-        let events = [
-            AgentEvent::Text {
-                text: secret(),
+    fn one_of_each(text: &str) -> Vec<AgentEvent> {
+        let text = || text.to_owned();
+        let failure = || Failure::new(FailureKind::Overloaded, text());
+        let kinds = vec![
+            AgentEventKind::SessionStarted {
+                session_id: "ses".into(),
+                model: None,
+            },
+            AgentEventKind::Text {
+                text: text(),
                 delta: false,
             },
-            AgentEvent::Thinking {
-                text: secret(),
+            AgentEventKind::Thinking {
+                text: text(),
                 delta: true,
             },
-            AgentEvent::ToolCall {
+            AgentEventKind::ToolCall {
                 id: None,
                 name: "Bash".to_owned(),
-                input: serde_json::json!({ "command": secret() }),
+                input: ToolInput::new(&format!("{{\"command\":\"{}\"}}", text())).unwrap(),
             },
-            AgentEvent::ToolResult {
-                id: None,
-                output: secret(),
+            AgentEventKind::ToolResult {
+                id: Some("t".into()),
+                output: text(),
                 is_error: false,
             },
-            AgentEvent::Error { message: secret() },
-            AgentEvent::Finished {
-                outcome: Outcome::Success,
-                text: Some(secret()),
+            AgentEventKind::Usage(UsageTotals::default()),
+            AgentEventKind::RateLimit(RateLimit::new(crate::RateLimitStatus::Allowed)),
+            AgentEventKind::Retry {
+                failure: failure(),
+                attempt: Some(1),
+                max_attempts: None,
+                delay: Some(Duration::from_millis(574)),
+            },
+            AgentEventKind::Error(failure()),
+            AgentEventKind::Finished {
+                outcome: Outcome::Failure,
+                text: Some(text()),
+                failure: Some(failure()),
             },
         ];
-        for event in events {
-            let shown = format!("{event:?}");
-            assert!(!shown.contains("hunter2"), "{shown}");
+        let own = kinds.iter().cloned().map(AgentEvent::from);
+        let of_sub = |kind| AgentEvent::of_sub_agent("toolu_1", kind);
+        own.chain(kinds.iter().cloned().map(of_sub)).collect()
+    }
+
+    #[test]
+    fn debug_shows_no_text_of_the_agent() {
+        let shown = format!("{:?}", one_of_each("hunter2"));
+        assert!(!shown.contains("hunter2"), "{shown}");
+        assert!(shown.contains("Bash"), "{shown}");
+    }
+
+    #[test]
+    fn every_event_survives_its_json_form() {
+        for event in one_of_each("words") {
+            let json = serde_json::to_string(&event).unwrap();
+            let read: AgentEvent = serde_json::from_str(&json).unwrap();
+            assert_eq!(read, event, "{json}");
+        }
+    }
+
+    #[test]
+    fn the_counted_memory_grows_with_the_texts() {
+        let long = "x".repeat(1 << 20);
+        for (short, long) in one_of_each("x").iter().zip(one_of_each(&long)) {
+            let has_text = !matches!(
+                short.kind,
+                AgentEventKind::SessionStarted { .. }
+                    | AgentEventKind::Usage(_)
+                    | AgentEventKind::RateLimit(_)
+                    // Messages of failures are cut.
+                    | AgentEventKind::Retry { .. }
+                    | AgentEventKind::Error(_)
+            );
+            assert_eq!(long.heap_bytes() > 1 << 20, has_text, "{short:?}");
         }
     }
 }

@@ -62,9 +62,10 @@ pub enum EventKind {
     },
     /// The process wrote a line.
     Output(Output),
-    /// The session id is final, also if it is the minted one.
+    /// The session id is known, also if it is the minted one. A second event follows if the agent
+    /// reports its own id after the wait for it has ended; the former id stays an alias.
     SessionResolved {
-        /// The final id.
+        /// The id.
         session_id: SessionId,
     },
     /// The agent continued another session than the one of the follow-up: it does not remember
@@ -75,6 +76,8 @@ pub enum EventKind {
         /// The id that the agent reported.
         reported: String,
     },
+    /// Events of the agent that belong to no line: those that only the end of its output decides.
+    Agent(Vec<AgentEvent>),
     /// A watchdog fired; the execution is being stopped.
     Watchdog(Watchdog),
     /// A log file could not be written. The execution continues without it.
@@ -120,8 +123,8 @@ pub struct Output {
     pub stream: OutputStream,
     /// The line as it was written.
     pub line: Line,
-    /// The meaning of the line. Empty for lines that the parser does not know, for standard error and
-    /// for truncated lines.
+    /// The meaning of the line. Empty for lines that the parser does not know and for truncated
+    /// lines. A line of standard error has an event if it tells of a known failure.
     pub events: Vec<AgentEvent>,
 }
 
@@ -147,20 +150,49 @@ pub enum OutputStream {
     Stderr,
 }
 
+impl Event {
+    /// The events of the agent in this event, if there are any.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (_folder, execution) = doctest::launch("echo hello").await;
+    /// use exec_core::AgentEventKind;
+    ///
+    /// let mut events = execution.events();
+    /// while let Some(event) = events.next().await {
+    ///     for agent_event in event.agent_events() {
+    ///         if let AgentEventKind::Text { text, .. } = &agent_event.kind {
+    ///             println!("{text}");
+    ///         }
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn agent_events(&self) -> &[AgentEvent] {
+        match &self.kind {
+            EventKind::Output(output) => &output.events,
+            EventKind::Agent(events) => events,
+            _ => &[],
+        }
+    }
+}
+
 impl EventKind {
-    /// An estimate of the memory of the event, for the bound of the log.
+    /// The memory of the event, for the bound of the log.
     pub(crate) fn cost(&self) -> usize {
         const FIXED: usize = size_of::<Event>() + 32;
+        let of_events = |events: &Vec<AgentEvent>| {
+            let heap: usize = events.iter().map(AgentEvent::heap_bytes).sum();
+            events.capacity() * size_of::<AgentEvent>() + heap
+        };
         match self {
-            Self::Output(output) if output.events.is_empty() => {
-                FIXED + output.line.as_bytes().len()
-            }
-            // The events repeat about as much text as the line contains.
             Self::Output(output) => {
-                FIXED
-                    + 2 * output.line.as_bytes().len()
-                    + output.events.len() * size_of::<AgentEvent>()
+                FIXED + output.line.as_bytes().len() + of_events(&output.events)
             }
+            Self::Agent(events) => FIXED + of_events(events),
             _ => FIXED,
         }
     }

@@ -144,6 +144,12 @@ impl EventLog {
         pending.is_empty()
     }
 
+    /// Evicts events for a large one that is about to be made, so that both are not in memory at
+    /// the same time. With `BlockChild` nothing is evicted that a subscriber has not read.
+    pub(crate) fn reserve(&self, cost: usize) {
+        self.shared.lock().make_room(self.shared.policy, cost);
+    }
+
     /// Ends every stream after the last event.
     pub(crate) fn close(&self) {
         let mut window = self.shared.lock();

@@ -6,6 +6,9 @@ use memchr::{memchr, memchr_iter, memrchr};
 
 use super::line::Line;
 
+/// From this size on, the buffer of a line has the largest size at once.
+const LARGE_LINE: usize = 1 << 20;
+
 /// Cuts a stream of bytes into lines of at most `max_len` bytes.
 #[derive(Debug)]
 pub(crate) struct LineFramer {
@@ -67,6 +70,13 @@ impl LineFramer {
         let Some(last) = bytes.last() else { return };
         self.ends_in_return = *last == b'\r';
         let kept = bytes.len().min(self.max_len - self.partial.len());
+        // Doubling would leave freed pieces of half the size, a quarter and so on, which the
+        // allocator cannot return while others are in use. Untouched pages of a large allocation
+        // cost nothing, and `frame` returns them.
+        if self.partial.len() + kept > self.partial.capacity().max(LARGE_LINE) {
+            self.partial
+                .reserve_exact(self.max_len - self.partial.len());
+        }
         self.partial.extend_from_slice(&bytes[..kept]);
         self.cut += (bytes.len() - kept) as u64;
     }

@@ -4,8 +4,12 @@ use std::sync::Arc;
 use super::event_log::EventLog;
 use super::line::Line;
 use crate::run::{Activity, LiveExecution};
-use crate::{AgentEvent, EventKind, EventParser, Output, OutputStream, SessionIdResolver};
+use crate::{
+    AgentEvent, AgentEventKind, EventKind, EventParser, Output, OutputStream, SessionIdResolver,
+};
 
+/// From this size on, room for a line and its events is made before it is parsed.
+const LARGE_LINE: usize = 256 << 10;
 /// How much of standard error the exit report contains.
 const TAIL_LINES: usize = 20;
 const TAIL_LINE_BYTES: usize = 1 << 10;
@@ -90,11 +94,21 @@ impl LineHandler {
         let mut events = Vec::new();
         let mut resolved = None;
         match self.stream {
-            OutputStream::Stderr => self.remember(&line),
+            OutputStream::Stderr => {
+                self.remember(&line);
+                let mut run = self.execution.run();
+                if run.has_classifier() {
+                    events.extend(run.observe_stderr(&line.text()));
+                }
+            }
             OutputStream::Stdout if line.is_truncated() => {}
             // Decoding a line that is not parsed would be a wasted pass over it.
             OutputStream::Stdout if self.parser.is_none() && self.resolver.is_none() => {}
             OutputStream::Stdout => {
+                if line.as_bytes().len() >= LARGE_LINE {
+                    // The events of a line contain about as much text as the line.
+                    self.log.reserve(2 * line.as_bytes().len());
+                }
                 let text = line.text();
                 if let Some(parser) = &mut self.parser {
                     events = parser.parse_line(&text);
@@ -105,11 +119,16 @@ impl LineHandler {
                     self.resolver = None;
                     resolved = self.execution.agent_reported(&native_id);
                 }
+                for event in &events {
+                    // The session of a sub-agent is not that of the execution.
+                    if let AgentEventKind::SessionStarted { session_id, .. } = &event.kind
+                        && event.parent.is_none()
+                    {
+                        resolved = resolved.or(self.execution.agent_reported(session_id));
+                    }
+                }
+                self.observe(&mut events);
             }
-        }
-        let is_finish = |event: &AgentEvent| matches!(event, AgentEvent::Finished { .. });
-        if events.iter().any(is_finish) {
-            self.activity.finished();
         }
         let stream = self.stream;
         self.pending.push_back(EventKind::Output(Output {
@@ -118,6 +137,30 @@ impl LineHandler {
             events,
         }));
         self.pending.extend(resolved);
+    }
+
+    /// The end of the stream: the events that only the end decides.
+    pub(super) fn finish(&mut self) {
+        // Once: what follows has no parser.
+        let Some(mut parser) = self.parser.take() else {
+            return;
+        };
+        let mut events = parser.finish();
+        self.observe(&mut events);
+        if !events.is_empty() {
+            self.pending.push_back(EventKind::Agent(events));
+        }
+    }
+
+    fn observe(&self, events: &mut [AgentEvent]) {
+        if events.is_empty() {
+            return;
+        }
+        self.execution.run().observe(events);
+        let is_finish = |event: &AgentEvent| matches!(event.kind, AgentEventKind::Finished { .. });
+        if events.iter().any(is_finish) {
+            self.activity.finished();
+        }
     }
 
     fn remember(&mut self, line: &Line) {

@@ -82,6 +82,7 @@ impl Pump {
         if let Some(line) = self.framer.finish() {
             self.lines.handle(line);
         }
+        self.lines.finish();
         self.lines.force();
     }
 

@@ -1,20 +1,23 @@
-//! A child process: spawned without a fork, waited for through its pidfd, reaped with its
+//! A child process: waited for through its handle, reaped with its
 //! resource usage.
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, WaitOptions};
 use tokio::net::unix::pipe;
 
-use crate::shared::process_tree::Pidfd;
+use super::launch_plan::LaunchPlan;
+use super::marked_spawn::{SpawnedProcess, spawn_marked};
+use crate::shared::process_tree::ProcessHandle;
 
 /// A child that runs or is a zombie. Dropping it neither stops nor reaps it.
 pub(crate) struct Child {
     pid: u32,
-    pidfd: Pidfd,
+    handle: ProcessHandle,
 }
 
 /// Our ends of the child's pipes.
@@ -34,40 +37,27 @@ pub(crate) struct ChildExit {
 }
 
 impl Child {
-    /// Spawns the program as the leader of a new process group.
-    ///
-    /// The program must be an absolute path: with a bare name and a changed environment, std
-    /// forks instead of calling `posix_spawn`, which takes a hundred times longer in a host of one
-    /// gigabyte. A `pre_exec` closure has the same effect.
-    pub(crate) fn spawn(command: &mut Command) -> io::Result<(Self, Pipes)> {
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()?;
-        Self::adopt(&mut child).inspect_err(|_| {
-            // Without descriptors the child could be neither read nor waited for.
-            let _ = child.kill();
-            let _ = child.wait();
-        })
+    /// Spawns the program, with the mark of the tag; see [`spawn_marked`].
+    pub(crate) fn spawn(plan: &LaunchPlan, tag: &str) -> io::Result<(Self, Pipes)> {
+        let spawned = spawn_marked(plan, tag)?;
+        let pid = spawned.pid;
+        // Without descriptors the child could be neither read nor waited for.
+        Self::adopt(spawned).inspect_err(|_| kill_group(pid))
     }
 
-    fn adopt(child: &mut std::process::Child) -> io::Result<(Self, Pipes)> {
-        let pid = child.id();
-        let pidfd = Pidfd::open(pid)?.ok_or(io::ErrorKind::NotFound)?;
-        let stdin = match child.stdin.take() {
+    fn adopt(spawned: SpawnedProcess) -> io::Result<(Self, Pipes)> {
+        let pid = spawned.pid;
+        let handle = ProcessHandle::open(pid)?.ok_or(io::ErrorKind::NotFound)?;
+        let stdin = match spawned.stdin {
             Some(stdin) => Some(pipe::Sender::from_owned_fd_unchecked(nonblocking(stdin)?)?),
             None => None,
         };
-        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err(io::Error::other("the child has no output pipes"));
-        };
         let pipes = Pipes {
             stdin,
-            stdout: pipe::Receiver::from_owned_fd_unchecked(nonblocking(stdout)?)?,
-            stderr: pipe::Receiver::from_owned_fd_unchecked(nonblocking(stderr)?)?,
+            stdout: pipe::Receiver::from_owned_fd_unchecked(nonblocking(spawned.stdout)?)?,
+            stderr: pipe::Receiver::from_owned_fd_unchecked(nonblocking(spawned.stderr)?)?,
         };
-        Ok((Self { pid, pidfd }, pipes))
+        Ok((Self { pid, handle }, pipes))
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -77,7 +67,7 @@ impl Child {
     /// Waits until the child has ended. It stays a zombie until [`reap`](Self::reap), so that its
     /// process id and its group are not reused.
     pub(crate) async fn ended(&self) {
-        while let Err(error) = self.pidfd.ended().await {
+        while let Err(error) = self.handle.ended().await {
             tracing::warn!(pid = self.pid, %error, "cannot wait for the child, trying again");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -108,8 +98,24 @@ impl Child {
     }
 }
 
-fn nonblocking(pipe: impl Into<OwnedFd>) -> io::Result<OwnedFd> {
-    let pipe = pipe.into();
+/// Kills a child that is not reaped yet, with its group, and reaps it. The program may have started
+/// others by now. The child is the leader of the group since before its program started.
+fn kill_group(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+        reap_failed(pid);
+    }
+}
+
+/// Waits for the end of a child whose start has failed, and reaps it.
+pub(super) fn reap_failed(pid: Pid) {
+    let wait = || rustix::process::waitpid(Some(pid), WaitOptions::empty());
+    if let Err(error) = rustix::io::retry_on_intr(wait) {
+        tracing::warn!(?pid, %error, "cannot reap a child");
+    }
+}
+
+fn nonblocking(pipe: OwnedFd) -> io::Result<OwnedFd> {
     rustix::io::ioctl_fionbio(&pipe, true)?;
     Ok(pipe)
 }
@@ -117,4 +123,34 @@ fn nonblocking(pipe: impl Into<OwnedFd>) -> io::Result<OwnedFd> {
 fn duration(time: libc::timeval) -> Duration {
     let micros = i128::from(time.tv_sec) * 1_000_000 + i128::from(time.tv_usec);
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{BufRead, BufReader};
+    use std::process::Command;
+
+    use super::*;
+    use crate::ExecutionId;
+
+    #[test]
+    fn a_child_that_cannot_be_adopted_is_killed_with_its_group() {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "(sleep 10; echo alive) & echo ready; wait"]);
+        let plan = LaunchPlan {
+            binary: "sh".to_owned(),
+            command,
+            has_input: false,
+        };
+        let spawned = spawn_marked(&plan, ExecutionId::mint().as_str()).unwrap();
+        let mut lines = BufReader::new(File::from(spawned.stdout)).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        kill_group(spawned.pid);
+        // The pipe ends with its last writer.
+        assert!(lines.next().is_none(), "the group is alive");
+        let pid = Pid::from_raw(spawned.pid.cast_signed());
+        let again = rustix::process::waitpid(pid, WaitOptions::NOHANG);
+        assert_eq!(again.unwrap_err(), rustix::io::Errno::CHILD, "reaped");
+    }
 }

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use rustix::fs::{Access, access};
 
@@ -14,7 +14,10 @@ pub(crate) const TAG_VARIABLE: &str = "NORMALIZED_EXECUTION_ID";
 pub(crate) struct LaunchPlan {
     /// The program as the profile names it, for error messages.
     pub(crate) binary: String,
+    /// The program with an absolute path. It is not started by std; see `marked_spawn.rs`.
     pub(crate) command: Command,
+    /// Whether standard input is a pipe; otherwise it is empty.
+    pub(crate) has_input: bool,
 }
 
 impl LaunchPlan {
@@ -42,16 +45,11 @@ impl LaunchPlan {
             command.args(&wrapper.args).arg(agent);
         }
         command.args(&parameters.args).current_dir(workspace);
-        let has_input = parameters.stdin_payload.is_some() || parameters.keep_stdin_open;
-        command.stdin(if has_input {
-            Stdio::piped()
-        } else {
-            Stdio::null()
-        });
         set_environment(&mut command, id, request, config, parameters)?;
         Ok(Self {
             binary: binary.to_owned(),
             command,
+            has_input: parameters.stdin_payload.is_some() || parameters.keep_stdin_open,
         })
     }
 

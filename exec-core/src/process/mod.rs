@@ -3,8 +3,9 @@
 
 mod child;
 mod launch_plan;
+mod marked_spawn;
 mod stopped_tree;
 
 pub(crate) use child::{Child, ChildExit, Pipes};
 pub(crate) use launch_plan::{LaunchPlan, TAG_VARIABLE};
-pub(crate) use stopped_tree::{StoppedTree, stop_tree};
+pub(crate) use stopped_tree::{LONGEST_LIMIT, StoppedTree, deadline_after, stop_tree};

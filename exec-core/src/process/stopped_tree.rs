@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
+use tokio::time::Instant;
 
 use crate::shared::process_tree::TreeEnder;
 use crate::{StopAction, StopLadder, StopLevel};
@@ -8,6 +9,13 @@ use crate::{StopAction, StopLadder, StopLevel};
 /// How long a process may take to die of `KILL`. Only a process that the kernel holds takes
 /// longer, for example in a read from a network file system that is gone.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
+/// Limits of callers are cut to this: an `Instant` cannot hold the sum with `Duration::MAX`.
+pub(crate) const LONGEST_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The end of a limit that begins now.
+pub(crate) fn deadline_after(limit: Duration) -> Instant {
+    Instant::now() + limit.min(LONGEST_LIMIT)
+}
 
 /// The result of a stop.
 #[derive(Debug)]
@@ -19,14 +27,25 @@ pub(crate) struct StoppedTree {
     pub(crate) survivors: Vec<u32>,
 }
 
-/// Takes the steps of the ladder, then kills, until no process of the tree is left. See
-/// [`TreeEnder`] for the loop inside a step.
+/// Takes the steps of the ladder, then kills, until no process of the tree is left. The steps are
+/// broken off when `kill_now` completes. See [`TreeEnder`] for the loop inside a step.
 pub(crate) async fn stop_tree(
     mut tree: TreeEnder<'_>,
     ladder: &StopLadder,
     close_stdin: impl Fn(),
+    kill_now: impl Future<Output = ()>,
 ) -> StoppedTree {
-    let level = run_steps(&mut tree, ladder, close_stdin).await;
+    let reached = tokio::select! {
+        reached = run_steps(&mut tree, ladder, close_stdin) => reached,
+        () = kill_now => None,
+    };
+    let level = match reached {
+        Some(level) => level,
+        None => {
+            tree.kill(KILL_LIMIT).await;
+            StopLevel::Killed
+        }
+    };
     let end = tree.into_result();
     StoppedTree {
         processes: end.processes,
@@ -35,14 +54,15 @@ pub(crate) async fn stop_tree(
     }
 }
 
+/// The step after which no process was left; `None` if some are left.
 async fn run_steps(
     tree: &mut TreeEnder<'_>,
     ladder: &StopLadder,
     close_stdin: impl Fn(),
-) -> StopLevel {
+) -> Option<StopLevel> {
     let mut level = StopLevel::AlreadyGone;
     if tree.scan_targets().await {
-        return level;
+        return Some(level);
     }
     for step in ladder.steps() {
         let (signal, reached) = match step.action {
@@ -54,10 +74,9 @@ async fn run_steps(
             StopAction::Terminate => (Some(Signal::TERM), StopLevel::Terminated),
         };
         level = level.max(reached);
-        if tree.step(step.grace, |_| signal).await {
-            return level;
+        if tree.step(step.grace.min(LONGEST_LIMIT), |_| signal).await {
+            return Some(level);
         }
     }
-    tree.kill(KILL_LIMIT).await;
-    StopLevel::Killed
+    None
 }

@@ -13,7 +13,7 @@ use super::history_contents::{HistoryContents, SkippedLine};
 use crate::shared::json_lines;
 use crate::shared::kernel_lock::LockedFile;
 use crate::shared::private_file;
-use crate::{Error, ExecutionId, ExecutionKind, ExitReport, SessionId};
+use crate::{Error, ExecutionId, ExecutionKind, ExitReport, HistoryState, SessionId, Usage};
 
 /// The size at which the file is rotated.
 const MAX_BYTES: u64 = 8 << 20;
@@ -110,6 +110,30 @@ impl History {
             }
         }
         Ok(contents)
+    }
+
+    /// The current id of a session, which may have had another one at its start, and its usage
+    /// after its last execution, if it is known.
+    pub(crate) fn recall(
+        &self,
+        session_id: &SessionId,
+    ) -> Result<(SessionId, Option<Usage>), Error> {
+        let entries = self.load()?.entries;
+        let renamed = entries.iter().rev().find_map(|entry| {
+            let was = entry.former_session_id.as_ref() == Some(session_id);
+            was.then(|| entry.session_id.clone())
+        });
+        let current = renamed.unwrap_or_else(|| session_id.clone());
+        let last = entries
+            .iter()
+            .rev()
+            .find(|entry| entry.session_id == current);
+        let usage = last.and_then(|entry| match &entry.state {
+            HistoryState::Ended(report) => Some(report.usage.session),
+            // What it has used was lost with its host.
+            HistoryState::Open | HistoryState::Reaped => None,
+        });
+        Ok((current, usage))
     }
 
     /// Opens both files as they were at one moment.

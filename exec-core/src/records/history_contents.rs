@@ -78,6 +78,8 @@ pub struct HistoryEntry {
     pub execution_id: ExecutionId,
     /// The session, as far as it was resolved.
     pub session_id: SessionId,
+    /// The id of the session at the start, if it was another one: an alias.
+    pub former_session_id: Option<SessionId>,
     /// The profile.
     pub profile_label: String,
     /// The variant of the profile.
@@ -204,6 +206,7 @@ impl HistoryContents {
                 self.entries.push(HistoryEntry {
                     execution_id: id,
                     session_id,
+                    former_session_id: None,
                     profile_label: profile,
                     variant_label: variant,
                     kind,
@@ -216,12 +219,21 @@ impl HistoryContents {
             (HistoryEvent::Started { .. }, Some(_)) => {}
             // The start has been rotated out.
             (_, None) => {}
-            (HistoryEvent::Resolved { session_id }, Some(entry)) => entry.session_id = session_id,
+            (HistoryEvent::Resolved { session_id }, Some(entry)) => entry.rename(session_id),
             (HistoryEvent::Ended { report }, Some(entry)) => {
-                entry.session_id = report.session_id.clone();
+                entry.rename(report.session_id.clone());
                 entry.state = HistoryState::Ended(report);
             }
             (HistoryEvent::Reaped, Some(entry)) => entry.state = HistoryState::Reaped,
+        }
+    }
+}
+
+impl HistoryEntry {
+    fn rename(&mut self, session_id: SessionId) {
+        if self.session_id != session_id {
+            let former = std::mem::replace(&mut self.session_id, session_id);
+            self.former_session_id.get_or_insert(former);
         }
     }
 }

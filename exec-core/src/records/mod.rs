@@ -13,6 +13,7 @@
 
 mod history;
 mod history_contents;
+mod host_watcher;
 mod orphans;
 mod owner_journal;
 

@@ -8,8 +8,7 @@ use super::history::HistoryEvent;
 use super::owner_journal::{LiveRecord, OrphanedJournal, boot_id};
 use crate::process::{TAG_VARIABLE, stop_tree};
 use crate::service::ServiceInner;
-use crate::shared::proc_stat::ProcessKey;
-use crate::shared::process_tree::{ProcessScanner, TreeEnder, TreeRoot};
+use crate::shared::process_tree::{ProcessScanner, TreeEnder};
 use crate::{Error, ExecutionId, ExecutionService, SessionId};
 
 /// The executions that [`reap_orphans`](ExecutionService::reap_orphans) found.
@@ -112,18 +111,17 @@ impl ExecutionService {
     async fn reap(
         &self,
         scanner: &ProcessScanner,
-        record: LiveRecord,
+        mut record: LiveRecord,
         same_boot: bool,
     ) -> ReapedExecution {
-        let leader = record
-            .process
-            .filter(|_| same_boot)
-            .map(|(pid, start_time)| ProcessKey { pid, start_time });
-        let tag = record.execution_id.to_string();
-        let roots = [TreeRoot::recorded(Some(tag), leader)];
+        if !same_boot {
+            record.process = None;
+        }
+        let roots = [record.root()];
         let uid = rustix::process::geteuid().as_raw();
         let tree = TreeEnder::new(scanner, &roots).only_uid(uid);
-        let tree = stop_tree(tree, &self.inner().settings.stop_ladder, || {}).await;
+        let ladder = &self.inner().settings.stop_ladder;
+        let tree = stop_tree(tree, ladder, || {}, std::future::pending()).await;
         tracing::info!(
             execution_id = %record.execution_id,
             processes = tree.processes,

@@ -10,16 +10,19 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::host_watcher::HostWatcher;
 use crate::shared::json_lines;
 use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file;
 use crate::shared::proc_stat::ProcessKey;
+use crate::shared::process_tree::{self, TreeRoot};
 use crate::{Error, ExecutionId, ExecutionKind, SessionId};
 
 /// A journal is rewritten when it reaches this size, or twice its size after the last rewrite,
@@ -56,6 +59,16 @@ pub(crate) struct LaunchRecord {
     pub(crate) variant: Option<String>,
     pub(crate) kind: ExecutionKind,
     pub(crate) workspace: String,
+}
+
+impl LiveRecord {
+    /// The processes of the execution, if it was started since the last boot.
+    pub(crate) fn root(&self) -> TreeRoot {
+        let leader = self
+            .process
+            .map(|(pid, start_time)| ProcessKey { pid, start_time });
+        TreeRoot::recorded(Some(self.execution_id.to_string()), leader)
+    }
 }
 
 type LiveRecords = HashMap<ExecutionId, LiveRecord>;
@@ -102,6 +115,7 @@ pub(crate) struct OwnerJournal {
     folder: PathBuf,
     header: OwnerHeader,
     file: Mutex<JournalFile>,
+    watcher: Option<HostWatcher>,
 }
 
 #[derive(Debug)]
@@ -128,12 +142,25 @@ impl OwnerJournal {
             folder,
             header,
             file: Mutex::new(file),
+            watcher: None,
         })
     }
 
-    /// To be called before the process is spawned.
+    /// Ends the executions when this process has ended.
+    pub(crate) fn with_watcher(mut self) -> Self {
+        self.watcher = Some(HostWatcher::default());
+        self
+    }
+
+    /// To be called before the process is spawned. After an error, [`ended`](Self::ended) undoes
+    /// what was done.
     pub(crate) fn launching(&self, record: LiveRecord) -> Result<(), Error> {
-        self.write(JournalLine::Launch(record))
+        let id = record.execution_id.clone();
+        self.write(JournalLine::Launch(record))?;
+        match &self.watcher {
+            Some(watcher) => watcher.add(&id),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn started(&self, id: &ExecutionId, process: ProcessKey) -> Result<(), Error> {
@@ -147,18 +174,32 @@ impl OwnerJournal {
     /// Compacts the journal if it has grown: at an end rather than at a launch, because callers
     /// wait for launches.
     pub(crate) fn ended(&self, id: &ExecutionId) -> Result<(), Error> {
+        if let Some(watcher) = &self.watcher {
+            watcher.remove(id);
+        }
         self.write(JournalLine::Ended {
             execution_id: id.clone(),
         })?;
         let mut file = self.lock();
         if file.len > file.compact_at {
-            // The new file is locked before the old one is removed: the executions always have
-            // an owner.
-            let (live, old) = (file.live.clone(), file.path.clone());
-            *file = JournalFile::create(&self.folder, &self.header, live)?;
-            remove(&old)?;
+            // The new file is locked before the old one is removed, and the old one is removed
+            // before it is unlocked: the executions always have an owner.
+            let live = file.live.clone();
+            let new = JournalFile::create(&self.folder, &self.header, live)?;
+            let old = std::mem::replace(&mut *file, new);
+            if let Err(error) = remove(&old.path) {
+                // The old file still names live executions. It stays locked until this process
+                // ends.
+                std::mem::forget(old);
+                return Err(error);
+            }
         }
         Ok(())
+    }
+
+    /// The executions that have not ended.
+    pub(crate) fn live_records(&self) -> Vec<LiveRecord> {
+        self.lock().live.values().cloned().collect()
     }
 
     fn write(&self, line: JournalLine) -> Result<(), Error> {
@@ -248,15 +289,26 @@ impl OrphanedJournal {
         Ok(orphaned)
     }
 
-    /// `None` if the service lives, or if its file has been removed since the listing.
+    /// `None` if the service lives, if its file has been removed since the listing, or if no line
+    /// names its owner.
     fn open(path: PathBuf) -> Result<Option<Self>, Error> {
-        let Some(file) = private_file::open_existing(&path, File::options().read(true))? else {
-            return Ok(None);
-        };
+        match private_file::open_existing(&path, File::options().read(true))? {
+            Some(file) => Self::lock(path, file),
+            None => Ok(None),
+        }
+    }
+
+    /// Race: a live service removes a file that it has replaced, and then unlocks it. A file that
+    /// was opened before the removal can be locked after it, and still names live executions. So
+    /// the links are counted under the lock.
+    fn lock(path: PathBuf, file: File) -> Result<Option<Self>, Error> {
         let locked = LockedFile::try_lock(file, Access::Exclusive);
         let Some(lock) = locked.map_err(Error::io("lock", &path))? else {
             return Ok(None);
         };
+        if lock.metadata().map_err(Error::io("read", &path))?.nlink() == 0 {
+            return Ok(None);
+        }
         let mut bytes = Vec::new();
         (&*lock)
             .read_to_end(&mut bytes)
@@ -275,10 +327,10 @@ impl OrphanedJournal {
                 }
             }
         }
-        let header = header.ok_or_else(|| {
-            let reason = "no line names the owner; remove the file by hand";
-            Error::io("understand", &path)(io::Error::new(io::ErrorKind::InvalidData, reason))
-        })?;
+        let Some(header) = header else {
+            skip_without_owner(&path, bytes.is_empty());
+            return Ok(None);
+        };
         Ok(Some(Self {
             path,
             _lock: lock,
@@ -295,13 +347,23 @@ impl OrphanedJournal {
 
 /// Start times are comparable only within one boot.
 pub(crate) fn boot_id() -> Result<String, Error> {
-    let path = Path::new("/proc/sys/kernel/random/boot_id");
-    let id = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
-    Ok(id.trim().to_owned())
+    process_tree::boot_id().map_err(Error::io("read the boot id from", Path::new("/proc")))
 }
 
 fn owners_folder(state_dir: &Path) -> PathBuf {
     state_dir.join("owners")
+}
+
+/// A crash of the machine can leave a journal without its header. One such file must not keep the
+/// other journals from being read. The caller holds the lock.
+fn skip_without_owner(path: &Path, is_empty: bool) {
+    let removed = if is_empty { remove(path) } else { Ok(()) };
+    let path = path.display();
+    match removed {
+        Ok(()) if is_empty => tracing::warn!(%path, "removed an empty journal"),
+        Ok(()) => tracing::warn!(%path, "skipped a journal: no line names the owner"),
+        Err(error) => tracing::warn!(%path, %error, "cannot remove an empty journal"),
+    }
 }
 
 fn remove(path: &Path) -> Result<(), Error> {
@@ -418,13 +480,27 @@ mod tests {
         assert_eq!(orphaned[0].live.len(), 1);
     }
 
-    #[test]
-    fn a_journal_without_an_owner_is_an_error_and_stays() {
+    #[track_caller]
+    fn check_without_owner(text: &str, stays: bool) {
         let dir = tempfile::tempdir().unwrap();
-        let path = write_journal(dir.path(), "gibberish\n");
-        let error = OrphanedJournal::find_all(dir.path(), "host").unwrap_err();
-        assert!(error.to_string().contains("x.jsonl"), "{error}");
-        assert!(path.exists());
+        let path = write_journal(dir.path(), text);
+        let owner = OwnerJournal::open(dir.path(), "host").unwrap();
+        owner.launching(record(1)).unwrap();
+        drop(owner);
+        let orphaned = OrphanedJournal::find_all(dir.path(), "host").unwrap();
+        assert_eq!(orphaned.len(), 1);
+        assert_eq!(orphaned[0].live[0].execution_id, id(1));
+        assert_eq!(path.exists(), stays);
+    }
+
+    #[test]
+    fn a_journal_without_an_owner_hides_no_other_and_stays() {
+        check_without_owner("gibberish\n", true);
+    }
+
+    #[test]
+    fn an_empty_journal_hides_no_other_and_is_removed() {
+        check_without_owner("", false);
     }
 
     #[test]
@@ -473,6 +549,37 @@ mod tests {
         drop(owner);
         let orphaned = OrphanedJournal::find_all(dir.path(), "host").unwrap();
         assert_eq!(orphaned[0].live.len(), 2000);
+    }
+
+    fn compact(owner: &OwnerJournal) {
+        owner.lock().compact_at = 0;
+        owner.ended(&id(0)).unwrap();
+    }
+
+    #[test]
+    fn a_journal_that_was_opened_before_a_compaction_is_not_orphaned() {
+        let dir = tempfile::tempdir().unwrap();
+        let owner = OwnerJournal::open(dir.path(), "host").unwrap();
+        owner.launching(record(1)).unwrap();
+        let path = files(dir.path()).pop().unwrap();
+        let file = File::open(&path).unwrap();
+        compact(&owner);
+        assert!(!path.exists());
+        assert!(OrphanedJournal::lock(path, file).unwrap().is_none());
+    }
+
+    #[test]
+    fn no_scan_during_a_compaction_finds_the_live_executions() {
+        let dir = tempfile::tempdir().unwrap();
+        let owner = OwnerJournal::open(dir.path(), "host").unwrap();
+        owner.launching(record(1)).unwrap();
+        std::thread::scope(|scope| {
+            let compactions = scope.spawn(|| (0..2000).for_each(|_| compact(&owner)));
+            while !compactions.is_finished() {
+                let orphaned = OrphanedJournal::find_all(dir.path(), "host").unwrap();
+                assert!(orphaned.is_empty(), "{orphaned:?}");
+            }
+        });
     }
 
     #[test]

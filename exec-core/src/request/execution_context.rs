@@ -34,6 +34,10 @@ pub struct ExecutionContext {
     pub actual_project_id: String,
     /// The agent's working directory.
     pub workspace_path: PathBuf,
+    /// The trace that the execution belongs to, in the form of W3C Trace Context. The agent gets it
+    /// as `TRACEPARENT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
 }
 
 impl ExecutionContext {
@@ -70,6 +74,7 @@ impl ExecutionContext {
             executor_type,
             actual_project_id,
             workspace_path,
+            traceparent: None,
         })
     }
 
@@ -77,6 +82,13 @@ impl ExecutionContext {
     #[must_use]
     pub fn with_variant(mut self, variant_label: impl Into<String>) -> Self {
         self.variant_label = Some(variant_label.into());
+        self
+    }
+
+    /// The same context as a part of a trace. The launch checks the form.
+    #[must_use]
+    pub fn with_traceparent(mut self, traceparent: impl Into<String>) -> Self {
+        self.traceparent = Some(traceparent.into());
         self
     }
 }

@@ -25,11 +25,21 @@ use crate::{CommandConfig, LaunchRequest, ProcessParameters};
 pub trait ProfileSource: Send + Sync {
     /// The profile with this label, or `None` if there is none.
     fn find_profile(&self, label: &str) -> Option<Arc<dyn Profile>>;
+
+    /// The labels of all profiles, for the hint of
+    /// [`Error::ProfileNotFound`](crate::Error::ProfileNotFound). The default names none.
+    fn labels(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 impl<T: ProfileSource + ?Sized> ProfileSource for Arc<T> {
     fn find_profile(&self, label: &str) -> Option<Arc<dyn Profile>> {
         (**self).find_profile(label)
+    }
+
+    fn labels(&self) -> Vec<String> {
+        (**self).labels()
     }
 }
 
@@ -100,5 +110,22 @@ pub trait Profile: Send + Sync {
         let mut parameters = ProcessParameters::new(command.args.clone());
         parameters.stdin_payload = Some(request.text.clone());
         Ok(parameters)
+    }
+
+    /// The parameters of the process of a live session, with a
+    /// [`protocol_driver`](ProcessParameters::protocol_driver). The text of the request is empty.
+    ///
+    /// The default is `None`: the agent has no live protocol.
+    ///
+    /// # Errors
+    ///
+    /// As [`build_process_parameters`](Self::build_process_parameters).
+    fn build_live_parameters(
+        &self,
+        command: &CommandConfig,
+        request: &LaunchRequest,
+    ) -> Result<Option<ProcessParameters>, Box<dyn std::error::Error + Send + Sync>> {
+        let _ = (command, request);
+        Ok(None)
     }
 }

@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::Watchdog;
+use crate::process::LONGEST_LIMIT;
 
 /// The limits of the watchdogs; `None` is off.
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,11 +81,16 @@ impl Activity {
         };
         let no_output = limits
             .no_output
-            .map(|limit| (silent_since + limit, Watchdog::NoOutput));
+            .map(|limit| (silent_since + limit.min(LONGEST_LIMIT), Watchdog::NoOutput));
         let after_finish = times
             .finished_at
             .zip(limits.after_finish)
-            .map(|(at, limit)| (at + limit, Watchdog::StillAliveAfterFinish));
+            .map(|(at, limit)| {
+                (
+                    at + limit.min(LONGEST_LIMIT),
+                    Watchdog::StillAliveAfterFinish,
+                )
+            });
         let deadlines = no_output.into_iter().chain(after_finish);
         deadlines.min_by_key(|(deadline, _)| *deadline)
     }

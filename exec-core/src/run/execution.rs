@@ -7,7 +7,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::live_execution::{LiveExecution, Progress};
+use super::live_execution::{LiveExecution, Progress, StopManner};
 use crate::{
     Error, EventStream, ExecutionContext, ExecutionId, ExecutionKind, ExitReport, OutputStream,
     SessionId, StopOutcome, StopReport, StoppedBy,
@@ -61,7 +61,7 @@ pub struct Execution {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExecutionResult {
-    /// The session, with its final id.
+    /// The session. If the agent reports its own id later, this one stays an alias.
     pub session_id: SessionId,
     /// The process that was started; `None` if it has already ended.
     pub process_id: Option<u32>,
@@ -143,9 +143,13 @@ impl Execution {
         self.live.log.subscribe()
     }
 
-    /// Waits until the session id is final: the agent has reported it, the timeout has passed, or
-    /// the agent has ended. The id of a follow-up is final at once, and so is an id that the agent
+    /// Waits until the session id is known: the agent has reported it, the timeout has passed, or
+    /// the agent has ended. The id of a follow-up is known at once, and so is an id that the agent
     /// takes as an argument.
+    ///
+    /// If the agent reports its own id only after the timeout, [`session_id`](Self::session_id)
+    /// changes, and the id that this call has returned stays an alias for stop, follow-up and
+    /// lookup.
     ///
     /// # Errors
     ///
@@ -198,7 +202,7 @@ impl Execution {
         if self.exit_report().is_some() {
             return Ok(StopOutcome::NotFound);
         }
-        self.live.ask_to_stop(StoppedBy::Caller);
+        self.live.ask_to_stop(StoppedBy::Caller, StopManner::Ladder);
         let progress = self
             .wait_for(|progress| progress.end.is_some() || !progress.survivors.is_empty())
             .await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::SessionId;
+use crate::{Failure, SessionId, UsageTotals};
 
 /// How an execution ended. `Debug` shows the number of lines of `stderr_tail`, not the lines.
 ///
@@ -33,6 +33,13 @@ pub struct ExitReport {
     /// The origin of the stop; `None` if the execution ended by itself. The exit code does not
     /// show it: some agents exit with 0 when they are interrupted.
     pub stopped_by: Option<StoppedBy>,
+    /// Why the agent failed; `None` if it did not. A stopped execution has the failure that the agent
+    /// was trying to overcome, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// The tokens and the cost, as far as they were known at the end.
+    #[serde(default)]
+    pub usage: UsageTotals,
     /// The last lines of standard error, oldest first.
     pub stderr_tail: Vec<String>,
     /// From the start to the end of the process.
@@ -49,9 +56,9 @@ pub struct ExitReport {
 }
 
 impl ExitReport {
-    /// Whether the execution ended by itself with code 0.
+    /// Whether the execution ended by itself with code 0, and the agent reported no failure.
     pub fn is_success(&self) -> bool {
-        self.code == Some(0) && self.stopped_by.is_none()
+        self.code == Some(0) && self.stopped_by.is_none() && self.failure.is_none()
     }
 }
 
@@ -62,6 +69,8 @@ impl fmt::Debug for ExitReport {
             .field("code", &self.code)
             .field("signal", &self.signal)
             .field("stopped_by", &self.stopped_by)
+            .field("failure", &self.failure)
+            .field("usage", &self.usage)
             .field("stderr_tail_lines", &self.stderr_tail.len())
             .field("wall_time", &self.wall_time)
             .field("cpu_time", &self.cpu_time)
@@ -94,6 +103,8 @@ pub enum StoppedBy {
     Caller,
     /// A watchdog.
     Watchdog(Watchdog),
+    /// The time limit of [`run`](crate::ExecutionService::run).
+    TimeLimit,
 }
 
 /// A condition that stops an execution. Both are off by default; see
@@ -126,6 +137,6 @@ pub enum StoppedBy {
 pub enum Watchdog {
     /// The agent has written nothing for too long.
     NoOutput,
-    /// The agent is still alive too long after [`AgentEvent::Finished`](crate::AgentEvent::Finished).
+    /// The agent is still alive too long after [`Finished`](crate::AgentEventKind::Finished).
     StillAliveAfterFinish,
 }

@@ -1,13 +1,15 @@
 //! From checked parameters to a supervised process.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use tokio::sync::watch;
 use tracing::Instrument;
+use tracing::field::Empty;
 
 use super::activity::Activity;
-use super::live_execution::{CurrentSession, LiveExecution, Progress};
+use super::live_execution::{CurrentSession, IdState, LiveExecution, Progress};
+use super::run_tracker::RunTracker;
 use super::session_resolution::{LookupSlot, RunningLookup, SessionResolution};
 use super::supervisor::{StdinFeed, Supervisor};
 use crate::output::{EventLog, LineHandler, Pump, RawLog};
@@ -15,9 +17,13 @@ use crate::process::{Child, LaunchPlan, Pipes};
 use crate::records::{LaunchRecord, LiveRecord, milliseconds};
 use crate::service::{CheckedRequest, ServiceInner};
 use crate::shared::process_tree::TreeRoot;
+use crate::telemetry::{
+    AGENT_NAME, CONVERSATION_ID, ERROR_TYPE, INPUT_TOKENS, INVOKE_AGENT, OPERATION, OTEL_NAME,
+    OUTPUT_TOKENS, RESPONSE_MODEL,
+};
 use crate::{
     Error, EventKind, Execution, ExecutionId, ExecutionKind, LaunchRequest, OutputStream,
-    ProcessParameters, SessionResolutionContext,
+    ProcessParameters, SessionResolutionContext, Usage,
 };
 
 /// A running process, with its pipes and log files.
@@ -30,6 +36,15 @@ struct SpawnedChild {
     start_instant: Instant,
 }
 
+/// A launch whose process runs.
+struct Launched {
+    id: ExecutionId,
+    spawned: SpawnedChild,
+    request: LaunchRequest,
+    parameters: ProcessParameters,
+    used_before: Option<Usage>,
+}
+
 impl ServiceInner {
     /// Starts the process. There is no await in here: the start is not interrupted by
     /// cancellation.
@@ -39,14 +54,31 @@ impl ServiceInner {
         parameters: ProcessParameters,
         slot: Option<LookupSlot>,
     ) -> Result<Execution, Error> {
+        // Held until the execution is in the registry, so that a shutdown finds it.
+        let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
+        if *closed {
+            return Err(Error::ShuttingDown);
+        }
         let CheckedRequest {
-            request, command, ..
+            request,
+            command,
+            used_before,
+            ..
         } = checked;
         let id = ExecutionId::mint();
-        let mut plan = LaunchPlan::new(&id, &request, &command, &parameters)?;
+        let plan = LaunchPlan::new(&id, &request, &command, &parameters)?;
         self.registry.register(&request.session_id)?;
-        match self.spawn(&id, &request, &mut plan) {
-            Ok(spawned) => Ok(self.supervise(id, spawned, request, parameters, &plan, slot)),
+        match self.spawn(&id, &request, &plan) {
+            Ok(spawned) => {
+                let launched = Launched {
+                    id,
+                    spawned,
+                    request,
+                    parameters,
+                    used_before,
+                };
+                Ok(self.supervise(launched, &plan, slot))
+            }
             Err(error) => {
                 self.undo(&id, &request);
                 Err(error)
@@ -58,7 +90,7 @@ impl ServiceInner {
         &self,
         id: &ExecutionId,
         request: &LaunchRequest,
-        plan: &mut LaunchPlan,
+        plan: &LaunchPlan,
     ) -> Result<SpawnedChild, Error> {
         let context = &request.context;
         let started_at = SystemTime::now();
@@ -82,7 +114,7 @@ impl ServiceInner {
             None => None,
         };
         let start_instant = Instant::now();
-        let (child, pipes) = Child::spawn(&mut plan.command).map_err(|source| Error::Spawn {
+        let (child, pipes) = Child::spawn(plan, id.as_str()).map_err(|source| Error::Spawn {
             binary: plan.binary.clone(),
             source,
         })?;
@@ -109,14 +141,34 @@ impl ServiceInner {
 
     fn supervise(
         &self,
-        id: ExecutionId,
-        spawned: SpawnedChild,
-        request: LaunchRequest,
-        parameters: ProcessParameters,
+        launched: Launched,
         plan: &LaunchPlan,
         slot: Option<LookupSlot>,
     ) -> Execution {
+        let Launched {
+            id,
+            spawned,
+            request,
+            parameters,
+            used_before,
+        } = launched;
         let process_id = spawned.child.pid();
+        let span = tracing::info_span!(
+            parent: None,
+            "execution",
+            id = %id,
+            profile = request.context.profile_label,
+            pid = process_id,
+            { OTEL_NAME } = format!("{INVOKE_AGENT} {}", request.context.profile_label),
+            { OPERATION } = INVOKE_AGENT,
+            { AGENT_NAME } = request.context.profile_label,
+            { CONVERSATION_ID } = Empty,
+            { RESPONSE_MODEL } = Empty,
+            { INPUT_TOKENS } = Empty,
+            { OUTPUT_TOKENS } = Empty,
+            { ERROR_TYPE } = Empty,
+            traceparent = request.context.traceparent,
+        );
         let lookup = parameters.session_id_lookup.zip(slot);
         let resolved = request.kind == ExecutionKind::FollowUp
             || (lookup.is_none() && parameters.session_id_resolver.is_none());
@@ -134,13 +186,25 @@ impl ServiceInner {
             history: Arc::clone(&self.history),
             session: Mutex::new(CurrentSession {
                 id: request.session_id.clone(),
-                resolved,
+                state: match resolved {
+                    true => IdState::Settled,
+                    false => IdState::Open,
+                },
             }),
+            has_parser: parameters.event_parser.is_some(),
+            run: Mutex::new(RunTracker::new(
+                used_before,
+                parameters.failure_classifier,
+                span.clone(),
+            )),
             progress: watch::Sender::new(Progress {
                 resolved,
                 ..Progress::default()
             }),
             stop_asked: watch::Sender::new(None),
+            ladder: parameters
+                .stop_ladder
+                .unwrap_or_else(|| self.settings.stop_ladder.clone()),
             context: request.context,
             id,
         });
@@ -170,14 +234,8 @@ impl ServiceInner {
             stdout,
             stderr,
         } = spawned.pipes;
-        let span = tracing::info_span!(
-            parent: None,
-            "execution",
-            id = %live.id,
-            profile = live.context.profile_label,
-            pid = process_id,
-        );
         let supervisor = Box::new(Supervisor {
+            known_sessions: Arc::clone(&self.known_sessions),
             owner: Arc::clone(&self.owner),
             child: spawned.child,
             stdin: stdin.map(|pipe| StdinFeed {
@@ -189,9 +247,6 @@ impl ServiceInner {
             stderr: Pump::new(stderr, max_line_bytes, stderr_log, stderr_lines),
             activity,
             limits: self.settings.watchdogs,
-            ladder: parameters
-                .stop_ladder
-                .unwrap_or_else(|| self.settings.stop_ladder.clone()),
             resolution: SessionResolution {
                 lookup: lookup.map(|(lookup, slot)| {
                     let mut context = SessionResolutionContext::new(

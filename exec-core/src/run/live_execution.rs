@@ -6,12 +6,13 @@ use std::time::{Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use super::run_tracker::RunTracker;
 use crate::output::EventLog;
 use crate::records::HistoryEvent;
 use crate::shared::process_tree::{ProcessScanner, TreeRoot};
 use crate::{
     ActiveExecutionRegistry, EventKind, ExecutionContext, ExecutionId, ExecutionKind, ExitReport,
-    History, SessionId, StopLevel, StoppedBy,
+    History, SessionId, StopLadder, StopLevel, StoppedBy,
 };
 
 /// The state that the handles, the supervisor and the pumps of one execution share.
@@ -31,14 +32,46 @@ pub(crate) struct LiveExecution {
     pub(crate) history: Arc<History>,
     /// Invariant: changed only under the lock of the registry, so that both change in one step.
     pub(crate) session: Mutex<CurrentSession>,
+    /// Whether the profile reads events from the output.
+    pub(crate) has_parser: bool,
+    pub(crate) run: Mutex<RunTracker>,
     pub(crate) progress: watch::Sender<Progress>,
-    pub(crate) stop_asked: watch::Sender<Option<StoppedBy>>,
+    pub(crate) stop_asked: watch::Sender<Option<StopRequest>>,
+    pub(crate) ladder: StopLadder,
+}
+
+/// A request to stop an execution.
+#[derive(Clone, Copy)]
+pub(crate) struct StopRequest {
+    pub(crate) by: StoppedBy,
+    pub(crate) manner: StopManner,
+}
+
+/// How an execution is stopped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopManner {
+    /// The supervisor takes the steps of the ladder.
+    Ladder,
+    /// The supervisor kills at once, or breaks off the steps.
+    Kill,
+    /// Another thread ends the tree. The supervisor closes standard input and waits for the end.
+    Outside,
 }
 
 pub(crate) struct CurrentSession {
     pub(crate) id: SessionId,
-    /// Whether the id is final.
-    pub(crate) resolved: bool,
+    pub(crate) state: IdState,
+}
+
+/// How far the id of a session is known. See the theory in `session_resolution.rs`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IdState {
+    /// A minted id; the agent's own id is awaited.
+    Open,
+    /// A minted id that callers no longer wait for. The agent can still replace it.
+    Settled,
+    /// The id that the agent has reported: it does not change again.
+    Reported,
 }
 
 /// How far an execution has come.
@@ -68,21 +101,46 @@ impl LiveExecution {
     }
 
     /// The first request to stop decides by whom the execution was stopped.
-    pub(crate) fn ask_to_stop(&self, by: StoppedBy) {
+    pub(crate) fn ask_to_stop(&self, by: StoppedBy, manner: StopManner) {
         self.stop_asked.send_if_modified(|asked| {
             let first = asked.is_none();
-            asked.get_or_insert(by);
+            asked.get_or_insert(StopRequest { by, manner });
             first
         });
     }
 
+    /// Breaks off the steps of a stop that is under way.
+    pub(crate) fn ask_to_kill(&self) {
+        self.ask_to_stop(StoppedBy::Caller, StopManner::Kill);
+        self.stop_asked.send_modify(|asked| {
+            if let Some(request) = asked {
+                request.manner = StopManner::Kill;
+            }
+        });
+    }
+
+    /// Waits until the steps of the stop are to be broken off.
+    pub(crate) async fn kill_asked(&self) {
+        let mut stop_asked = self.stop_asked.subscribe();
+        let is_kill = |asked: &Option<StopRequest>| {
+            asked.is_some_and(|request| request.manner == StopManner::Kill)
+        };
+        // The sender is in `self`, so the channel is not closed.
+        let _ = stop_asked.wait_for(is_kill).await;
+    }
+
     /// The agent has reported its session id. Resolves the id of a new chat; compares the id of a
-    /// follow-up. Returns the event to publish.
+    /// follow-up, once. Returns the event to publish.
     pub(crate) fn agent_reported(&self, native_id: &str) -> Option<EventKind> {
         match self.kind {
             ExecutionKind::New => self.resolve(Some(native_id)),
             ExecutionKind::FollowUp => {
-                let asked = self.session_id().native_id().to_owned();
+                let asked = self.registry.hold(|| {
+                    let mut session = self.lock_session();
+                    let first = session.state != IdState::Reported;
+                    session.state = IdState::Reported;
+                    first.then(|| session.id.native_id().to_owned())
+                })?;
                 if asked == native_id {
                     return None;
                 }
@@ -95,8 +153,9 @@ impl LiveExecution {
         }
     }
 
-    /// Makes the session id final, with the agent's id if it is known. Only the first call that
-    /// succeeds has an effect and returns the event to publish.
+    /// Makes the session id known: the agent's own id, or the minted one if that is not known in
+    /// time. A minted id is replaced by the agent's own one at any time. Returns the event to
+    /// publish if there is a change.
     ///
     /// Lock order: the registry, then the session. See the theory in `session_resolution.rs`.
     pub(crate) fn resolve(&self, native_id: Option<&str>) -> Option<EventKind> {
@@ -111,14 +170,20 @@ impl LiveExecution {
                 }
             },
         };
-        let mut first = false;
+        let mut is_news = false;
         let renamed = self.registry.rename_if(&old, &new, || {
             let mut session = self.lock_session();
-            if session.resolved {
+            let before = session.state;
+            let after = match native_id {
+                Some(_) => IdState::Reported,
+                None => IdState::Settled,
+            };
+            // The id can have changed since `old` was read: only another report does that.
+            if before == IdState::Reported || before == after || session.id != old {
                 return false;
             }
-            first = true;
-            session.resolved = true;
+            is_news = before == IdState::Open || session.id != new;
+            session.state = after;
             session.id = new.clone();
             true
         });
@@ -126,7 +191,7 @@ impl LiveExecution {
             tracing::warn!(%error, "the agent's session id is that of another live execution");
             return None;
         }
-        if !first {
+        if !is_news {
             return None;
         }
         tracing::debug!(session_id = %new, "session id resolved");
@@ -136,6 +201,11 @@ impl LiveExecution {
         self.progress
             .send_modify(|progress| progress.resolved = true);
         Some(EventKind::SessionResolved { session_id: new })
+    }
+
+    /// What is known of the run. The lock is held for the events of one line at most.
+    pub(crate) fn run(&self) -> MutexGuard<'_, RunTracker> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_session(&self) -> MutexGuard<'_, CurrentSession> {

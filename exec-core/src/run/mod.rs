@@ -8,14 +8,16 @@ mod execution;
 mod exit_report;
 mod launch;
 mod live_execution;
+mod run_tracker;
 mod session_resolution;
 mod stop_report;
 mod supervisor;
+mod tool_spans;
 
 pub use execution::{Execution, ExecutionResult, TreeUsage};
 pub use exit_report::{ExitReport, StoppedBy, Watchdog};
 pub use stop_report::{StopLevel, StopOutcome, StopReport};
 
 pub(crate) use activity::{Activity, WatchdogLimits};
-pub(crate) use live_execution::LiveExecution;
+pub(crate) use live_execution::{LiveExecution, StopManner};
 pub(crate) use session_resolution::LookupSlots;

@@ -1,23 +1,31 @@
-//! How the session id of a new chat becomes final.
+//! How the session id of a new chat becomes known.
 //!
 //! # Theory
 //!
 //! A new chat starts with a minted id. The agent's own id, if it has one, arrives from one of
-//! three sources:
+//! these sources:
 //!
-//! 1. a line of standard output ([`SessionIdResolver`](crate::SessionIdResolver), called by the
-//!    line handler);
+//! 1. a line of standard output ([`SessionIdResolver`](crate::SessionIdResolver), or a
+//!    `SessionStarted` event of the parser; both are called by the line handler);
 //! 2. a file that the agent writes ([`SessionIdLookup`], called here);
-//! 3. neither in time: the minted id stays.
+//! 3. neither in time: callers stop waiting, and the minted id is used until the agent reports
+//!    another one.
 //!
-//! **Invariant.** The id becomes final exactly once, by the first source that succeeds. The id in
-//! the registry and the id of the execution change in one step, under the lock of the registry
-//! ([`LiveExecution::resolve`]): at any moment the session is registered under exactly one id, and
-//! a `stop_execution` with the id that `session_id()` returns finds it. Exactly one
-//! [`SessionResolved`](crate::EventKind::SessionResolved) event is published.
+//! States ([`IdState`](super::live_execution::IdState)): *open* (minted, awaited), *settled*
+//! (minted, no longer awaited), *reported* (the agent's own). The states change in this order only.
+//! Source 3 settles an open id. Sources 1 and 2 replace an open id, source 1 a settled id, too: an
+//! agent can print its id only after its model has answered, which can take longer than any
+//! timeout. A lookup in files ends at the timeout, because after it the next launch may look for
+//! its own file in the same folder.
+//!
+//! **Invariant.** The id in the registry and the id of the execution change in one step, under the
+//! lock of the registry ([`LiveExecution::resolve`]): at any moment the session is registered under
+//! exactly one id, and every former id is an alias of it. A `stop_execution` with any of them finds
+//! the execution. Every change publishes one
+//! [`SessionResolved`](crate::EventKind::SessionResolved) event: at most two per execution.
 //!
 //! **Races.**
-//! - Two sources answer at the same time: both call `resolve`, and the second call sees `resolved`.
+//! - Two sources answer at the same time: both call `resolve`, and the second call sees `Reported`.
 //! - The child ends before the next look of the lookup: [`SessionResolution::resolve_at_end`] asks it
 //!   once more, after the pipes were drained.
 //! - Two launches in the same workspace look for new files: either could take the other's file.
@@ -58,7 +66,7 @@ pub(crate) struct RunningLookup {
 }
 
 impl SessionResolution {
-    /// Runs until the id is final.
+    /// Runs until the id is known or the timeout has passed.
     pub(crate) async fn run(&mut self, execution: &LiveExecution) {
         let mut progress = execution.progress.subscribe();
         let found = tokio::select! {
@@ -69,12 +77,12 @@ impl SessionResolution {
         if found {
             self.lookup = None;
         } else if let Some(event) = execution.resolve(None) {
-            tracing::warn!("no session id of the agent in time, the minted one is final");
+            tracing::warn!("no session id of the agent in time, the minted one is used");
             execution.log.push(event);
         }
     }
 
-    /// To be called when the child has ended: makes the id final in any case.
+    /// To be called when the child has ended: callers wait no longer.
     pub(crate) fn resolve_at_end(&mut self, execution: &LiveExecution) {
         if execution.progress.borrow().resolved {
             return;

@@ -19,6 +19,9 @@
 //!   stays `None`, and the same ladder ends the leftover processes.
 //! - A watchdog and a caller request a stop at the same time: the first request decides
 //!   ([`LiveExecution::ask_to_stop`]).
+//! - A shutdown passes its limit during a stop: the manner of the request changes to `Kill`, and
+//!   the stop breaks off its steps. A dropped [`ShutdownGuard`](crate::ShutdownGuard) ends the tree
+//!   in a thread of its own (`Outside`), because this task may not run until then.
 //! - A stop fails while the child lives: the survivors are published for the callers of the stop,
 //!   and the loop waits for the child only.
 //! - A stop finishes before the end of the child is seen: its result is kept in `finished_stop`.
@@ -46,26 +49,27 @@ use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
 use super::activity::{Activity, WatchdogLimits};
-use super::live_execution::{ExecutionEnd, LiveExecution};
+use super::live_execution::{ExecutionEnd, LiveExecution, StopManner};
 use super::session_resolution::SessionResolution;
 use crate::output::Pump;
 use crate::process::{Child, ChildExit, StoppedTree, stop_tree};
 use crate::records::{HistoryEvent, OwnerJournal};
+use crate::service::KnownSessions;
 use crate::shared::process_tree::TreeEnder;
-use crate::{EventKind, ExitReport, StopLadder, StoppedBy};
+use crate::{EventKind, ExitReport, StoppedBy, UsageTotals};
 
 /// Dropping it before the end (the runtime is shut down) reports the execution as abandoned, so
 /// that no caller waits for ever.
 pub(crate) struct Supervisor {
     pub(crate) execution: Arc<LiveExecution>,
     pub(crate) owner: Arc<OwnerJournal>,
+    pub(crate) known_sessions: Arc<KnownSessions>,
     pub(crate) child: Child,
     pub(crate) stdin: Option<StdinFeed>,
     pub(crate) stdout: Pump,
     pub(crate) stderr: Pump,
     pub(crate) activity: Arc<Activity>,
     pub(crate) limits: WatchdogLimits,
-    pub(crate) ladder: StopLadder,
     pub(crate) resolution: SessionResolution,
 }
 
@@ -84,10 +88,11 @@ impl Supervisor {
         let execution = Arc::clone(&self.execution);
         self.record_start();
         let close_stdin = Notify::new();
-        let ladder = self.ladder.clone();
         let stop = || -> RunningStop<'_> {
             let tree = TreeEnder::new(&execution.scanner, slice::from_ref(&execution.root));
-            Box::pin(stop_tree(tree, &ladder, || close_stdin.notify_one()))
+            let close_stdin = || close_stdin.notify_one();
+            let kill_asked = execution.kill_asked();
+            Box::pin(stop_tree(tree, &execution.ladder, close_stdin, kill_asked))
         };
 
         let (stopped_by, running_stop) = self.until_child_ends(&close_stdin, &stop).await;
@@ -130,6 +135,7 @@ impl Supervisor {
         let mut resolving = pin!(self.resolution.run(execution));
         let mut watchdog = pin!(self.activity.idle(self.limits));
         let (mut reading, mut writing, mut unresolved) = (true, true, true);
+        let mut stopped_outside = false;
         loop {
             tokio::select! {
                 () = self.child.ended() => {
@@ -142,14 +148,25 @@ impl Supervisor {
                 fired = &mut watchdog, if stopped_by.is_none() => {
                     tracing::warn!(watchdog = ?fired, "watchdog fired");
                     execution.log.push(EventKind::Watchdog(fired));
-                    execution.ask_to_stop(StoppedBy::Watchdog(fired));
-                    stopped_by = *execution.stop_asked.borrow();
+                    execution.ask_to_stop(StoppedBy::Watchdog(fired), StopManner::Ladder);
+                    stopped_by = execution.stop_asked.borrow().map(|request| request.by);
                     running_stop = Some(stop());
                 }
-                Ok(by) = stop_asked.wait_for(Option::is_some), if stopped_by.is_none() => {
-                    stopped_by = *by;
-                    drop(by);
+                Ok(asked) = stop_asked.wait_for(Option::is_some), if stopped_by.is_none() => {
+                    let request = *asked;
+                    drop(asked);
+                    stopped_by = request.map(|request| request.by);
                     tracing::debug!("stopping");
+                    if request.is_some_and(|request| request.manner == StopManner::Outside) {
+                        stopped_outside = true;
+                        close_stdin.notify_one();
+                    } else {
+                        running_stop = Some(stop());
+                    }
+                }
+                // The other thread could not end the tree.
+                () = execution.kill_asked(), if stopped_outside => {
+                    stopped_outside = false;
                     running_stop = Some(stop());
                 }
                 tree = completed(&mut running_stop) => {
@@ -196,20 +213,35 @@ impl Supervisor {
         let execution = &self.execution;
         self.stdout.finish();
         self.stderr.finish();
+        let child_exit = self.child.reap();
+        let stderr_tail = self.stderr.tail();
+        let (failure, usage) = {
+            let mut run = execution.run();
+            let failure = run.failure_at_exit(&child_exit, stopped_by, &stderr_tail);
+            run.close_spans(&execution.session_id(), failure.as_ref());
+            (failure, run.usage())
+        };
         let ChildExit {
             code,
             signal,
             cpu_time,
             peak_memory_bytes,
-        } = self.child.reap();
+        } = child_exit;
         let session_id = execution.session_id();
-        tracing::info!(%session_id, code, signal, ?stopped_by, "ended");
+        if usage != UsageTotals::default() {
+            let total = Some(usage.session);
+            self.known_sessions.put(session_id.clone(), total);
+        }
+        let class = failure.as_ref().map(|failure| failure.kind.name());
+        tracing::info!(%session_id, code, signal, ?stopped_by, class, "ended");
         let exit = Arc::new(ExitReport {
             session_id: session_id.clone(),
             code,
             signal,
             stopped_by,
-            stderr_tail: self.stderr.tail(),
+            failure,
+            usage,
+            stderr_tail,
             wall_time: execution.start_instant.elapsed(),
             cpu_time,
             peak_memory_bytes,

@@ -2,23 +2,27 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 use super::execution_service_builder::ServiceSettings;
+use super::known_sessions::KnownSessions;
 use crate::process::TAG_VARIABLE;
 use crate::records::OwnerJournal;
 use crate::run::LookupSlots;
 use crate::shared::process_tree::ProcessScanner;
+use crate::telemetry::TRACEPARENT_VARIABLE;
 use crate::{
     ActiveExecutionRegistry, CommandConfig, Error, Execution, ExecutionKind, ExecutionResult,
     ExecutionServiceBuilder, FollowUpRequest, History, LaunchRequest, NewChatRequest,
-    ProcessParameters, Profile, ProfileSource, SessionId, StopOutcome,
+    ProcessParameters, Profile, ProfileSource, Run, SessionId, StopOutcome, Usage, UsageTotals,
 };
 
 /// Starts, continues and stops executions of agents.
 ///
 /// It needs a tokio runtime with I/O and time enabled. Cheap to clone. Dropping it, even the last
 /// clone, stops nothing: each execution is supervised to its end as long as the runtime lives.
+/// [`shutdown`](Self::shutdown) stops all executions before the host ends, and
+/// [`shutdown_on_drop`](Self::shutdown_on_drop) makes a guard for it.
 /// [`reap_orphans`](Self::reap_orphans) of the next run ends executions that outlived their host.
 ///
 /// ```
@@ -53,12 +57,17 @@ pub(crate) struct ServiceInner {
     pub(crate) history: Arc<History>,
     pub(crate) owner: Arc<OwnerJournal>,
     pub(crate) lookup_slots: LookupSlots,
+    /// Whether launches are refused; see `shutdown`.
+    pub(crate) closed: RwLock<bool>,
+    pub(crate) known_sessions: Arc<KnownSessions>,
 }
 
 /// A request that has passed the checks, with the profile's command for it.
 pub(crate) struct CheckedRequest {
     pub(crate) request: LaunchRequest,
     pub(crate) command: CommandConfig,
+    /// The total of the session before this launch, if it is known.
+    pub(crate) used_before: Option<Usage>,
     profile: Arc<dyn Profile>,
 }
 
@@ -81,7 +90,10 @@ impl ExecutionService {
         profiles: Box<dyn ProfileSource>,
         settings: ServiceSettings,
     ) -> Result<Self, Error> {
-        let owner = OwnerJournal::open(&settings.state_dir, &settings.host_name)?;
+        let mut owner = OwnerJournal::open(&settings.state_dir, &settings.host_name)?;
+        if settings.end_with_host {
+            owner = owner.with_watcher();
+        }
         Ok(Self {
             inner: Arc::new(ServiceInner {
                 profiles,
@@ -90,12 +102,33 @@ impl ExecutionService {
                 history: Arc::new(History::new(&settings.state_dir)),
                 owner: Arc::new(owner),
                 lookup_slots: LookupSlots::default(),
+                closed: RwLock::new(false),
+                known_sessions: Arc::default(),
                 settings,
             }),
         })
     }
 
-    /// Starts a new session and waits until its id is final.
+    /// Runs an agent to its end, and returns its answer, usage, failure and session in one value.
+    ///
+    /// The request is as in [`launch`](Self::launch). Nothing happens until the result is awaited:
+    /// `service.run(request).await?`, or with another time limit than one hour
+    /// `service.run(request).time_limit(limit).await?`.
+    ///
+    /// # Errors
+    ///
+    /// As [`launch`](Self::launch), and [`Error::StillAlive`] if processes outlive the stop at the
+    /// time limit. A failure of the agent is not an error of the call: it is in
+    /// [`RunResult::failure`](crate::RunResult::failure).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the future is dropped, the execution is stopped in the background.
+    pub fn run(&self, request: impl TryInto<LaunchRequest, Error: Into<Error>>) -> Run {
+        Run::new(self.clone(), request.try_into().map_err(Into::into))
+    }
+
+    /// Starts a new session and waits until its id is known.
     ///
     /// If the agent ends before it has reported its session id, the result has the minted id and
     /// no process id. The [history](Self::history) and the handle that [`launch`](Self::launch)
@@ -141,9 +174,11 @@ impl ExecutionService {
     /// In the order of the checks: [`Error::Invalid`] (the session id), [`Error::ForeignSession`],
     /// [`Error::WorkspaceMissing`], [`Error::WorkspaceNotDirectory`], [`Error::ProfileNotFound`],
     /// [`Error::UnknownVariant`], [`Error::CommandNotFound`], [`Error::EmptyPrompt`],
+    /// [`Error::Invalid`] (the trace parent),
     /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::BinaryNotFound`], [`Error::Invalid`]
-    /// (the name of a variable), [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`]. No
-    /// process was started and nothing is registered.
+    /// (the name of a variable), [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`];
+    /// [`Error::ShuttingDown`] after a [`shutdown`](Self::shutdown). No process was started and
+    /// nothing is registered.
     ///
     /// # Cancel safety
     ///
@@ -152,7 +187,10 @@ impl ExecutionService {
         &self,
         request: impl TryInto<LaunchRequest, Error: Into<Error>>,
     ) -> Result<Execution, Error> {
-        let request = request.try_into().map_err(Into::into)?;
+        let mut request = request.try_into().map_err(Into::into)?;
+        if request.kind == ExecutionKind::FollowUp {
+            self.inner.recall(&mut request).await;
+        }
         let checked = self.inner.check(request)?;
         let mut parameters = checked.parameters()?;
         let mut slot = None;
@@ -215,17 +253,39 @@ impl ExecutionService {
 }
 
 impl ServiceInner {
+    /// Looks up in the history what an earlier service knew of the session of a follow-up: its
+    /// current id, and its usage. Once for each session: the result is kept.
+    async fn recall(&self, request: &mut LaunchRequest) {
+        let current = self.registry.current_id(&request.session_id);
+        if current != request.session_id || self.known_sessions.get(&current).is_some() {
+            return;
+        }
+        let history = Arc::clone(&self.history);
+        let searched = tokio::task::spawn_blocking(move || history.recall(&current)).await;
+        match searched {
+            Ok(Ok((current, usage))) => {
+                self.known_sessions.put(current.clone(), usage);
+                request.session_id = current;
+            }
+            // The follow-up works without: only the totals of the session are then unknown.
+            Ok(Err(error)) => tracing::warn!(%error, "cannot read the history of the session"),
+            Err(_) => {}
+        }
+    }
+
     /// The checks that need no process, in the order of the specification.
     fn check(&self, mut request: LaunchRequest) -> Result<CheckedRequest, Error> {
         let context = &mut request.context;
         context.workspace_path = check_workspace(&context.workspace_path)?;
         let label = &context.profile_label;
-        let profile = self
-            .profiles
-            .find_profile(label)
-            .ok_or_else(|| Error::ProfileNotFound {
+        let profile = self.profiles.find_profile(label).ok_or_else(|| {
+            let known = self.profiles.labels();
+            Error::ProfileNotFound {
                 label: label.clone(),
-            })?;
+                nearest: nearest_label(label, &known),
+                known,
+            }
+        })?;
         if let Some(variant) = &context.variant_label {
             let known = profile.variant_labels();
             if !known.contains(variant) {
@@ -247,12 +307,22 @@ impl ServiceInner {
                 label: label.clone(),
             });
         }
+        if let Some(traceparent) = &context.traceparent {
+            check_traceparent(traceparent)?;
+        }
         if self.registry.is_active(&request.session_id) {
             return Err(Error::SessionBusy {
                 session: request.session_id,
             });
         }
+        // The agent knows its session by the current id only.
+        request.session_id = self.registry.current_id(&request.session_id);
+        let used_before = match request.kind {
+            ExecutionKind::New => Some(UsageTotals::NOTHING),
+            ExecutionKind::FollowUp => self.known_sessions.get(&request.session_id).flatten(),
+        };
         Ok(CheckedRequest {
+            used_before,
             request,
             command,
             profile,
@@ -262,13 +332,79 @@ impl ServiceInner {
 
 impl CheckedRequest {
     fn parameters(&self) -> Result<ProcessParameters, Error> {
-        self.profile
+        let context = &self.request.context;
+        let mut parameters = self
+            .profile
             .build_process_parameters(&self.command, &self.request)
             .map_err(|source| Error::Parameters {
-                label: self.request.context.profile_label.clone(),
+                label: context.profile_label.clone(),
                 source,
-            })
+            })?;
+        if let Some(traceparent) = &context.traceparent {
+            let name = TRACEPARENT_VARIABLE.to_owned();
+            parameters.env.insert(name, traceparent.clone());
+        }
+        Ok(parameters)
     }
+}
+
+/// W3C Trace Context, version 00: `00-<32 hex>-<16 hex>-<2 hex>`. Later versions may append fields.
+fn check_traceparent(text: &str) -> Result<(), Error> {
+    let hex = |part: Option<&str>, len: usize| {
+        part.is_some_and(|part| {
+            part.len() == len && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+        })
+    };
+    let mut parts = text.split('-');
+    let version = parts.next();
+    let valid = hex(version, 2)
+        && hex(parts.next(), 32)
+        && hex(parts.next(), 16)
+        && hex(parts.next(), 2)
+        && (version != Some("00") || parts.next().is_none())
+        && version != Some("ff");
+    match valid {
+        true => Ok(()),
+        false => Err(Error::Invalid {
+            what: "traceparent",
+            value: text.to_owned(),
+            reason: "it is not of the form 00-<trace id>-<parent id>-<flags>".to_owned(),
+        }),
+    }
+}
+
+/// The known label that the given one was probably meant to be.
+fn nearest_label(label: &str, known: &[String]) -> Option<String> {
+    let label = label.to_lowercase();
+    let related = |other: &&String| {
+        let other = other.to_lowercase();
+        !label.is_empty() && (other.starts_with(&label) || label.starts_with(&other))
+    };
+    let by_distance = || {
+        let distances = known
+            .iter()
+            .map(|other| (edit_distance(&label, other), other));
+        let (distance, other) = distances.min()?;
+        // A typing error, not another word.
+        (distance <= 1 + label.chars().count() / 4).then_some(other)
+    };
+    known.iter().find(related).or_else(by_distance).cloned()
+}
+
+/// Levenshtein, one row at a time.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.to_lowercase().chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, a) in a.chars().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, b) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
 }
 
 fn check_workspace(path: &Path) -> Result<PathBuf, Error> {
@@ -295,5 +431,47 @@ impl std::fmt::Debug for ExecutionService {
             .field("state_dir", &self.inner.settings.state_dir)
             .field("active", &self.inner.registry)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_label_is_a_typing_error_or_a_part() {
+        let known = ["claude-code", "codex", "gemini", "opencode"].map(str::to_owned);
+        for (label, expected) in [
+            ("claude", Some("claude-code")),
+            ("Claude-Code", Some("claude-code")),
+            ("claude_code", Some("claude-code")),
+            ("codx", Some("codex")),
+            ("gemini-cli", Some("gemini")),
+            ("opencoder", Some("opencode")),
+            ("qwen", None),
+            ("", None),
+        ] {
+            let nearest = nearest_label(label, &known);
+            assert_eq!(nearest.as_deref(), expected, "{label}");
+        }
+    }
+
+    #[test]
+    fn a_trace_parent_has_the_form_of_the_standard() {
+        let valid = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        check_traceparent(valid).unwrap();
+        check_traceparent(&valid.replacen("00", "cc", 1)).unwrap();
+        check_traceparent(&format!("{}-later", valid.replacen("00", "cc", 1))).unwrap();
+        for invalid in [
+            "",
+            "00",
+            &valid[..54],
+            &format!("{valid}-more"),
+            &valid.to_uppercase(),
+            &valid.replacen("00", "ff", 1),
+            &valid.replace('-', "_"),
+        ] {
+            assert!(check_traceparent(invalid).is_err(), "{invalid}");
+        }
     }
 }

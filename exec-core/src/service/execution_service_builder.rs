@@ -41,6 +41,7 @@ pub(crate) struct ServiceSettings {
     pub(crate) resolution_timeout: Duration,
     pub(crate) stop_ladder: StopLadder,
     pub(crate) watchdogs: WatchdogLimits,
+    pub(crate) end_with_host: bool,
 }
 
 impl ExecutionServiceBuilder {
@@ -54,6 +55,7 @@ impl ExecutionServiceBuilder {
             resolution_timeout: Duration::from_secs(30),
             stop_ladder: StopLadder::default(),
             watchdogs: WatchdogLimits::default(),
+            end_with_host: false,
         };
         Self { profiles, settings }
     }
@@ -115,6 +117,22 @@ impl ExecutionServiceBuilder {
     /// it is stopped; the default is for ever.
     pub fn stop_after_finish(mut self, limit: Duration) -> Self {
         self.settings.watchdogs.after_finish = Some(limit);
+        self
+    }
+
+    /// Ends the executions as soon as this process has ended, for whatever reason; the default is to
+    /// leave them to [`reap_orphans`](ExecutionService::reap_orphans) of the next run.
+    ///
+    /// The first launch starts a watcher: a `/bin/sh` that reads a pipe of this process, and that
+    /// needs `grep` and `sleep`. At the end of the pipe it sends `TERM` to all processes of the live
+    /// executions, and `KILL` two seconds later. A watcher that dies is reported as an error by
+    /// `tracing`, and replaced. If there is none and it cannot be started, a launch fails with
+    /// [`Error::Io`].
+    ///
+    /// Executions also end when the runtime has ended and the last handle of the service is dropped.
+    /// A child that this process forks without an exec must not keep the pipe open.
+    pub fn end_with_host(mut self) -> Self {
+        self.settings.end_with_host = true;
         self
     }
 

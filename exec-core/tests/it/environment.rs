@@ -165,3 +165,31 @@ async fn a_workspace_path_may_be_invalid_utf8() {
     assert!(execution.wait().await.unwrap().is_success());
     assert!(workspace.join("here").exists());
 }
+
+/// std ignores SIGPIPE in the host, and the thread of the launch blocks a signal; neither must
+/// reach the agent.
+#[tokio::test]
+async fn the_agent_starts_without_blocked_and_caught_signals() {
+    // SAFETY: the set is initialised by `sigemptyset`; only this thread is affected.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGUSR1);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+    }
+    let lab = Lab::new();
+    let agent = "cat /proc/self/status";
+    let execution = lab.launch(&lab.service(script(agent))).await;
+    let lines = stdout_of(&execution).await;
+    let value = |name: &str| {
+        let line = lines.iter().find_map(|line| line.strip_prefix(name));
+        u64::from_str_radix(line.unwrap().trim_start_matches(':').trim(), 16).unwrap()
+    };
+    assert_eq!((value("SigBlk"), value("SigCgt")), (0, 0));
+    assert_eq!(value("SigIgn") & (1 << (libc::SIGPIPE - 1)), 0);
+    // The thread of the host is as it was.
+    let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let blocked = own.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+    let blocked = u64::from_str_radix(blocked.unwrap().trim(), 16).unwrap();
+    assert_eq!(blocked, 1 << (libc::SIGUSR1 - 1));
+}

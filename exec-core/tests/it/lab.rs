@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exec_core::{
-    AgentEvent, CommandConfig, Event, EventKind, EventParser, Execution, ExecutionContext,
-    ExecutionService, ExecutionServiceBuilder, FollowUpRequest, LaunchRequest, NewChatRequest,
-    Output, OutputStream, ProcessParameters, Profile, ProfileSource, SessionId,
+    AgentEvent, AgentEventKind, CommandConfig, Event, EventKind, EventParser, Execution,
+    ExecutionContext, ExecutionService, ExecutionServiceBuilder, FollowUpRequest, LaunchRequest,
+    NewChatRequest, Output, OutputStream, ProcessParameters, Profile, ProfileSource, SessionId,
 };
 
 /// Far above what anything here takes: a loaded machine must not fail a test.
@@ -220,6 +220,35 @@ impl Lab {
         found
     }
 
+    /// A program that sleeps and has the folder of this test in its command line, so that
+    /// [`commands`](Self::commands) finds it after it has cleared its environment.
+    pub(crate) fn sleeper(&self) -> String {
+        let path = self.path("sleeper");
+        if !path.exists() {
+            std::os::unix::fs::symlink("/bin/sleep", &path).unwrap();
+        }
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// The living processes that have the folder of this test in their command line.
+    pub(crate) fn commands(&self) -> Vec<u32> {
+        let folder = self.folder.to_str().unwrap().as_bytes();
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            // A zombie has no command line.
+            if let Some(pid) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+                && let Ok(line) = std::fs::read(entry.path().join("cmdline"))
+                && line.windows(folder.len()).any(|part| part == folder)
+            {
+                found.push(pid);
+            }
+        }
+        found
+    }
+
     /// Polls until the test has this many processes.
     pub(crate) async fn until_processes(&self, count: usize) {
         until(&format!("{count} processes"), || {
@@ -245,7 +274,10 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         for _ in 0..50 {
-            let pids = self.processes();
+            let mut pids = self.processes();
+            if self._dir.is_some() {
+                pids.extend(self.commands());
+            }
             if pids.is_empty() {
                 return;
             }
@@ -335,13 +367,15 @@ impl EventParser for LineParser {
     fn parse_line(&mut self, line: &str) -> Vec<AgentEvent> {
         if let Some(text) = line.strip_prefix("say ") {
             let text = text.to_owned();
-            return vec![AgentEvent::Text { text, delta: false }];
+            return vec![AgentEventKind::Text { text, delta: false }.into()];
         }
         if line == "done" {
-            return vec![AgentEvent::Finished {
+            let finished = AgentEventKind::Finished {
                 outcome: exec_core::Outcome::Success,
                 text: None,
-            }];
+                failure: None,
+            };
+            return vec![finished.into()];
         }
         Vec::new()
     }

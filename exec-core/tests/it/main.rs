@@ -3,12 +3,17 @@
 
 mod checks;
 mod environment;
+mod escape;
 mod hops;
+mod host_watcher;
 mod lab;
 mod orphans;
 mod output;
 mod prefix;
 mod report;
+mod runs;
 mod session_ids;
+mod shutdown;
+mod spans;
 mod stop;
 mod watchdogs;

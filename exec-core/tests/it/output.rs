@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_core::{AgentEvent, EventKind, MemoryPolicy, OutputStream};
+use exec_core::{AgentEvent, AgentEventKind, EventKind, MemoryPolicy, OutputStream};
 
 use crate::lab::{
     Lab, LineParser, all_events, helper_lab, helper_passed, limit_file_size, lines, run_helper,
@@ -90,10 +90,10 @@ async fn parsed_events_come_with_the_raw_line() {
             _ => None,
         })
         .collect();
-    let hi = AgentEvent::Text {
+    let hi = AgentEvent::from(AgentEventKind::Text {
         text: "hi".into(),
         delta: false,
-    };
+    });
     assert!(parsed.contains(&("say hi".into(), vec![hi])));
     assert!(parsed.contains(&("???".into(), vec![])));
     assert!(

@@ -88,15 +88,16 @@ async fn an_id_from_stdout_replaces_the_minted_one_everywhere() {
     let resolved = within("the id", execution.resolved()).await.unwrap();
     assert_eq!(resolved.native_id(), "ses:1");
     assert_eq!(execution.session_id(), resolved);
-    assert!(service.execution(&minted).is_none());
-    assert_eq!(service.execution(&resolved).unwrap().id(), execution.id());
+    for id in [&minted, &resolved] {
+        assert_eq!(service.execution(id).unwrap().id(), execution.id());
+        assert!(service.active_executions().is_active(id));
+    }
     assert_eq!(
         service.active_executions().active_sessions(),
         std::slice::from_ref(&resolved)
     );
-    let stopped = service.stop_execution(&minted).await.unwrap();
-    assert!(matches!(stopped, StopOutcome::NotFound));
-    within("the stop", execution.stop()).await.unwrap();
+    let stopped = within("the stop", service.stop_execution(&minted)).await;
+    assert!(matches!(stopped.unwrap(), StopOutcome::Stopped(_)));
     let events = all_events(&execution).await;
     let ids: Vec<_> = events
         .iter()
@@ -162,6 +163,102 @@ async fn the_minted_id_is_final_after_the_timeout() {
     );
     assert!(execution.exit_report().is_none());
     assert!(execution.started_at().elapsed().unwrap() >= Duration::from_millis(200));
+}
+
+#[tokio::test]
+async fn an_id_after_the_timeout_replaces_the_minted_one_everywhere() {
+    let lab = Lab::new();
+    let agent = "read line; until [ -e go ]; do sleep 0.01; done; echo 'session: ses_late'; \
+                 echo 'session: ses_other'; until [ -e stop ]; do sleep 0.01; done";
+    let service = lab
+        .builder(script(agent).id_from_stdout())
+        .session_id_resolution_timeout(Duration::from_millis(50))
+        .open()
+        .unwrap();
+    let execution = lab.launch_with(&service, "go\n").await;
+    let minted = within("the timeout", execution.resolved()).await.unwrap();
+    assert_eq!(minted.native_id().len(), 36, "minted");
+    std::fs::write(lab.workspace().join("go"), "").unwrap();
+    crate::lab::until_line(&execution, "session: ses_other").await;
+
+    let late = execution.session_id();
+    assert_eq!(late.native_id(), "ses_late");
+    assert_eq!(
+        service.active_executions().active_sessions(),
+        std::slice::from_ref(&late)
+    );
+    assert_eq!(service.execution(&minted).unwrap().id(), execution.id());
+    let busy = service
+        .send_follow_up(lab.follow_up(&minted, "more\n"))
+        .await;
+    assert!(busy.unwrap_err().is_session_busy());
+    std::fs::write(lab.workspace().join("stop"), "").unwrap();
+
+    let ids: Vec<_> = all_events(&execution)
+        .await
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::SessionResolved { session_id } => Some(session_id.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ids, [minted.clone(), late.clone()]);
+    assert_eq!(execution.wait().await.unwrap().session_id, late);
+    let entry = service.history().load().unwrap().entries.remove(0);
+    assert_eq!(entry.session_id, late);
+
+    let follow_up = service
+        .launch(lab.follow_up(&minted, "more\n"))
+        .await
+        .unwrap();
+    assert_eq!(follow_up.session_id(), late, "the agent knows no other id");
+    within("the stop", follow_up.stop()).await.unwrap();
+}
+
+/// Reads `session: <id>` as the start of a session.
+struct SessionLines;
+
+impl exec_core::EventParser for SessionLines {
+    fn parse_line(&mut self, line: &str) -> Vec<exec_core::AgentEvent> {
+        let session_id = read_session_line(line);
+        let started = session_id.map(|session_id| {
+            let kind = exec_core::AgentEventKind::SessionStarted {
+                session_id,
+                model: None,
+            };
+            kind.into()
+        });
+        started.into_iter().collect()
+    }
+}
+
+#[tokio::test]
+async fn an_id_in_an_event_replaces_an_id_that_the_agent_was_given() {
+    let lab = Lab::new();
+    let service = lab.service(script("echo \"session: $1\"; echo 'session: ses_2'").setup(
+        |request, parameters| {
+            parameters.args.push(match request.text.as_str() {
+                "obey" => request.session_id.native_id().to_owned(),
+                other => other.to_owned(),
+            });
+            parameters.event_parser = Some(Box::new(SessionLines));
+        },
+    ));
+    for (prompt, resolutions) in [("obey", 1), ("ses_1", 2)] {
+        let execution = lab.launch_with(&service, prompt).await;
+        let minted = execution.session_id();
+        let events = all_events(&execution).await;
+        let count = events
+            .iter()
+            .filter(|event| matches!(event.kind, EventKind::SessionResolved { .. }))
+            .count();
+        assert_eq!(count, resolutions, "{prompt}");
+        let expected = match prompt {
+            "obey" => minted.native_id(),
+            other => other,
+        };
+        assert_eq!(execution.session_id().native_id(), expected);
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use exec_core::{CommandConfig, EnvPolicy, StopAction, StopLadder};
 
 use super::{parameters, session_option};
+use crate::failures::built_in_rules;
 use crate::{EventFormat, ProfileDefinition};
 
 /// Claude Code: label `claude-code`, variant `plan`.
@@ -44,6 +45,7 @@ pub fn claude_code() -> ProfileDefinition {
                 parameters.env_policy = EnvPolicy::AllExcept(vec!["CLAUDECODE".to_owned()]);
                 Ok(parameters)
             });
+    profile.failures = built_in_rules("claude-code");
     profile.native_binary = Some("claude".to_owned());
     profile.stop_ladder = Some(
         StopLadder::kill_at_once()

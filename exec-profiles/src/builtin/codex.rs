@@ -3,6 +3,7 @@
 use exec_core::{CommandConfig, ExecutionKind};
 
 use super::{parameters, uuid};
+use crate::failures::built_in_rules;
 use crate::{EventFormat, ProfileDefinition};
 
 /// Codex: label `codex`.
@@ -45,6 +46,7 @@ pub fn codex() -> ProfileDefinition {
         parameters.session_id_resolver = Some(EventFormat::Codex.resolver());
         Ok(parameters)
     });
+    profile.failures = built_in_rules("codex");
     profile.native_binary = Some("codex".to_owned());
     profile
 }

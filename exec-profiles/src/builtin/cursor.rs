@@ -3,6 +3,7 @@
 use exec_core::{CommandConfig, ExecutionKind};
 
 use super::parameters;
+use crate::failures::built_in_rules;
 use crate::{EventFormat, ProfileDefinition};
 
 /// Cursor: label `cursor`.
@@ -22,11 +23,13 @@ pub fn cursor() -> ProfileDefinition {
         "cursor-agent",
         ["-p", "--output-format=stream-json", "--force"],
     );
-    ProfileDefinition::new("cursor", command).with_builder(|command, request| {
+    let mut profile = ProfileDefinition::new("cursor", command).with_builder(|command, request| {
         let resume = (request.kind == ExecutionKind::FollowUp)
             .then(|| format!("--resume={}", request.session_id.native_id()));
         let mut parameters = parameters(command, request, resume, EventFormat::Cursor);
         parameters.session_id_resolver = Some(EventFormat::Cursor.resolver());
         Ok(parameters)
-    })
+    });
+    profile.failures = built_in_rules("cursor");
+    profile
 }

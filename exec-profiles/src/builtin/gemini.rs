@@ -9,6 +9,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{parameters, session_option};
+use crate::failures::built_in_rules;
 use crate::launch::{SessionFiles, SessionFolders};
 use crate::{EventFormat, ProfileDefinition};
 
@@ -78,6 +79,7 @@ fn profile() -> ProfileDefinition {
     };
     let mut profile = ProfileDefinition::new("gemini", command(&[]))
         .with_variant("flash", command(&["--model", "gemini-2.5-flash"]));
+    profile.failures = built_in_rules("gemini");
     profile.native_binary = Some("gemini".to_owned());
     // Gemini needs about a second to end.
     profile.stop_ladder =

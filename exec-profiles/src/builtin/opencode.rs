@@ -3,6 +3,7 @@
 use exec_core::{CommandConfig, ExecutionKind};
 
 use super::parameters;
+use crate::failures::built_in_rules;
 use crate::{Error, EventFormat, ProfileDefinition};
 
 /// Opencode: label `opencode`.
@@ -11,9 +12,11 @@ use crate::{Error, EventFormat, ProfileDefinition};
 ///
 /// - The specification's package `opencode` does not exist on npm; the package is `opencode-ai`.
 ///   `run --format json` avoids the terminal interface. Without `--auto` it waits for approvals.
+/// - `--print-logs --log-level=ERROR`: on an error of the model's service Opencode tries again and
+///   prints nothing, for minutes. Its log, on standard error, tells of each attempt.
 /// - Opencode mints the session id (`ses_…`) and prints it on every line. The first line appears with
-///   the model's first answer, after 4 to 9 s, and after 23 s on a busy machine. If that is common,
-///   give the service more than its default 30 s for the id. A follow-up is `--session=<id>`.
+///   the model's first answer, after 4 to 9 s, and after 23 s on a busy machine. After the
+///   service's timeout the minted id stays an alias of it. A follow-up is `--session=<id>`.
 /// - Opencode uses `PWD` instead of its working directory; the service sets both.
 /// - API keys of other agents in the environment change its choice of provider: set an
 ///   [`env_policy`](ProfileDefinition::env_policy) to hide them.
@@ -28,6 +31,8 @@ pub fn opencode() -> ProfileDefinition {
             "--format",
             "json",
             "--auto",
+            "--print-logs",
+            "--log-level=ERROR",
         ],
     );
     let mut profile =
@@ -51,6 +56,7 @@ pub fn opencode() -> ProfileDefinition {
             parameters.session_id_resolver = Some(EventFormat::Opencode.resolver());
             Ok(parameters)
         });
+    profile.failures = built_in_rules("opencode");
     profile.native_binary = Some("opencode".to_owned());
     profile
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use exec_core::{CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, StopLadder, Wrapper};
 
 use super::{ProfileConfig, ProfileVariantConfig};
-use crate::{Error, Launcher};
+use crate::failures::built_in_rules;
+use crate::{Error, FailureRule, Launcher};
 
 /// A function from the profile's command and a request to the parameters of one process.
 ///
@@ -72,6 +73,9 @@ pub struct ProfileDefinition {
     pub wrapper: Option<Wrapper>,
     /// The steps of a stop. `None`: the ladder of the parameters, or else of the service.
     pub stop_ladder: Option<StopLadder>,
+    /// How failures of the agent are recognised by their text. The default is the rules that hold
+    /// for every agent: what providers of models answer.
+    pub failures: Vec<FailureRule>,
     /// Whether the agent can start without a prompt.
     pub accepts_empty_prompt: bool,
 }
@@ -90,6 +94,7 @@ impl ProfileDefinition {
             env_policy: None,
             wrapper: None,
             stop_ladder: None,
+            failures: built_in_rules("common"),
             accepts_empty_prompt: false,
         }
     }
@@ -139,6 +144,13 @@ impl ProfileDefinition {
                     reason: "two variants have it",
                 });
             }
+        }
+        for rule in &self.failures {
+            rule.check().map_err(|reason| Error::Invalid {
+                what: "failure rule",
+                value: rule.contains.join(", "),
+                reason,
+            })?;
         }
         Ok(())
     }

@@ -4,8 +4,10 @@ mod claude;
 mod codex;
 mod cursor;
 mod event_format;
-mod event_object;
 mod gemini;
+mod json;
 mod opencode;
 
 pub use event_format::EventFormat;
+
+pub(crate) use json::Json;

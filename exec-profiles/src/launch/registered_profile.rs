@@ -3,6 +3,7 @@
 use exec_core::{CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, Profile};
 
 use super::LaunchValues;
+use crate::failures::RuleSet;
 use crate::user::UserAgent;
 use crate::{EntryError, ProfileConfig, ProfileDefinition};
 
@@ -11,6 +12,7 @@ pub(crate) struct RegisteredProfile {
     pub(crate) config: ProfileConfig,
     definition: ProfileDefinition,
     origin: ProfileOrigin,
+    failures: RuleSet,
 }
 
 /// The source of a profile. It decides how the parameters of a launch are built.
@@ -30,6 +32,7 @@ impl RegisteredProfile {
     pub(crate) fn new(definition: ProfileDefinition, origin: ProfileOrigin) -> Self {
         Self {
             config: definition.normalise(),
+            failures: RuleSet::new(&definition.failures),
             definition,
             origin,
         }
@@ -98,6 +101,9 @@ impl Profile for RegisteredProfile {
         }
         if wrapper.is_some() {
             parameters.wrapper = wrapper;
+        }
+        if parameters.failure_classifier.is_none() {
+            parameters.failure_classifier = Some(Box::new(self.failures.clone()));
         }
         Ok(parameters)
     }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use exec_core::{CommandConfig, SessionIdLookup, SessionResolutionContext};
-use serde_json::Value;
+
+use crate::events::Json;
 
 /// The specified interval between two scans.
 const SCAN_INTERVAL: Duration = Duration::from_millis(500);
@@ -146,22 +147,10 @@ fn id_inside(path: &Path, field: &str) -> Option<String> {
     let mut file = BufReader::new(File::open(path).ok()?.take(READ_LIMIT));
     let mut text = String::new();
     file.read_line(&mut text).ok()?;
-    let document: Value = match serde_json::from_str(&text) {
-        Ok(line) => line,
-        Err(_) => {
-            file.read_to_string(&mut text).ok()?;
-            serde_json::from_str(&text).ok()?
-        }
-    };
-    field_text(&document, field)
-}
-
-/// The text at a dotted path, such as `session.id`.
-pub(crate) fn field_text(document: &Value, field: &str) -> Option<String> {
-    let value = field
-        .split('.')
-        .try_fold(document, |value, key| value.get(key))?;
-    value.as_str().map(str::to_owned)
+    if Json::document(&text).is_none() {
+        file.read_to_string(&mut text).ok()?;
+    }
+    Json::document(&text)?.at(field).text()
 }
 
 #[cfg(test)]

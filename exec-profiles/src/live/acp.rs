@@ -71,7 +71,13 @@ impl AcpDriver {
         }
     }
 
-    fn request(&mut self, sent: Sent, method: &str, params: serde_json::Value, out: &mut DriverOutput) {
+    fn request(
+        &mut self,
+        sent: Sent,
+        method: &str,
+        params: serde_json::Value,
+        out: &mut DriverOutput,
+    ) {
         out.send(self.requests.request(sent, method, &params));
     }
 
@@ -176,7 +182,9 @@ impl AcpDriver {
         }
         self.asked.insert(id.to_owned(), question.options);
         let call = question.tool_call;
-        let input = call.raw_input.and_then(|raw| ToolInput::new(raw.get()).ok());
+        let input = call
+            .raw_input
+            .and_then(|raw| ToolInput::new(raw.get()).ok());
         let fields: InputFields = match &input {
             Some(input) => input.parse().unwrap_or_default(),
             None => InputFields::default(),
@@ -185,8 +193,14 @@ impl AcpDriver {
         let is_command = call.kind.as_deref() == Some("execute");
         let title = is_command.then(|| call.title.clone()).flatten();
         request.command = fields.command.map(CommandField::into_line).or(title);
-        request.paths = call.locations.into_iter().filter_map(|location| location.path).collect();
-        request.paths.extend(fields.file_path.or(fields.path).or(fields.absolute_path));
+        request.paths = call
+            .locations
+            .into_iter()
+            .filter_map(|location| location.path)
+            .collect();
+        request
+            .paths
+            .extend(fields.file_path.or(fields.path).or(fields.absolute_path));
         out.asked(request);
     }
 
@@ -300,8 +314,15 @@ impl ProtocolDriver for AcpDriver {
                 let params = json!({ "sessionId": session });
                 out.send(self.requests.notification("session/cancel", &params));
             }
-            DriverCommand::Answer { permission, decision } => {
-                let options = self.asked.get(permission).map(Vec::as_slice).unwrap_or_default();
+            DriverCommand::Answer {
+                permission,
+                decision,
+            } => {
+                let options = self
+                    .asked
+                    .get(permission)
+                    .map(Vec::as_slice)
+                    .unwrap_or_default();
                 let result = match option_for(options, decision) {
                     Some(id) => json!({ "outcome": { "outcome": "selected", "optionId": id } }),
                     None => cancelled(),
@@ -348,18 +369,24 @@ fn failure(error: &RpcError) -> Failure {
     // -32000 is the protocol's "authentication required". Some agents use the HTTP status as the code.
     let kind = match error.code {
         -32000 => Some(FailureKind::Authentication),
-        code => u64::try_from(code).ok().and_then(FailureKind::of_http_status),
+        code => u64::try_from(code)
+            .ok()
+            .and_then(FailureKind::of_http_status),
     };
     Failure::new(kind.unwrap_or(FailureKind::Agent), error.message.clone())
 }
 
 fn raw_input(raw: Option<&RawValue>) -> ToolInput {
-    raw.and_then(|raw| ToolInput::new(raw.get()).ok()).unwrap_or_default()
+    raw.and_then(|raw| ToolInput::new(raw.get()).ok())
+        .unwrap_or_default()
 }
 
 fn text_of(content: &RawValue) -> Option<String> {
     let block: ContentBlock<'_> = serde_json::from_str(content.get()).ok()?;
-    block.text.map(Cow::into_owned).filter(|text| !text.is_empty())
+    block
+        .text
+        .map(Cow::into_owned)
+        .filter(|text| !text.is_empty())
 }
 
 fn texts_of(content: &RawValue) -> String {
@@ -511,7 +538,12 @@ struct Location {
 impl AskedCall<'_> {
     fn tool_name(&self) -> String {
         let names = [&self.meta.tool_name, &self.name, &self.kind, &self.title];
-        names.into_iter().flatten().next().cloned().unwrap_or_default()
+        names
+            .into_iter()
+            .flatten()
+            .next()
+            .cloned()
+            .unwrap_or_default()
     }
 }
 
@@ -540,10 +572,12 @@ impl CommandField {
         match self {
             Self::Line(line) => line,
             Self::Words(words) => {
-                let quoted = words.iter().map(|word| match word.contains([' ', '\t', '\'', '"']) {
-                    true => format!("'{}'", word.replace('\'', "'\\''")),
-                    false => word.clone(),
-                });
+                let quoted = words
+                    .iter()
+                    .map(|word| match word.contains([' ', '\t', '\'', '"']) {
+                        true => format!("'{}'", word.replace('\'', "'\\''")),
+                        false => word.clone(),
+                    });
                 quoted.collect::<Vec<_>>().join(" ")
             }
             Self::Other(_) => String::new(),

@@ -112,7 +112,9 @@ impl ClaudeDriver {
         };
         let response = message.response;
         let failed = response.subtype == "error";
-        let reason = response.error.unwrap_or_else(|| "it gave no reason".to_owned());
+        let reason = response
+            .error
+            .unwrap_or_else(|| "it gave no reason".to_owned());
         if self.phase == Phase::Opening && response.request_id == INITIALIZE {
             if failed {
                 return out.open_failed(Failure::new(FailureKind::Agent, reason));
@@ -130,7 +132,12 @@ impl ClaudeDriver {
     /// Reads events, and the end of the turn.
     fn worked(&mut self, line: &str, is_own_turn: bool, out: &mut DriverOutput) {
         for event in self.parser.parse_line(line) {
-            let AgentEventKind::Finished { outcome, text, failure } = event.kind else {
+            let AgentEventKind::Finished {
+                outcome,
+                text,
+                failure,
+            } = event.kind
+            else {
                 out.event(event);
                 continue;
             };
@@ -156,7 +163,8 @@ impl ClaudeDriver {
 impl ProtocolDriver for ClaudeDriver {
     fn open(&mut self, out: &mut DriverOutput) {
         let request = json!({ "subtype": "initialize" });
-        let line = json!({ "type": "control_request", "request_id": INITIALIZE, "request": request });
+        let line =
+            json!({ "type": "control_request", "request_id": INITIALIZE, "request": request });
         out.send(line.to_string());
     }
 
@@ -195,7 +203,10 @@ impl ProtocolDriver for ClaudeDriver {
                 self.interrupted = true;
                 self.control(json!({ "subtype": "interrupt" }), out);
             }
-            DriverCommand::Answer { permission, decision } => {
+            DriverCommand::Answer {
+                permission,
+                decision,
+            } => {
                 let Some(input) = self.asked.remove(permission) else {
                     return;
                 };

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use exec_core::{
-    AgentEventKind, Decision, DriverCommand, DriverOutput, Failure, FailureKind,
-    PermissionRequest, ProtocolDriver, ToolInput, TurnOutcome, Usage, UsageTotals,
+    AgentEventKind, Decision, DriverCommand, DriverOutput, Failure, FailureKind, PermissionRequest,
+    ProtocolDriver, ToolInput, TurnOutcome, Usage, UsageTotals,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -58,7 +58,13 @@ impl CodexDriver {
         }
     }
 
-    fn request(&mut self, sent: Sent, method: &str, params: serde_json::Value, out: &mut DriverOutput) {
+    fn request(
+        &mut self,
+        sent: Sent,
+        method: &str,
+        params: serde_json::Value,
+        out: &mut DriverOutput,
+    ) {
         out.send(self.requests.request(sent, method, &params));
     }
 
@@ -182,7 +188,10 @@ impl CodexDriver {
             }
             "error" => {
                 let message = params.error.unwrap_or_default().message;
-                out.event(AgentEventKind::Error(Failure::new(FailureKind::Agent, message)));
+                out.event(AgentEventKind::Error(Failure::new(
+                    FailureKind::Agent,
+                    message,
+                )));
             }
             "serverRequest/resolved" => {
                 if let Some(id) = params.request_id.map(RawValue::get)
@@ -196,7 +205,11 @@ impl CodexDriver {
     }
 
     fn completed(&mut self, turn: Turn, out: &mut DriverOutput) {
-        if self.turn.as_deref().is_some_and(|running| running != turn.id) {
+        if self
+            .turn
+            .as_deref()
+            .is_some_and(|running| running != turn.id)
+        {
             return;
         }
         let outcome = match turn.status.as_str() {
@@ -252,7 +265,12 @@ impl CodexDriver {
 impl ProtocolDriver for CodexDriver {
     fn open(&mut self, out: &mut DriverOutput) {
         let info = json!({ "name": "exec-profiles", "title": "exec-profiles", "version": env!("CARGO_PKG_VERSION") });
-        self.request(Sent::Initialize, "initialize", json!({ "clientInfo": info }), out);
+        self.request(
+            Sent::Initialize,
+            "initialize",
+            json!({ "clientInfo": info }),
+            out,
+        );
     }
 
     fn line(&mut self, line: &str, out: &mut DriverOutput) {
@@ -291,7 +309,10 @@ impl ProtocolDriver for CodexDriver {
                 None => out.steered(false),
             },
             DriverCommand::Interrupt => self.interrupt(out),
-            DriverCommand::Answer { permission, decision } => {
+            DriverCommand::Answer {
+                permission,
+                decision,
+            } => {
                 let decision = match decision {
                     Decision::Allow => "accept",
                     Decision::Deny => "decline",
@@ -310,7 +331,9 @@ impl ProtocolDriver for CodexDriver {
 
 /// The script of `/bin/bash -lc '…'`, if the quotes contain all of it literally.
 fn script(command: &str) -> Option<&str> {
-    let (_, quoted) = command.split_once(" -lc '").or_else(|| command.split_once(" -c '"))?;
+    let (_, quoted) = command
+        .split_once(" -lc '")
+        .or_else(|| command.split_once(" -c '"))?;
     let script = quoted.strip_suffix('\'')?;
     (!script.contains('\'')).then_some(script)
 }
@@ -449,7 +472,10 @@ impl<'a> Item<'a> {
         if self.tool_name().is_none() {
             return;
         }
-        let is_error = self.status.as_deref().is_some_and(|status| status != "completed");
+        let is_error = self
+            .status
+            .as_deref()
+            .is_some_and(|status| status != "completed");
         out.event(AgentEventKind::ToolResult {
             id: self.id,
             output: self.aggregated_output.unwrap_or_default(),

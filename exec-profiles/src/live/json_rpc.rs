@@ -119,7 +119,11 @@ impl<T> Requests<T> {
     }
 
     pub(super) fn notification(&self, method: &str, params: &impl Serialize) -> String {
-        format!(r#"{{{}"method":"{method}","params":{}}}"#, self.prefix, json(params))
+        format!(
+            r#"{{{}"method":"{method}","params":{}}}"#,
+            self.prefix,
+            json(params)
+        )
     }
 
     /// The answer to a request of the agent. `id` is JSON text.
@@ -155,18 +159,39 @@ mod tests {
     #[test]
     fn messages_are_told_apart_by_their_fields() {
         let kind = |line| match Incoming::parse(line) {
-            Some(Incoming::Request { id, method, params }) => format!("request {id} {method} {params}"),
+            Some(Incoming::Request { id, method, params }) => {
+                format!("request {id} {method} {params}")
+            }
             Some(Incoming::Notification { method, .. }) => format!("notification {method}"),
-            Some(Incoming::Response { id, result: Ok(result) }) => format!("result {id} {result}"),
-            Some(Incoming::Response { id, result: Err(error) }) => format!("error {id} {}", error.code),
+            Some(Incoming::Response {
+                id,
+                result: Ok(result),
+            }) => format!("result {id} {result}"),
+            Some(Incoming::Response {
+                id,
+                result: Err(error),
+            }) => format!("error {id} {}", error.code),
             None => "none".to_owned(),
         };
-        assert_eq!(kind(r#"{"id":"a","method":"m","params":{"x":1}}"#), r#"request "a" m {"x":1}"#);
+        assert_eq!(
+            kind(r#"{"id":"a","method":"m","params":{"x":1}}"#),
+            r#"request "a" m {"x":1}"#
+        );
         assert_eq!(kind(r#"{"method":"m"}"#), "notification m");
         assert_eq!(kind(r#"{"id":3,"result":{}}"#), "result 3 {}");
-        assert_eq!(kind(r#"{"id":3,"error":{"code":-1,"message":"no"}}"#), "error 3 -1");
+        assert_eq!(
+            kind(r#"{"id":3,"error":{"code":-1,"message":"no"}}"#),
+            "error 3 -1"
+        );
         assert_eq!(kind(r#"{"id":3,"error":"odd"}"#), "error 3 0");
-        for noise in ["", "{", "[]", "null", r#"{"id":"x","result":{}}"#, "Loaded 3 extensions"] {
+        for noise in [
+            "",
+            "{",
+            "[]",
+            "null",
+            r#"{"id":"x","result":{}}"#,
+            "Loaded 3 extensions",
+        ] {
             assert_eq!(kind(noise), "none", "{noise}");
         }
     }
@@ -175,7 +200,10 @@ mod tests {
     fn a_second_response_has_no_meaning() {
         let mut requests = Requests::version_2();
         let line = requests.request("prompt", "session/prompt", &serde_json::json!({"a": 1}));
-        assert_eq!(line, r#"{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"a":1}}"#);
+        assert_eq!(
+            line,
+            r#"{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"a":1}}"#
+        );
         assert_eq!(requests.take(1), Some("prompt"));
         assert_eq!(requests.take(1), None);
     }

@@ -49,6 +49,13 @@ impl UserProfile {
         } else if let Some(wrapper) = &mut definition.wrapper {
             escape_all([&mut wrapper.binary].into_iter().chain(&mut wrapper.args));
         }
+        for (index, rule) in self.failures.iter().enumerate() {
+            rule.check()
+                .map_err(|reason| format!("failures[{index}]: {reason}"))?;
+        }
+        definition
+            .failures
+            .splice(..0, self.failures.iter().cloned());
         definition.accepts_empty_prompt |= self.accepts_empty_prompt;
         Ok(RegisteredProfile::new(definition, origin))
     }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use exec_core::{CommandConfig, ExecutionKind, LaunchRequest, ProcessParameters};
 
 use super::user_profile::SessionIdSource;
-use crate::launch::{LaunchValues, Placeholder, SessionFiles, Template, field_text};
+use crate::events::Json;
+use crate::launch::{LaunchValues, Placeholder, SessionFiles, Template};
 use crate::{Error, EventFormat};
 
 /// An agent that the user file describes.
@@ -107,8 +108,7 @@ impl UserAgent {
             SessionIdSource::Stdout { field } => {
                 let field = field.clone();
                 parameters.session_id_resolver = Some(Box::new(move |line: &str| {
-                    let document = serde_json::from_str(line).ok()?;
-                    field_text(&document, &field)
+                    Json::document(line)?.at(&field).text()
                 }));
             }
             SessionIdSource::Files { dir, name, field } => {

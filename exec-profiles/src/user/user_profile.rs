@@ -7,7 +7,7 @@ use exec_core::StopLadder;
 use serde::{Deserialize, Serialize};
 
 use super::stop_steps;
-use crate::{EventFormat, Launcher};
+use crate::{EventFormat, FailureRule, Launcher};
 
 /// An entry of the user file.
 ///
@@ -84,6 +84,9 @@ pub struct UserProfile {
     /// are `close_stdin`, `interrupt` and `terminate`. `KILL` always follows the last step.
     #[serde(with = "stop_steps", skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopLadder>,
+    /// Rules that recognise failures by their text, before those of the base and the common ones.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<FailureRule>,
     /// Variables to add to the agent's environment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,

@@ -13,6 +13,7 @@ Markers in the LAST user message steer the reply:
   [[SLOW n]]   stream one word every 0.5 s for n seconds
   [[TOOL cmd]] ask the agent's shell tool to run cmd (once; tool result -> plain reply)
   [[ERR n]]    answer HTTP n
+  [[TASK text]] ask for a sub-agent (Claude's Task/Agent tool) with this prompt
   [[HANG n]]   accept the request, send headers, then nothing for n seconds
 A model name containing 'nonexistent' gets a 404 in the vendor's error format.
 """
@@ -102,6 +103,10 @@ class H(BaseHTTPRequestHandler):
         """-> (words, delay, tool, toolargs, hang, err)"""
         m = re.search(r"\[\[(SLOW|HANG|ERR) ([\d.]+)\]\]", user or "")
         t = re.search(r"\[\[TOOL (.+?)\]\]", user or "", re.S)
+        task = re.search(r"\[\[TASK (.+?)\]\]", user or "", re.S)
+        if task and not is_tool_result and ("Task" in tools or "Agent" in tools):
+            name = "Task" if "Task" in tools else "Agent"
+            return ([], 0, name, {"description": "sub", "prompt": task[1], "subagent_type": "general-purpose"}, 0, 0)
         if is_tool_result: return (["tool", " result", " seen"], 0, None, None, 0, 0)
         if m and m[1] == "ERR": return ([], 0, None, None, 0, int(float(m[2])))
         if m and m[1] == "HANG": return (["late"], 0, None, None, float(m[2]), 0)

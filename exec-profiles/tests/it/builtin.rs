@@ -124,6 +124,8 @@ fn opencode_prints_its_id_and_resumes_by_it() {
         "--format",
         "json",
         "--auto",
+        "--print-logs",
+        "--log-level=ERROR",
     ];
     check(
         "opencode",

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use exec_core::{AgentEvent, Outcome};
+use exec_core::{AgentEvent, AgentEventKind, Outcome};
 use exec_profiles::EventFormat;
 use serde_json::{Value, json};
 
@@ -37,14 +37,20 @@ fn transcripts() -> Vec<String> {
 fn events_of(file: &str) -> Vec<Vec<AgentEvent>> {
     let text = fs::read_to_string(data("transcripts").join(file)).unwrap();
     let mut parser = format_of(file).parser();
-    text.lines().map(|line| parser.parse_line(line)).collect()
+    let mut events: Vec<_> = text.lines().map(|line| parser.parse_line(line)).collect();
+    // Events that only the end decides are on a line of their own.
+    let at_the_end = parser.finish();
+    if !at_the_end.is_empty() {
+        events.push(at_the_end);
+    }
+    events
 }
 
 /// Golden data: one line of events per line of output. `UPDATE_GOLDEN=1` rewrites it, for review.
 #[test]
 fn every_transcript_gives_the_golden_events() {
     let names = transcripts();
-    assert!(names.len() >= 22, "{names:?}");
+    assert!(names.len() >= 32, "{names:?}");
     for name in names {
         let mut got = String::new();
         for mut events in events_of(&name) {
@@ -62,8 +68,10 @@ fn every_transcript_gives_the_golden_events() {
 
 /// The last digit of a float depends on the features of serde_json.
 fn round_cost(event: &mut AgentEvent) {
-    if let AgentEvent::Usage(usage) = event {
-        usage.cost_usd = usage.cost_usd.map(|cost| (cost * 1e6).round() / 1e6);
+    if let AgentEventKind::Usage(totals) = &mut event.kind {
+        for usage in [&mut totals.run, &mut totals.session] {
+            usage.cost_usd = usage.cost_usd.map(|cost| (cost * 1e6).round() / 1e6);
+        }
     }
 }
 
@@ -73,7 +81,7 @@ fn every_run_starts_once_and_finishes_once() {
         let events: Vec<_> = events_of(&name).into_iter().flatten().collect();
         let started = events
             .iter()
-            .filter(|event| matches!(event, AgentEvent::SessionStarted { .. }))
+            .filter(|event| matches!(event.kind, AgentEventKind::SessionStarted { .. }))
             .count();
         // Claude prints no init event for an unknown session.
         assert_eq!(
@@ -81,9 +89,11 @@ fn every_run_starts_once_and_finishes_once() {
             usize::from(name != "claude-err-resume.jsonl"),
             "{name}"
         );
-        let Some(AgentEvent::Finished { outcome, .. }) = events.last() else {
-            panic!("{name} ends with {:?}", events.last());
+        let last = events.last().unwrap();
+        let AgentEventKind::Finished { outcome, .. } = &last.kind else {
+            panic!("{name} ends with {last:?}");
         };
+        assert_eq!(last.parent, None, "{name}");
         let expected = match name.contains("-err-") {
             true => Outcome::Failure,
             false => Outcome::Success,
@@ -91,7 +101,7 @@ fn every_run_starts_once_and_finishes_once() {
         assert_eq!(*outcome, expected, "{name}");
         let finished = events
             .iter()
-            .filter(|event| matches!(event, AgentEvent::Finished { .. }))
+            .filter(|event| matches!(event.kind, AgentEventKind::Finished { .. }))
             .count();
         assert_eq!(finished, 1, "{name}");
     }
@@ -103,15 +113,15 @@ fn every_tool_call_has_its_result() {
     for name in transcripts().iter().filter(|name| name.contains("tool")) {
         let events: Vec<_> = events_of(name).into_iter().flatten().collect();
         for (index, event) in events.iter().enumerate() {
-            let AgentEvent::ToolCall { id, .. } = event else {
+            let AgentEventKind::ToolCall { id, .. } = &event.kind else {
                 continue;
             };
             calls += 1;
             assert!(id.is_some(), "{name}");
             assert!(
                 events[index..].iter().any(|later| matches!(
-                    later,
-                    AgentEvent::ToolResult { id: result, output, is_error: false }
+                    &later.kind,
+                    AgentEventKind::ToolResult { id: result, output, is_error: false }
                         if result == id && !output.is_empty()
                 )),
                 "{name}: {event:?}"
@@ -226,7 +236,7 @@ fn claude_reports_thoughts_and_failed_tools() {
             {"type": "thinking", "text": "hm", "delta": false},
             {"type": "text", "text": "ok", "delta": false},
             {"type": "tool_result", "id": "t", "output": "a\nb", "is_error": true},
-            {"type": "finished", "outcome": "failure"},
+            {"type": "finished", "outcome": "failure", "failure": {"class": "agent", "message": "error_max_turns"}},
         ]),
     );
 }
@@ -240,9 +250,9 @@ fn claude_input_tokens_exclude_cached_ones_and_qwens_include_them() {
             r#"{"type":"result","subtype":"success","is_error":false,"result":"r","usage":{"input_tokens":301,"cache_read_input_tokens":300,"output_tokens":4,"total_tokens":305}}"#,
         ],
         json!([
-            {"type": "usage", "input_tokens": 321, "cache_read_tokens": 300, "cache_write_tokens": 20, "output_tokens": 4},
+            {"type": "usage", "run": {"input_tokens": 321, "cache_read_tokens": 300, "cache_write_tokens": 20, "output_tokens": 4}, "session": {}},
             {"type": "finished", "outcome": "success", "text": "r"},
-            {"type": "usage", "input_tokens": 301, "cache_read_tokens": 300, "output_tokens": 4},
+            {"type": "usage", "run": {}, "session": {"input_tokens": 301, "cache_read_tokens": 300, "output_tokens": 4}},
             {"type": "finished", "outcome": "success", "text": "r"},
         ]),
     );
@@ -287,7 +297,7 @@ fn gemini_reports_failed_tools_and_warnings() {
         ],
         json!([
             {"type": "tool_result", "id": "t", "output": "denied", "is_error": true},
-            {"type": "error", "message": "loop detected"},
+            {"type": "error", "class": "agent", "message": "loop detected"},
             {"type": "text", "text": "whole", "delta": false},
         ]),
     );
@@ -300,8 +310,11 @@ fn opencode_finishes_with_the_step_that_calls_no_tool() {
             r#"{{"type":"step_finish","part":{{"reason":"{reason}","tokens":{{"input":1,"output":2,"reasoning":3,"cache":{{"read":40,"write":500}}}},"cost":0.5}}}}"#
         )
     };
-    let usage = json!({"type": "usage", "input_tokens": 541, "cache_read_tokens": 40,
-        "cache_write_tokens": 500, "output_tokens": 2, "reasoning_tokens": 3, "cost_usd": 0.5});
+    let usage = |steps: u64| {
+        json!({"type": "usage", "run": {"input_tokens": 541 * steps,
+        "cache_read_tokens": 40 * steps, "cache_write_tokens": 500 * steps, "output_tokens": 2 * steps,
+        "reasoning_tokens": 3 * steps, "cost_usd": 0.5 * steps as f64}, "session": {}})
+    };
     check(
         EventFormat::Opencode,
         &[
@@ -317,9 +330,9 @@ fn opencode_finishes_with_the_step_that_calls_no_tool() {
             {"type": "tool_result", "id": "c", "output": "denied", "is_error": true},
             {"type": "tool_call", "id": "d", "name": "bash", "input": {}},
             {"type": "tool_result", "id": "d", "output": "o", "is_error": true},
-            usage,
-            usage,
-            {"type": "finished", "outcome": "failure", "text": "the model stopped: length"},
+            usage(1),
+            usage(2),
+            {"type": "finished", "outcome": "failure", "failure": {"class": "agent", "message": "the model stopped: length"}},
         ]),
     );
 }
@@ -352,6 +365,143 @@ fn a_cursor_tool_is_named_by_the_key_of_its_call() {
             {"type": "tool_result", "id": "t2", "output": "{\"reason\":\"user\"}", "is_error": true},
             {"type": "tool_call", "id": "t3", "name": "search", "input": "{\"q\":1}"},
             {"type": "finished", "outcome": "success", "text": "I'll look"},
+        ]),
+    );
+}
+
+#[test]
+fn a_claude_sub_agent_is_neither_the_agent_nor_a_second_run() {
+    let events: Vec<_> = events_of("claude-subagent.jsonl")
+        .into_iter()
+        .flatten()
+        .collect();
+    let of = |parent: Option<&str>| {
+        let own = events
+            .iter()
+            .filter(move |event| event.parent.as_deref() == parent);
+        own.filter_map(|event| match &event.kind {
+            AgentEventKind::Text { text, .. } => Some(text.as_str()),
+            _ => None,
+        })
+        .collect::<Vec<_>>()
+    };
+    let call = events.iter().find_map(|event| match &event.kind {
+        AgentEventKind::ToolCall { id, name, .. } if name == "Agent" => id.clone(),
+        _ => None,
+    });
+    assert_eq!(of(call.as_deref()), ["pong: say hi in the subagent"]);
+    assert_eq!(of(None), ["tool result seen", "pong: "]);
+    // Its tokens: 10 + 5 of the sub-agent beside three messages of the agent.
+    let used = events.iter().rev().find_map(|event| match &event.kind {
+        AgentEventKind::Usage(totals) => Some(*totals),
+        _ => None,
+    });
+    let used = used.unwrap();
+    assert_eq!(
+        (used.run.input_tokens, used.run.output_tokens),
+        (Some(40), Some(20))
+    );
+    assert_eq!(used.session.input_tokens, Some(40));
+    assert!((used.run.cost_usd.unwrap() - 0.00056).abs() < 1e-9);
+}
+
+#[test]
+fn the_last_usage_of_a_claude_message_wins() {
+    let line = |id: &str, input: u64, output: u64| {
+        format!(
+            r#"{{"type":"assistant","message":{{"id":"{id}","content":[],"usage":{{"input_tokens":{input},"cache_creation_input_tokens":0,"output_tokens":{output}}}}}}}"#
+        )
+    };
+    let mut parser = EventFormat::Claude.parser();
+    let mut totals = Vec::new();
+    for line in [
+        line("m1", 10, 1),
+        line("m1", 10, 1),
+        line("m1", 10, 7),
+        line("m2", 20, 1),
+    ] {
+        totals.extend(
+            parser
+                .parse_line(&line)
+                .into_iter()
+                .map(|event| match event.kind {
+                    AgentEventKind::Usage(totals) => (
+                        totals.run.input_tokens.unwrap(),
+                        totals.run.output_tokens.unwrap(),
+                    ),
+                    other => panic!("{other:?}"),
+                }),
+        );
+    }
+    assert_eq!(totals, [(10, 1), (10, 7), (30, 8)]);
+    // A long run keeps its total, and not its messages.
+    for n in 0..10_000 {
+        parser.parse_line(&line(&format!("n{n}"), 1, 0));
+    }
+    let last = parser.parse_line(&line("last", 0, 1)).remove(0);
+    let AgentEventKind::Usage(totals) = last.kind else {
+        panic!("{last:?}");
+    };
+    assert_eq!(totals.run.input_tokens, Some(10_030));
+}
+
+#[test]
+fn retries_and_rate_limits_of_claude_are_events() {
+    check(
+        EventFormat::Claude,
+        &[
+            r#"{"type":"system","subtype":"api_retry","attempt":1,"max_retries":10,"retry_delay_ms":574,"error_status":401,"error":"authentication_failed"}"#,
+            r#"{"type":"system","subtype":"api_retry","attempt":2,"max_retries":10,"retry_delay_ms":1000,"error_status":null,"error":"unknown"}"#,
+            r#"{"type":"rate_limit_event","rate_limit_info":{"status":"allowed","resetsAt":1784079000,"rateLimitType":"five_hour","unifiedWindows":{"five_hour":{"utilization":0.25}}}}"#,
+            r#"{"type":"rate_limit_event","rate_limit_info":{"status":"rejected","resetsAt":1778565600,"rateLimitType":"five_hour","overageStatus":"rejected"}}"#,
+            r#"{"type":"assistant","message":{"model":"<synthetic>","content":[{"type":"text","text":"You've hit your limit · resets 2pm (Asia/Shanghai)"}]},"error":"rate_limit"}"#,
+            r#"{"type":"result","subtype":"success","is_error":true,"api_error_status":429,"result":"You've hit your limit · resets 2pm (Asia/Shanghai)"}"#,
+        ],
+        json!([
+            {"type": "retry", "class": "authentication", "message": "authentication_failed (HTTP status 401)", "attempt": 1, "max_attempts": 10, "delay_ms": 574},
+            {"type": "retry", "class": "network", "message": "unknown", "attempt": 2, "max_attempts": 10, "delay_ms": 1000},
+            {"type": "rate_limit", "status": "allowed", "scope": "five_hour", "resets_at": 1784079000, "used": 0.25},
+            {"type": "rate_limit", "status": "rejected", "scope": "five_hour", "resets_at": 1778565600},
+            {"type": "error", "class": "limited", "scope": "five_hour", "resets_at": 1778565600, "message": "You've hit your limit · resets 2pm (Asia/Shanghai)"},
+            {"type": "finished", "outcome": "failure", "failure": {"class": "limited", "scope": "five_hour", "resets_at": 1778565600, "message": "You've hit your limit · resets 2pm (Asia/Shanghai)"}},
+        ]),
+    );
+}
+
+#[test]
+fn the_error_message_of_qwen_is_reported() {
+    check(
+        EventFormat::Claude,
+        &[
+            r#"{"type":"assistant","message":{"model":"m","content":[{"type":"text","text":"[API Error: 429 status code (no body)]"}],"usage":{"input_tokens":0,"output_tokens":0}}}"#,
+            r#"{"type":"assistant","message":{"model":"m","content":[{"type":"text","text":"[API Error: is a text of the model]"}],"usage":{"input_tokens":1,"output_tokens":9}}}"#,
+            r#"{"type":"result","subtype":"error_during_execution","is_error":true,"error":{"message":"[API Error: 429 status code (no body)]"}}"#,
+        ],
+        json!([
+            {"type": "error", "class": "agent", "message": "[API Error: 429 status code (no body)]"},
+            {"type": "text", "text": "[API Error: is a text of the model]", "delta": false},
+            {"type": "finished", "outcome": "failure", "failure": {"class": "agent", "message": "[API Error: 429 status code (no body)]"}},
+        ]),
+    );
+}
+
+#[test]
+fn lines_of_another_opencode_session_are_those_of_a_sub_agent() {
+    check(
+        EventFormat::Opencode,
+        &[
+            r#"{"type":"text","sessionID":"ses_1","part":{"text":"mine"}}"#,
+            r#"{"type":"text","sessionID":"ses_2","part":{"text":"its"}}"#,
+            r#"{"type":"step_finish","sessionID":"ses_2","part":{"reason":"stop","tokens":{"input":3}}}"#,
+            r#"{"type":"step_finish","sessionID":"ses_1","part":{"reason":"stop","tokens":{"input":4}}}"#,
+        ],
+        json!([
+            {"type": "session_started", "session_id": "ses_1"},
+            {"type": "text", "text": "mine", "delta": false},
+            {"type": "text", "text": "its", "delta": false, "parent": "ses_2"},
+            {"type": "usage", "run": {"input_tokens": 3}, "session": {}},
+            {"type": "usage", "run": {"input_tokens": 7}, "session": {}},
+            {"type": "finished", "outcome": "success"},
         ]),
     );
 }

@@ -3,7 +3,9 @@
 
 mod builtin;
 mod events;
+mod failures;
 mod gemini_files;
+mod hostile;
 mod registry;
 mod request;
 mod service;

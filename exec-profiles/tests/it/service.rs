@@ -9,8 +9,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use exec_core::{
-    AgentEvent, Error, EventKind, Execution, ExecutionService, FollowUpRequest, LaunchRequest,
-    NewChatRequest, OutputStream, SessionId, StopOutcome,
+    AgentEvent, AgentEventKind, Error, EventKind, Execution, ExecutionService, FollowUpRequest,
+    LaunchRequest, NewChatRequest, OutputStream, SessionId, StopOutcome,
 };
 use exec_profiles::{ProfileRegistry, builtin};
 
@@ -138,6 +138,7 @@ async fn output(execution: &Execution) -> (Vec<String>, Vec<AgentEvent>, Vec<Eve
                     lines.push(output.line.text().into_owned());
                     events.extend(output.events.clone());
                 }
+                EventKind::Agent(at_the_end) => events.extend(at_the_end.clone()),
                 other => others.push(other.clone()),
             }
         }
@@ -151,8 +152,8 @@ async fn output(execution: &Execution) -> (Vec<String>, Vec<AgentEvent>, Vec<Eve
 fn texts(events: &[AgentEvent]) -> String {
     events
         .iter()
-        .filter_map(|event| match event {
-            AgentEvent::Text { text, .. } => Some(text.as_str()),
+        .filter_map(|event| match &event.kind {
+            AgentEventKind::Text { text, .. } => Some(text.as_str()),
             _ => None,
         })
         .collect()
@@ -169,14 +170,15 @@ async fn converse(host: &Host, label: &str) {
     let (_, events, _) = output(&first).await;
     let session_id = first.resolved().await.unwrap();
     assert_eq!(texts(&events), "before:  now: one", "{label}");
+    let last = events.last().map(|event| &event.kind);
     assert!(
-        matches!(events.last(), Some(AgentEvent::Finished { .. })),
+        matches!(last, Some(AgentEventKind::Finished { .. })),
         "{label}"
     );
     assert!(
         events.iter().any(|event| matches!(
-            event,
-            AgentEvent::SessionStarted { session_id: id, .. } if *id == session_id.native_id()
+            &event.kind,
+            AgentEventKind::SessionStarted { session_id: id, .. } if *id == session_id.native_id()
         )),
         "{label}: {events:?}"
     );

@@ -339,7 +339,7 @@ fn the_file_in_the_readme_is_valid() {
     let toml = readme.split("```toml\n").nth(1).unwrap();
     let toml = toml.split("```").next().unwrap();
     let registry = registry(toml);
-    assert_eq!(registry.labels().len(), 5 + 3);
+    assert_eq!(registry.labels().len(), 5 + 2);
 }
 
 #[track_caller]

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::location::{Location, with_suffix};
+use super::location::with_suffix;
 use crate::format::timestamp;
 use crate::shared::private_file::{self, FileError};
 use crate::{Durability, Error};
@@ -43,8 +43,7 @@ pub(crate) struct Contents {
 }
 
 /// Reads the data file; `None` if there is none.
-pub(crate) fn read(location: &Location) -> Result<Option<Contents>, Error> {
-    let path = &location.data;
+pub(crate) fn read(path: &Path) -> Result<Option<Contents>, Error> {
     let file = match private_file::open_unchecked(path, File::options().read(true)) {
         Err(error) if error.is_not_found() => return Ok(None),
         opened => opened?,
@@ -78,13 +77,9 @@ fn read_all(file: &File, size: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Replaces the contents of the data file. Only for the holder of the exclusive lock.
-pub(crate) fn replace(
-    location: &Location,
-    bytes: &[u8],
-    durability: Durability,
-) -> Result<(), Error> {
-    let next = &location.next;
-    let replaced = write_next(next, bytes, durability).and_then(|()| exchange(location));
+pub(crate) fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Result<(), Error> {
+    let next = &with_suffix(path, ".flock-next");
+    let replaced = write_next(next, bytes, durability).and_then(|()| exchange(path, next));
     // After the exchange this is the old version, after a failure it is useless. A file that
     // stays does no harm: the next writer removes it.
     let removed = remove(next);
@@ -94,13 +89,13 @@ pub(crate) fn replace(
     }
     match durability {
         Durability::Process => Ok(()),
-        Durability::Power => sync_folder(location.folder()),
+        Durability::Power => sync_folder(path.parent().unwrap_or(Path::new("/"))),
     }
 }
 
 /// Keeps a copy of corrupt contents under a name of its own, and returns that name.
 pub(crate) fn keep_aside(
-    location: &Location,
+    data: &Path,
     bytes: &[u8],
     now_ms: i64,
     durability: Durability,
@@ -112,7 +107,7 @@ pub(crate) fn keep_aside(
             0 => format!(".corrupt-{time}"),
             attempt => format!(".corrupt-{time}-{attempt}"),
         };
-        let path = with_suffix(&location.data, &suffix);
+        let path = with_suffix(data, &suffix);
         match create(&path) {
             Ok(file) => {
                 let written = write(file, bytes, durability);
@@ -162,8 +157,7 @@ fn write(mut file: File, bytes: &[u8], durability: Durability) -> io::Result<()>
 }
 
 /// Puts the next version in the place of the data file.
-fn exchange(location: &Location) -> Result<(), Error> {
-    let Location { data, next, .. } = location;
+fn exchange(data: &Path, next: &Path) -> Result<(), Error> {
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{CWD, RenameFlags, renameat_with};

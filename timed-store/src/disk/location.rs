@@ -10,12 +10,9 @@ use crate::Error;
 #[derive(Debug)]
 pub(crate) struct Location {
     pub(crate) data: PathBuf,
-    /// The locked file, which also holds the token counter. Never deleted: a lock on a file that
+    /// The locked file, which also holds the token record. Never deleted: a lock on a file that
     /// can be replaced excludes nothing. Not `.lock`, which the original tool creates and deletes.
     pub(crate) lock: PathBuf,
-    /// The next version of the data while it is written. One name is enough, because only the
-    /// holder of the lock writes; the next writer removes the file of a killed one.
-    pub(crate) next: PathBuf,
 }
 
 impl Location {
@@ -32,7 +29,6 @@ impl Location {
         let data = std::path::absolute(data).map_err(|_| invalid("it cannot be made absolute"))?;
         Ok(Self {
             lock: with_suffix(&data, ".flock"),
-            next: with_suffix(&data, ".flock-next"),
             data,
         })
     }
@@ -49,6 +45,16 @@ impl Location {
         let host = rustix::system::uname();
         let host = safe_host_name(&host.nodename().to_string_lossy());
         Ok(std::env::temp_dir().join(format!("{name}-{host}.json")))
+    }
+
+    /// The data file of the named slots, in the same format.
+    pub(crate) fn slots(&self) -> PathBuf {
+        with_suffix(&self.data, ".slots")
+    }
+
+    /// The folder of the waiters for values.
+    pub(crate) fn waiters(&self) -> PathBuf {
+        with_suffix(&self.data, ".flock-waiters")
     }
 
     /// The folder that holds the files.
@@ -73,18 +79,17 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
+/// Maps the host name as the original tool does, so that both use the same file.
 fn safe_host_name(name: &str) -> String {
-    let safe = |c: char| {
-        if c.is_ascii_alphanumeric() || "._-".contains(c) {
-            c
-        } else {
-            '-'
-        }
-    };
+    let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     if name.is_empty() {
         "localhost".to_owned()
     } else {
-        name.chars().map(safe).collect()
+        // JavaScript replaces each UTF-16 unit.
+        let units = name
+            .chars()
+            .flat_map(|c| std::iter::repeat_n(safe(c), c.len_utf16()));
+        units.collect()
     }
 }
 
@@ -96,9 +101,10 @@ mod tests {
     fn host_names_become_file_names() {
         for (name, expected) in [
             ("host", "host"),
-            ("My-Mac.local", "My-Mac.local"),
-            ("../../etc", "..-..-etc"),
-            ("山田の Mac", "----Mac"),
+            ("My-Mac.local", "My_Mac_local"),
+            ("../../etc", "______etc"),
+            ("山田の Mac", "____Mac"),
+            ("\u{1F600}", "__"),
             ("", "localhost"),
         ] {
             assert_eq!(safe_host_name(name), expected);
@@ -118,7 +124,7 @@ mod tests {
     fn side_files_keep_clear_of_the_original_tool() {
         let location = Location::new(Path::new("/tmp/x.json")).unwrap();
         assert_eq!(location.lock, Path::new("/tmp/x.json.flock"));
-        assert_eq!(location.next, Path::new("/tmp/x.json.flock-next"));
+        assert_eq!(location.slots(), Path::new("/tmp/x.json.slots"));
         assert!(Location::new(Path::new("/")).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The lock of a store, and the token counter inside the lock file.
+//! The lock of a store, and the token record inside the lock file.
 
 use std::fs::File;
 use std::io;
@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::location::Location;
+use crate::format::{TokenRecord, parse_id};
 use crate::shared::fifo_lock::FifoLock;
 use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file::{self, FileError};
@@ -16,10 +17,13 @@ use crate::{Durability, Error};
 /// How often a waiter tries the lock ahead of the others; see [`LockFile::wait`].
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The last token in decimal, with leading zeros, and a line feed.
+/// The last token in decimal, with leading zeros; the identity of the store in hexadecimal. Each
+/// is a line. Version 0.1 writes the first line only.
 const DIGITS: usize = 20;
+const ID_DIGITS: usize = 16;
+const RECORD: usize = DIGITS + 1 + ID_DIGITS + 1;
 
-/// `<file>.flock`: a FIFO lock. The file's text is the last fencing token.
+/// `<file>.flock`: a FIFO lock. The file's text is the token record of the store.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     location: Arc<Location>,
@@ -71,7 +75,14 @@ impl LockFile {
         loop {
             let step = left.min(RETRY);
             if let Some(served) = R::at_most(step, &mut waiting).await {
-                return Ok(Some(self.held(Some(served?))));
+                return match served {
+                    // On a read-only file system a reader has no ticket. It reads without the
+                    // lock: a version is replaced in one step.
+                    Err(error) if access == Access::Shared && is_read_only(&error) => {
+                        Ok(Some(self.held(None)))
+                    }
+                    served => Ok(Some(self.held(Some(served?)))),
+                };
             }
             let locked = self.try_lock_barging(access)?;
             left -= step;
@@ -79,6 +90,13 @@ impl LockFile {
                 return Ok(locked);
             }
         }
+    }
+
+    /// The token record, for a reader that has released the lock.
+    pub(crate) fn record(&self) -> Result<LockRecord, Error> {
+        let path = &self.location.lock;
+        let file = private_file::open_existing(path, File::options().read(true))?;
+        Ok(file.map(|file| LockRecord::read(&file)).unwrap_or_default())
     }
 
     /// The process that holds the lock, if the operating system reports it.
@@ -108,7 +126,11 @@ impl LockFile {
                 match access {
                     Access::Exclusive => private_file::create_folder(self.location.folder())?,
                     // The file of a tool that knows no lock file.
-                    Access::Shared if self.location.has_data()? => self.create()?,
+                    Access::Shared if self.location.has_data()? => match self.create() {
+                        // No process can have locked a file that does not exist.
+                        Err(error) if is_read_only(&error) => return Ok(Some(self.held(None))),
+                        created => created?,
+                    },
                     Access::Shared => return Ok(Some(self.held(None))),
                 }
                 attempt(&self.fifo, access)
@@ -133,16 +155,20 @@ impl LockFile {
 }
 
 impl HeldLock {
-    /// The last fencing token; `None` if the file does not contain it (it is new, or a power cut
-    /// tore the number, so that digits are missing).
-    pub(crate) fn counter(&self) -> Option<u64> {
-        let mut text = [0; DIGITS];
-        self.file.as_ref()?.read_exact_at(&mut text, 0).ok()?;
-        std::str::from_utf8(&text).ok()?.parse().ok()
+    /// The token record; see [`LockRecord`].
+    pub(crate) fn record(&self) -> LockRecord {
+        self.file
+            .as_deref()
+            .map(LockRecord::read)
+            .unwrap_or_default()
     }
 
-    /// Writes the last fencing token in place: one small write, which a kill cannot tear.
-    pub(crate) fn set_counter(&self, token: u64, durability: Durability) -> Result<(), Error> {
+    /// Writes the token record in place: one small write, which a kill cannot tear.
+    pub(crate) fn set_record(
+        &self,
+        record: TokenRecord,
+        durability: Durability,
+    ) -> Result<(), Error> {
         let path = &self.location.lock;
         let file = self.file.as_deref();
         let file = file.ok_or_else(|| Error::io("write", path)(io::ErrorKind::NotFound.into()))?;
@@ -150,12 +176,45 @@ impl HeldLock {
         if metadata.nlink() > 1 {
             return Err(Error::hard_link(path));
         }
-        file.write_all_at(format!("{token:0DIGITS$}\n").as_bytes(), 0)
+        let (token, id) = (record.last_token, TokenRecord::id_text(record.store_id));
+        file.write_all_at(format!("{token:0DIGITS$}\n{id}\n").as_bytes(), 0)
             .and_then(|()| match durability {
                 Durability::Process => Ok(()),
                 Durability::Power => file.sync_data(),
             })
             .map_err(Error::io("write", path))
+    }
+}
+
+fn is_read_only(error: &FileError) -> bool {
+    matches!(error, FileError::Io { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem)
+}
+
+/// The parts of the token record that the lock file has. A part is missing if the file is new, or
+/// if a power cut tore the record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LockRecord {
+    pub(crate) last_token: Option<u64>,
+    pub(crate) store_id: Option<u64>,
+}
+
+impl LockRecord {
+    fn read(file: &File) -> Self {
+        let mut text = [0; RECORD];
+        let length = file.read_at(&mut text, 0).unwrap_or(0);
+        let text = std::str::from_utf8(&text[..length]).unwrap_or_default();
+        let token = text
+            .get(..DIGITS)
+            .filter(|token| token.bytes().all(|b| b.is_ascii_digit()));
+        Self {
+            last_token: token.and_then(|token| token.parse().ok()),
+            store_id: text.get(DIGITS + 1..RECORD - 1).and_then(parse_id),
+        }
+    }
+
+    /// Whether a store wrote it.
+    pub(crate) fn is_written(self) -> bool {
+        self.last_token.is_some()
     }
 }
 
@@ -192,17 +251,34 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_is_read_back_and_half_of_it_is_none() {
+    fn the_record_is_read_back_and_a_torn_one_is_none() {
         let folder = tempfile::tempdir().unwrap();
         let location = Location::new(&folder.path().join("x.json")).unwrap();
         let lock_file = LockFile::new(Arc::new(location));
         let held = lock_file.try_lock(Access::Exclusive).unwrap().unwrap();
-        assert_eq!(held.counter(), None);
+        assert_eq!(held.record(), LockRecord::default());
+        let record = TokenRecord {
+            store_id: 7,
+            last_token: 42,
+        };
+        let whole = LockRecord {
+            last_token: Some(42),
+            store_id: Some(7),
+        };
         for durability in [Durability::Process, Durability::Power] {
-            held.set_counter(42, durability).unwrap();
-            assert_eq!(held.counter(), Some(42));
+            held.set_record(record, durability).unwrap();
+            assert_eq!(held.record(), whole);
+            assert_eq!(lock_file.record().unwrap(), whole);
         }
-        std::fs::write(&lock_file.location.lock, "0000").unwrap();
-        assert_eq!(held.counter(), None);
+        let write = |text: &str| std::fs::write(&lock_file.location.lock, text).unwrap();
+        write("00000000000000000042\n");
+        assert_eq!(
+            held.record().last_token,
+            Some(42),
+            "the form of version 0.1"
+        );
+        assert_eq!(held.record().store_id, None);
+        write("0000");
+        assert_eq!(held.record(), LockRecord::default());
     }
 }

@@ -3,9 +3,13 @@
 //! The contents of the data file are bytes here.
 
 mod data_file;
+mod file_watcher;
 mod location;
 mod lock_file;
+mod wait_queue;
 
 pub(crate) use data_file::{Contents, keep_aside, read, replace};
+pub(crate) use file_watcher::{FileWatch, FileWatcher};
 pub(crate) use location::Location;
-pub(crate) use lock_file::{HeldLock, LockFile};
+pub(crate) use lock_file::{HeldLock, LockFile, LockRecord};
+pub(crate) use wait_queue::{WaitQueue, WaitTicket};

@@ -2,6 +2,7 @@
 
 use super::raw_object::{RawObject, decode_string, span};
 use super::stored_entry::StoredEntry;
+use super::token_record::{self, TokenRecord};
 
 /// The entries of a data file, and the members beside `storage`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -9,6 +10,7 @@ pub(crate) struct Document<'a> {
     pub(crate) entries: Vec<StoredEntry<'a>>,
     /// Members of other tools, each with its key, as they stand.
     pub(crate) extra: Vec<&'a str>,
+    pub(crate) record: Option<TokenRecord>,
 }
 
 impl<'a> Document<'a> {
@@ -34,15 +36,28 @@ impl<'a> Document<'a> {
             let (entry, after) =
                 StoredEntry::in_compact_form(rest).or_else(|| Self::parse_line(rest))?;
             entries.push(entry);
-            if after == "\n}}\n" {
-                break;
+            match after.strip_prefix(",\n") {
+                Some(next) => rest = next,
+                None => {
+                    return Some(Self {
+                        entries,
+                        extra: Vec::new(),
+                        record: Self::parse_end(after)?,
+                    });
+                }
             }
-            rest = after.strip_prefix(",\n")?;
         }
-        Some(Self {
-            entries,
-            extra: Vec::new(),
-        })
+    }
+
+    /// Parses the text after the last entry, which may have a token record.
+    fn parse_end(text: &str) -> Option<Option<TokenRecord>> {
+        if text == "\n}}\n" {
+            return Some(None);
+        }
+        let member = text
+            .strip_prefix("\n},\"timed_store\":")?
+            .strip_suffix("}\n")?;
+        TokenRecord::from_json(member).map(Some)
     }
 
     /// Parses the entry in the first line of `text`, and returns the text after it.
@@ -66,7 +81,12 @@ impl<'a> Document<'a> {
         let mut document = Self::default();
         let mut has_storage = false;
         for (key, value) in members.0 {
-            if decode_string(key.get()).as_deref() != Some("storage") {
+            let name = decode_string(key.get());
+            if name.as_deref() == Some(token_record::KEY) {
+                document.record = TokenRecord::from_json(value.get());
+                continue;
+            }
+            if name.as_deref() != Some("storage") {
                 document.extra.push(span(text, key.get(), value.get()));
                 continue;
             }
@@ -136,6 +156,25 @@ mod tests {
             }
         }
         assert!(alike > 2000, "{alike}");
+    }
+
+    #[test]
+    fn the_token_record_is_read_in_every_form() {
+        let record = TokenRecord {
+            store_id: 0xabc,
+            last_token: 42,
+        };
+        let compact = format!(
+            "{{\"storage\":{{\n{}\n}},{}}}\n",
+            LINES[0],
+            record.to_member()
+        );
+        let document = Document::parse_compact_form(&compact).unwrap();
+        assert_eq!(document.record, Some(record));
+        let other = format!("{{{},\"storage\":{{{}}}}}", record.to_member(), LINES[0]);
+        assert!(Document::parse_compact_form(&other).is_none());
+        let document = Document::parse(&other).unwrap();
+        assert_eq!((document.record, document.extra.len()), (Some(record), 0));
     }
 
     #[test]

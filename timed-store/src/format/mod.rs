@@ -10,8 +10,10 @@ mod next_version;
 mod raw_object;
 mod salvage;
 mod stored_entry;
+mod token_record;
 
 pub(crate) use document::Document;
 pub(crate) use next_version::NextVersion;
-pub(crate) use salvage::{SalvagedEntry, salvage};
+pub(crate) use salvage::{SalvagedEntry, is_recognisable, salvage};
 pub(crate) use stored_entry::{FieldChange, StoredEntry, new_line};
+pub(crate) use token_record::{TokenRecord, parse_id};

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use super::token_record::TokenRecord;
+
 /// The entries that the next version will have, in their order.
 pub(crate) struct NextVersion<'a> {
     lines: Vec<Cow<'a, str>>,
@@ -54,11 +56,11 @@ impl<'a> NextVersion<'a> {
         at.map(|at| self.lines.remove(at)).is_some()
     }
 
-    /// The text of the file. `extra` are the members beside `storage`.
+    /// The text of the file. `extra` are the members of other tools beside `storage`.
     ///
     /// One entry a line: a reader without our parser can follow it, and a damaged line damages no
     /// other entry.
-    pub(crate) fn to_bytes(&self, extra: &[&str]) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self, extra: &[&str], record: Option<TokenRecord>) -> Vec<u8> {
         let size: usize = self.lines.iter().map(|line| line.len() + 2).sum();
         let mut out = String::with_capacity(size + 256);
         out.push('{');
@@ -71,7 +73,12 @@ impl<'a> NextVersion<'a> {
             out.push_str(if at == 0 { "\n" } else { ",\n" });
             out.push_str(line);
         }
-        out.push_str("\n}}\n");
+        out.push_str("\n}");
+        if let Some(record) = record {
+            out.push(',');
+            out.push_str(&record.to_member());
+        }
+        out.push_str("}\n");
         out.into_bytes()
     }
 }
@@ -82,7 +89,7 @@ mod tests {
 
     #[track_caller]
     fn check(next: &NextVersion<'_>, expected: &str) {
-        let text = String::from_utf8(next.to_bytes(&[])).unwrap();
+        let text = String::from_utf8(next.to_bytes(&[], None)).unwrap();
         assert_eq!(text, format!("{{\"storage\":{{{expected}\n}}}}\n"));
     }
 

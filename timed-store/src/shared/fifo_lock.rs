@@ -215,8 +215,10 @@ impl Inner {
     ) -> Result<L, FileError> {
         let path = &self.path;
         let mut options = File::options();
-        let options = options.read(true).write(true).truncate(false);
-        options.create(access == Access::Exclusive);
+        // A reader needs no permission to write: the file system may be read-only.
+        let is_writer = access == Access::Exclusive;
+        options.read(true).write(is_writer).create(is_writer);
+        let options = options.truncate(false);
         loop {
             let file = private_file::open_unchecked(path, options)?;
             let taken = lock(file, access).map_err(FileError::io("lock", path))?;

@@ -1,133 +1,272 @@
-//! The operations of a store, written once for the async and the blocking type.
-//!
-//! All knowledge of files is behind [`FileBackend`]. Another backend takes its place here: it
-//! answers the same operations, and the public types do not change.
+//! The operations of a store, written once for the async and the blocking type, and for every
+//! backend.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
-use super::decision::decide;
+use super::backend::{Backend, Patience, Queue, Value};
+use super::changes::Changes;
+use super::decision::{Decision, no_candidates};
 use super::file_backend::FileBackend;
-use super::runtime::Runtime;
+use super::runtime::{Runtime, RuntimeContext};
 use super::settings::Settings;
-use super::working_copy::Scope;
 use crate::{Claim, Entries, Error, SessionId, Transaction};
 
 /// A handle of a store. Each operation is an async function that is generic over the [`Runtime`] on
 /// which it waits.
 pub(crate) struct Core {
     pub(crate) settings: Arc<Settings>,
-    backend: FileBackend,
+    pub(crate) backend: AnyBackend,
+    pub(crate) context: RuntimeContext,
 }
 
-impl Core {
-    pub(crate) fn new(settings: Settings) -> Self {
-        let settings = Arc::new(settings);
-        Self {
-            backend: FileBackend::new(Arc::clone(&settings)),
-            settings,
+/// An enum and not a `dyn Backend`, because the operations are generic.
+pub(crate) enum AnyBackend {
+    File(FileBackend),
+    #[cfg(feature = "redis")]
+    Redis(crate::redis::RedisBackend),
+}
+
+/// Calls a method of the backend.
+macro_rules! each {
+    ($core:expr, $backend:ident => $call:expr) => {
+        match &$core.backend {
+            AnyBackend::File($backend) => $call,
+            #[cfg(feature = "redis")]
+            AnyBackend::Redis($backend) => $call,
         }
+    };
+}
+
+/// How long a waiter leaves a free value to the waiters before it. A waiter that was stopped
+/// (SIGSTOP) keeps its place and does not take the value; the others must not wait for it for ever.
+const STALLED: Duration = Duration::from_secs(1);
+
+/// How long the last attempt of a waiter may wait for the lock.
+const LAST_LOOK: Duration = Duration::from_secs(1);
+
+/// How long the release by a dropped guard may wait for the lock, at least.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// An entry expires when its age is above its timeout, which is a millisecond later.
+pub(crate) const EXPIRED: Duration = Duration::from_millis(1);
+
+/// A wait without an end in sight is cut into pieces that every timer accepts.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl Core {
+    pub(crate) async fn store<R: Runtime, T: Value>(&self, value: &T) -> Result<(), Error> {
+        each!(self, backend => backend.store::<R, T>(value).await)
     }
 
-    pub(crate) async fn store<R, T>(&self, value: &T) -> Result<(), Error>
-    where
-        R: Runtime,
-        T: Serialize + DeserializeOwned,
-    {
-        let change = self
-            .backend
-            .change::<R, _>(Scope::Change, is_value::<T>, |copy| copy.store(value));
-        change.await
-    }
-
-    pub(crate) async fn remove<R: Runtime, T: DeserializeOwned>(&self) -> Result<bool, Error> {
-        let change = self
-            .backend
-            .change::<R, _>(Scope::Change, is_value::<T>, |copy| Ok(copy.remove()));
-        change.await
-    }
-
-    pub(crate) async fn refresh<R: Runtime, T: DeserializeOwned>(&self) -> Result<bool, Error> {
-        let change = self
-            .backend
-            .change::<R, _>(Scope::Change, is_value::<T>, |copy| Ok(copy.refresh()));
-        change.await
-    }
-
-    pub(crate) async fn restore<R: Runtime, T: DeserializeOwned>(
+    pub(crate) async fn remove<R: Runtime, T: Value>(
         &self,
-    ) -> Result<Option<T>, Error> {
-        let read = self
-            .backend
-            .read::<R, _>(is_value::<T>, |copy| copy.restore());
-        read.await
+        token: Option<u64>,
+    ) -> Result<bool, Error> {
+        each!(self, backend => backend.remove::<R, T>(token, Patience::Policy).await)
     }
 
-    pub(crate) async fn get_other_entries<R: Runtime, T: DeserializeOwned>(
+    /// Removes the entry of a dropped guard, whose caller cannot repeat a removal that met a lock.
+    pub(crate) async fn release<R: Runtime, T: Value>(&self, token: u64) -> Result<bool, Error> {
+        let patience = Patience::AtLeast(RELEASE_PATIENCE);
+        each!(self, backend => backend.remove::<R, T>(Some(token), patience).await)
+    }
+
+    pub(crate) async fn refresh<R: Runtime, T: Value>(
+        &self,
+        token: Option<u64>,
+    ) -> Result<bool, Error> {
+        each!(self, backend => backend.refresh::<R, T>(token, Patience::Policy).await)
+    }
+
+    /// A refresh that ends within `limit`; `None` if its result is unknown then.
+    ///
+    /// The blocking runtime waits for the lock of the files inside `poll`, where `at_most` cannot
+    /// end the wait. So the wait for the lock has the limit, too.
+    pub(crate) async fn refresh_within<R: Runtime, T: Value>(
+        &self,
+        token: u64,
+        limit: Duration,
+    ) -> Option<Result<bool, Error>> {
+        let patience = Patience::AtMost(limit);
+        each!(self, backend => {
+            R::at_most(limit, backend.refresh::<R, T>(Some(token), patience)).await
+        })
+    }
+
+    pub(crate) async fn restore<R: Runtime, T: Value>(&self) -> Result<Option<T>, Error> {
+        each!(self, backend => backend.restore::<R, T>().await)
+    }
+
+    pub(crate) async fn get_other_entries<R: Runtime, T: Value>(
         &self,
     ) -> Result<BTreeMap<SessionId, T>, Error> {
-        let read = self
-            .backend
-            .read::<R, _>(is_value::<T>, |copy| copy.other_values());
-        read.await
+        each!(self, backend => backend.other_values::<R, T>().await)
     }
 
-    pub(crate) async fn entries<R: Runtime, T: DeserializeOwned>(
+    pub(crate) async fn entries<R: Runtime, T: Value>(
         &self,
+        watcher: Option<&Changes>,
     ) -> Result<Entries<T>, Error> {
-        let read = self
-            .backend
-            .read::<R, _>(is_value::<T>, |copy| copy.entries());
-        read.await
+        each!(self, backend => backend.entries::<R, T>(watcher).await)
+    }
+
+    pub(crate) async fn validate<R: Runtime, T: Value>(&self, token: u64) -> Result<bool, Error> {
+        each!(self, backend => backend.has_token::<R, T>(token).await)
     }
 
     pub(crate) async fn claim_any<R, T>(&self, candidates: Vec<T>) -> Result<Claim<T>, Error>
     where
         R: Runtime,
-        T: Serialize + DeserializeOwned + PartialEq,
+        T: Value + PartialEq,
     {
-        let change = self
-            .backend
-            .change::<R, _>(Scope::Claim, is_value::<T>, |copy| {
-                decide(copy, &candidates)
-            });
-        let decision = change.await?;
-        decision.into_claim(candidates)
+        self.barge::<R, T>(candidates, Duration::ZERO).await
     }
 
-    pub(crate) async fn transaction<R, T, A>(
+    pub(crate) async fn claim_any_within<R, T>(
         &self,
-        mut body: impl FnMut(&mut Transaction<T>) -> A,
-    ) -> Result<A, Error>
+        candidates: Vec<T>,
+        limit: Duration,
+    ) -> Result<Claim<T>, Error>
     where
         R: Runtime,
-        T: Serialize + DeserializeOwned,
+        T: Value + PartialEq,
     {
-        let change = self
-            .backend
-            .change::<R, _>(Scope::Change, is_value::<T>, |copy| {
-                copy.transaction(&mut body)
-            });
-        change.await
+        if candidates.is_empty() {
+            return Err(no_candidates());
+        }
+        each!(self, backend => self.wait_for::<R, T, _>(backend, candidates, limit).await)
+    }
+
+    pub(crate) async fn transaction<R: Runtime, T: Value, A>(
+        &self,
+        mut body: impl FnMut(&mut Transaction<T>) -> A,
+    ) -> Result<A, Error> {
+        each!(self, backend => backend.transaction::<R, T, A>(&mut body).await)
+    }
+
+    pub(crate) fn changes(&self) -> Changes {
+        each!(self, backend => backend.changes())
+    }
+
+    /// A handle of the same store and session for another slot.
+    pub(crate) fn with_slot(&self, slot: &str) -> Result<Self, Error> {
+        let settings = Arc::new(self.settings.with_slot(slot)?);
+        let backend = match &self.backend {
+            AnyBackend::File(files) => AnyBackend::File(files.with_settings(Arc::clone(&settings))),
+            #[cfg(feature = "redis")]
+            AnyBackend::Redis(server) => {
+                AnyBackend::Redis(server.with_settings(Arc::clone(&settings)))
+            }
+        };
+        Ok(Self {
+            settings,
+            backend,
+            context: self.context.clone(),
+        })
+    }
+
+    /// One attempt, ahead of all waiters.
+    async fn barge<R: Runtime, T: Value + PartialEq>(
+        &self,
+        candidates: Vec<T>,
+        patience: Duration,
+    ) -> Result<Claim<T>, Error> {
+        let sent = R::now();
+        let (decision, incidents) = each!(self, backend => {
+            backend.claim::<R, T>(&candidates, Queue::Barge { patience }).await?
+        });
+        granted_or_busy(decision.into_claim(candidates, incidents, sent)?)
+    }
+
+    /// Attempts a claim after each change, until it is granted or the time is over.
+    ///
+    /// A wait ends with a change of the store, with the end of an owner process, when the holder's
+    /// entry expires, or at the deadline. The last attempt is made ahead of the other waiters: if
+    /// the value is free, a waiter before this one has not taken it.
+    ///
+    /// Cancel safety: all state is in this future. Dropping it drops `turn`, which leaves the queue.
+    async fn wait_for<R, T, B>(
+        &self,
+        backend: &B,
+        candidates: Vec<T>,
+        limit: Duration,
+    ) -> Result<Claim<T>, Error>
+    where
+        R: Runtime,
+        T: Value + PartialEq,
+        B: Backend,
+    {
+        let start = R::now();
+        let mut changes = backend.changes();
+        let mut turn = None;
+        let mut queued_since = None;
+        loop {
+            changes.mark();
+            let left = limit.saturating_sub(R::now() - start);
+            if left.is_zero() {
+                break;
+            }
+            let is_stalled = queued_since.is_some_and(|since| R::now() - since >= STALLED);
+            let queue = if is_stalled {
+                let patience = left.min(LAST_LOOK);
+                Queue::Barge { patience }
+            } else {
+                Queue::Join {
+                    turn: &mut turn,
+                    left,
+                    changes: &changes,
+                }
+            };
+            let sent = R::now();
+            let (decision, incidents) = backend.claim::<R, T>(&candidates, queue).await?;
+            let pause = match &decision {
+                Decision::Granted { .. } => {
+                    return granted_or_busy(decision.into_claim(candidates, incidents, sent)?);
+                }
+                Decision::Busy { expires_in, .. } => {
+                    queued_since = None;
+                    *expires_in + EXPIRED
+                }
+                Decision::Queued => {
+                    queued_since = queued_since.or_else(|| Some(R::now()));
+                    STALLED
+                }
+            };
+            let left = limit.saturating_sub(R::now() - start);
+            let pause = changes.limit(pause.min(left).min(LONGEST_PAUSE));
+            R::at_most(pause, changes.changed()).await;
+        }
+        let claim = self.barge::<R, T>(candidates, LAST_LOOK).await;
+        if let Some(turn) = turn {
+            backend.leave::<R>(turn).await;
+        }
+        claim
     }
 }
 
-fn is_value<T: DeserializeOwned>(json: &str) -> bool {
-    serde_json::from_str::<T>(json).is_ok()
+/// A claim ahead of the waiters is never queued.
+fn granted_or_busy<T>(claim: Option<Claim<T>>) -> Result<Claim<T>, Error> {
+    claim.ok_or_else(no_candidates)
 }
 
 impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimedStorage")
-            .field("path", &self.settings.location.data)
+        let mut debug = f.debug_struct("TimedStorage");
+        debug
+            .field("path", &self.settings.path)
             .field("session", &self.settings.session)
-            .field("ttl_ms", &self.settings.ttl_ms)
-            .field("policy", &self.settings.policy)
-            .field("durability", &self.settings.durability)
-            .finish_non_exhaustive()
+            .field("slot", &self.settings.slot)
+            .field("ttl_ms", &self.settings.ttl_ms);
+        match &self.backend {
+            AnyBackend::File(backend) => debug
+                .field("policy", &backend.files().policy)
+                .field("durability", &backend.files().durability),
+            #[cfg(feature = "redis")]
+            AnyBackend::Redis(_) => &mut debug,
+        };
+        debug.finish_non_exhaustive()
     }
 }

@@ -13,6 +13,9 @@
 //!   if the session already held this value under a token, otherwise a new one.
 //! - After a refusal the working copy is unchanged.
 //!
+//! **Waiters.** A free candidate that an earlier waiter wants is passed over, unless this session
+//! holds it already. If no other candidate is free, the claim is *queued*.
+//!
 //! **Several holders.** `store` does not check for equal values, so several sessions can hold one
 //! value. A candidate becomes free when its last holder expires. The answer names the candidate
 //! that becomes free first.
@@ -26,14 +29,15 @@
 //! | `a`, `d` | `a`, `d` | `d` is granted with a new token; `b` is given up |
 //! | `a`, `c` | `a`, `c` | busy: `a` is free in 10 s, `c` in 20 s; the answer names the holder of `a` |
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::working_copy::WorkingCopy;
-use crate::format::StoredEntry;
-use crate::{Claim, Error, Lease, SessionId};
+use crate::claim::SentAt;
+use crate::format::{StoredEntry, TokenRecord};
+use crate::{Claim, Error, Incident, Lease, SessionId};
 
 /// The decision on a claim, with the granted candidate by its index. The candidates themselves stay
 /// untouched, so that a backend can decide again after a conflict.
@@ -42,35 +46,54 @@ pub(crate) enum Decision {
         candidate: usize,
         token: u64,
         expires_in: Duration,
+        store_id: String,
     },
     Busy {
         holder: SessionId,
         expires_in: Duration,
     },
+    /// A candidate is free, but an earlier waiter wants it.
+    Queued,
 }
 
 impl Decision {
-    pub(crate) fn into_claim<T>(self, candidates: Vec<T>) -> Result<Claim<T>, Error> {
+    /// `None` if the claim is queued.
+    pub(crate) fn into_claim<T>(
+        self,
+        candidates: Vec<T>,
+        incidents: Vec<Incident>,
+        sent: Instant,
+    ) -> Result<Option<Claim<T>>, Error> {
         match self {
-            Self::Busy { holder, expires_in } => Ok(Claim::Busy { holder, expires_in }),
+            Self::Queued => Ok(None),
+            Self::Busy { holder, expires_in } => Ok(Some(Claim::Busy { holder, expires_in })),
             Self::Granted {
                 candidate,
                 token,
                 expires_in,
+                store_id,
             } => {
                 let value = candidates.into_iter().nth(candidate);
-                Ok(Claim::Granted(Lease {
+                Ok(Some(Claim::Granted(Lease {
                     value: value.ok_or_else(no_candidates)?,
                     token,
                     expires_in,
-                }))
+                    store_id,
+                    incidents,
+                    sent: SentAt(sent),
+                })))
             }
         }
     }
 }
 
-/// Decides a claim and stores a granted value; see the theory above.
-pub(crate) fn decide<T>(copy: &mut WorkingCopy<'_>, candidates: &[T]) -> Result<Decision, Error>
+/// Decides a claim and stores a granted value; see the theory above. `ahead` are the values that
+/// earlier waiters want.
+pub(crate) fn decide<T>(
+    copy: &mut WorkingCopy<'_>,
+    candidates: &[T],
+    ahead: &[T],
+) -> Result<Decision, Error>
 where
     T: Serialize + DeserializeOwned + PartialEq,
 {
@@ -92,9 +115,11 @@ where
 
     let listed = (0..candidates.len()).filter(|at| Some(*at) != already_held);
     let mut free = None;
+    let mut is_queued = false;
     let mut free_soonest: Option<(Duration, &StoredEntry<'_>)> = None;
     for at in already_held.into_iter().chain(listed) {
         match last_holder(&candidates[at]) {
+            None if already_held != Some(at) && ahead.contains(&candidates[at]) => is_queued = true,
             None => {
                 free = Some(at);
                 break;
@@ -114,8 +139,10 @@ where
                 candidate,
                 token,
                 expires_in: copy.ttl(),
+                store_id: TokenRecord::id_text(copy.store_id()),
             })
         }
+        (None, _) if is_queued => Ok(Decision::Queued),
         (None, Some((expires_in, entry))) => Ok(Decision::Busy {
             holder: SessionId::from_key(&*entry.session),
             expires_in,
@@ -124,7 +151,7 @@ where
     }
 }
 
-fn no_candidates() -> Error {
+pub(crate) fn no_candidates() -> Error {
     Error::Invalid {
         what: "list of candidates",
         value: "[]".to_owned(),

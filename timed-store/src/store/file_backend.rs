@@ -1,35 +1,74 @@
-//! One operation on the files of a store, from lock to unlock.
+//! Entries in locked JSON files: one operation, from lock to unlock.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::backend::{Backend, Patience, Queue, Value};
+use super::changes::Changes;
+use super::decision::{Decision, decide};
 use super::runtime::Runtime;
-use super::settings::Settings;
+use super::settings::{FileSettings, Settings};
 use super::working_copy::{Scope, WorkingCopy};
-use crate::disk::{self, Contents, HeldLock, LockFile};
-use crate::format::{Document, SalvagedEntry, salvage};
+use crate::disk::{self, Contents, FileWatch, HeldLock, LockFile, WaitQueue, WaitTicket};
+use crate::format::{
+    Document, NextVersion, SalvagedEntry, StoredEntry, TokenRecord, is_recognisable, salvage,
+};
 use crate::shared::kernel_lock::Access;
-use crate::{Durability, Error, Incident, LockPolicy};
+use crate::{Durability, Entries, Error, Incident, LockPolicy, SessionId, Transaction};
 
-/// Keeps the entries in a locked JSON file.
+/// Keeps the entries in a locked JSON file, and those of named slots in a second one.
 ///
-/// [`read`](Self::read) and [`change`](Self::change) are all that [`Core`](super::Core) uses;
-/// both work on a [`WorkingCopy`], which knows nothing of files.
+/// Every operation works on a [`WorkingCopy`], which knows nothing of files.
 pub(crate) struct FileBackend {
     settings: Arc<Settings>,
-    lock: LockFile,
+    files: FileSettings,
+    lock: Arc<LockFile>,
+    watch: FileWatch,
 }
 
 /// Whether JSON is a value of the store's type. Recovery uses it to distinguish entries from other
 /// objects.
-pub(crate) type IsValue = fn(&str) -> bool;
+type IsValue = fn(&str) -> bool;
+
+/// Which files an operation reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// The file with the own entry.
+    Own,
+    /// The slots too: other sessions may have entries there.
+    All,
+}
+
+/// The answer of a reader, and the damage that it met.
+struct Answer<A> {
+    answer: A,
+    incidents: Vec<Incident>,
+}
 
 impl FileBackend {
-    pub(crate) fn new(settings: Arc<Settings>) -> Self {
+    pub(crate) fn new(settings: Arc<Settings>, files: FileSettings) -> Self {
         Self {
-            lock: LockFile::new(Arc::clone(&settings.location)),
+            lock: Arc::new(LockFile::new(Arc::clone(&files.location))),
+            watch: FileWatch::default(),
             settings,
+            files,
         }
+    }
+
+    /// The same files for another slot.
+    pub(crate) fn with_settings(&self, settings: Arc<Settings>) -> Self {
+        Self {
+            settings,
+            files: self.files.clone(),
+            lock: Arc::clone(&self.lock),
+            watch: self.watch.clone(),
+        }
+    }
+
+    pub(crate) fn files(&self) -> &FileSettings {
+        &self.files
     }
 
     /// Lets `query` read the live entries, and returns its answer.
@@ -39,46 +78,156 @@ impl FileBackend {
     /// unlocks, and then removes expired entries in an operation of its own, which reads the file
     /// again: another process may have refreshed an entry in that moment. The cleanup never waits
     /// and never overtakes a waiter. If the lock is not free, the next writer cleans up.
-    pub(crate) async fn read<R: Runtime, A>(
+    async fn read<R: Runtime, A>(
         &self,
+        policy: LockPolicy,
+        extent: Extent,
         is_value: IsValue,
         query: impl FnOnce(&WorkingCopy<'_>) -> Result<A, Error>,
-    ) -> Result<A, Error> {
-        let held = self.lock::<R>(Access::Shared).await?;
-        let (answer, is_clean) = self.read_under(held, is_value, query)?;
-        if !is_clean && let Err(error) = self.clean::<R>(is_value).await {
-            let path = self.settings.location.data.display();
-            tracing::warn!(%path, %error, "cannot clean up after a read");
+    ) -> Result<Answer<A>, Error> {
+        let held = self.lock::<R>(Access::Shared, policy).await?;
+        let contents = disk::read(&self.own_file())?;
+        let other = self.read_other(extent)?;
+        drop(held);
+        let mut salvaged_elsewhere = Vec::new();
+        let mut copy = WorkingCopy::new(&self.settings, Scope::Read, self.files.clock.now_ms());
+        let damage = match contents.as_ref().map(|file| parse(&file.bytes)) {
+            Some(Ok(document)) => {
+                copy.load(document);
+                None
+            }
+            Some(Err(damage)) => Some(damage),
+            None => None,
+        };
+        if let Some(reason) = damage {
+            drop(copy);
+            let files = (contents.as_ref(), other.as_ref());
+            return self
+                .read_damaged::<R, A>(files, reason, extent, is_value, query)
+                .await;
         }
-        Ok(answer)
+        load_elsewhere(&mut copy, other.as_ref(), &mut salvaged_elsewhere, is_value);
+        let answer = query(&copy)?;
+        let mut incidents = Vec::new();
+        if copy.is_changed {
+            match self.clean::<R>(is_value).await {
+                Ok(met) => incidents = met,
+                Err(error) => self.warn_about_cleanup(&error),
+            }
+        }
+        Ok(Answer { answer, incidents })
+    }
+
+    /// Reads a corrupt file, and repairs it in the same step if the lock is free at once.
+    async fn read_damaged<R: Runtime, A>(
+        &self,
+        (contents, other): (Option<&Contents>, Option<&Contents>),
+        reason: String,
+        extent: Extent,
+        is_value: IsValue,
+        query: impl FnOnce(&WorkingCopy<'_>) -> Result<A, Error>,
+    ) -> Result<Answer<A>, Error> {
+        let (mut query, mut answer) = (Some(query), None);
+        match self.lock.try_lock(Access::Exclusive) {
+            Ok(None) => {}
+            Err(error) => self.warn_about_cleanup(&error),
+            Ok(Some(held)) => {
+                let ask = |copy: &mut WorkingCopy<'_>| {
+                    if let Some(query) = query.take() {
+                        answer = Some((query(copy)?, copy.salvaged()));
+                    }
+                    Ok(())
+                };
+                let repaired = match self.prepare(held, Scope::Change, extent, is_value, ask) {
+                    Ok(((), commit)) => commit.run::<R>().await,
+                    Err(error) => Err(error),
+                };
+                match (repaired, answer) {
+                    (Ok(incidents), Some((answer, _))) => return Ok(Answer { answer, incidents }),
+                    (Err(error), Some((answer, saved))) => {
+                        self.warn_about_cleanup(&error);
+                        return Ok(self.damaged(answer, saved, reason));
+                    }
+                    (Err(error), None) => return Err(error),
+                    (Ok(_), None) => {
+                        return Err(Error::NotAStore {
+                            path: self.own_file(),
+                        });
+                    }
+                }
+            }
+        }
+        let (mut salvaged, mut salvaged_elsewhere) = (Vec::new(), Vec::new());
+        let mut copy = WorkingCopy::new(&self.settings, Scope::Read, self.files.clock.now_ms());
+        load(&mut copy, contents, &mut salvaged, is_value);
+        if copy.salvaged() == 0 {
+            self.check_is_ours(contents, || self.lock.record())?;
+        }
+        load_elsewhere(&mut copy, other, &mut salvaged_elsewhere, is_value);
+        match query.take() {
+            Some(query) => Ok(self.damaged(query(&copy)?, copy.salvaged(), reason)),
+            None => Err(Error::NotAStore {
+                path: self.own_file(),
+            }),
+        }
+    }
+
+    /// The answer from a corrupt file that was not repaired.
+    fn damaged<A>(&self, answer: A, saved: usize, reason: String) -> Answer<A> {
+        let incidents = vec![Incident::Damaged {
+            path: self.own_file(),
+            saved,
+            reason,
+        }];
+        self.settings.report(&incidents);
+        Answer { answer, incidents }
+    }
+
+    fn warn_about_cleanup(&self, error: &Error) {
+        let path = self.settings.path.display();
+        tracing::warn!(%path, %error, "cannot clean up after a read");
     }
 
     /// Lets `change` work on the live entries, and writes the result.
-    ///
-    /// `change` is `FnMut`, although this backend calls it once: a backend that detects conflicts
-    /// by compare-and-swap calls it again with fresh entries.
-    pub(crate) async fn change<R: Runtime, A>(
+    async fn change<R: Runtime, A>(
         &self,
+        policy: LockPolicy,
         scope: Scope,
+        extent: Extent,
         is_value: IsValue,
-        mut change: impl FnMut(&mut WorkingCopy<'_>) -> Result<A, Error>,
-    ) -> Result<A, Error> {
-        let held = self.lock::<R>(Access::Exclusive).await?;
-        let (answer, commit) = self.prepare(held, scope, is_value, &mut change)?;
-        commit.run::<R>().await?;
-        Ok(answer)
+        change: impl FnOnce(&mut WorkingCopy<'_>) -> Result<A, Error>,
+    ) -> Result<Answer<A>, Error> {
+        let held = self.lock::<R>(Access::Exclusive, policy).await?;
+        let (answer, commit) = self.prepare(held, scope, extent, is_value, change)?;
+        let incidents = commit.run::<R>().await?;
+        Ok(Answer { answer, incidents })
     }
 
-    async fn clean<R: Runtime>(&self, is_value: IsValue) -> Result<(), Error> {
+    /// A change of the entry of this session.
+    async fn change_own<R: Runtime, T: Value, A>(
+        &self,
+        policy: LockPolicy,
+        change: impl FnOnce(&mut WorkingCopy<'_>) -> Result<A, Error>,
+    ) -> Result<A, Error> {
+        self.change::<R, _>(policy, Scope::Change, Extent::Own, is_value::<T>, change)
+            .await
+            .map(|done| done.answer)
+    }
+
+    async fn clean<R: Runtime>(&self, is_value: IsValue) -> Result<Vec<Incident>, Error> {
         let Some(held) = self.lock.try_lock(Access::Exclusive)? else {
-            return Ok(());
+            return Ok(Vec::new());
         };
-        let ((), commit) = self.prepare(held, Scope::Change, is_value, &mut |_| Ok(()))?;
+        let ((), commit) = self.prepare(held, Scope::Change, Extent::Own, is_value, |_| Ok(()))?;
         commit.run::<R>().await
     }
 
-    async fn lock<R: Runtime>(&self, access: Access) -> Result<HeldLock, Error> {
-        let (held, waited) = match self.settings.policy {
+    async fn lock<R: Runtime>(
+        &self,
+        access: Access,
+        policy: LockPolicy,
+    ) -> Result<HeldLock, Error> {
+        let (held, waited) = match policy {
             LockPolicy::Fail => (self.lock.try_lock_barging(access)?, Duration::ZERO),
             LockPolicy::Wait(limit) => match self.lock.try_lock(access)? {
                 Some(held) => (Some(held), Duration::ZERO),
@@ -86,25 +235,64 @@ impl FileBackend {
             },
         };
         held.ok_or_else(|| Error::Locked {
-            path: self.settings.path(),
+            path: self.settings.path.clone(),
             holder: self.lock.holder(),
             waited,
         })
     }
 
-    /// Reads the file and unlocks. Returns the answer, and whether the file needs no cleanup.
-    fn read_under<A>(
+    fn policy(&self, patience: Patience) -> LockPolicy {
+        match (patience, self.files.policy) {
+            (Patience::AtLeast(limit), _) => self.patient(limit),
+            (Patience::AtMost(limit), LockPolicy::Wait(wait)) => LockPolicy::Wait(wait.min(limit)),
+            (_, policy) => policy,
+        }
+    }
+
+    /// The handle's policy, but at least this long.
+    fn patient(&self, patience: Duration) -> LockPolicy {
+        match self.files.policy {
+            LockPolicy::Wait(limit) => LockPolicy::Wait(limit.max(patience)),
+            LockPolicy::Fail if patience.is_zero() => LockPolicy::Fail,
+            LockPolicy::Fail => LockPolicy::Wait(patience),
+        }
+    }
+
+    fn own_file(&self) -> PathBuf {
+        match self.settings.slot {
+            None => self.files.location.data.clone(),
+            Some(_) => self.files.location.slots(),
+        }
+    }
+
+    fn other_file(&self) -> PathBuf {
+        match self.settings.slot {
+            None => self.files.location.slots(),
+            Some(_) => self.files.location.data.clone(),
+        }
+    }
+
+    fn read_other(&self, extent: Extent) -> Result<Option<Contents>, Error> {
+        match extent {
+            Extent::Own => Ok(None),
+            Extent::All => disk::read(&self.other_file()),
+        }
+    }
+
+    /// Refuses a corrupt file that was never a store, to leave it as it is.
+    fn check_is_ours(
         &self,
-        held: HeldLock,
-        is_value: IsValue,
-        query: impl FnOnce(&WorkingCopy<'_>) -> Result<A, Error>,
-    ) -> Result<(A, bool), Error> {
-        let contents = disk::read(&self.settings.location)?;
-        drop(held);
-        let mut salvaged = Vec::new();
-        let mut copy = WorkingCopy::new(&self.settings, Scope::Read, None);
-        load(&mut copy, contents.as_ref(), &mut salvaged, is_value);
-        Ok((query(&copy)?, !copy.is_changed))
+        contents: Option<&Contents>,
+        lock_record: impl FnOnce() -> Result<disk::LockRecord, Error>,
+    ) -> Result<(), Error> {
+        let is_ours =
+            contents.is_none_or(|file| is_recognisable(&file.bytes)) || lock_record()?.is_written();
+        if is_ours {
+            return Ok(());
+        }
+        Err(Error::NotAStore {
+            path: self.own_file(),
+        })
     }
 
     /// Does everything but the write.
@@ -112,36 +300,66 @@ impl FileBackend {
         &self,
         held: HeldLock,
         scope: Scope,
+        extent: Extent,
         is_value: IsValue,
-        change: &mut impl FnMut(&mut WorkingCopy<'_>) -> Result<A, Error>,
+        change: impl FnOnce(&mut WorkingCopy<'_>) -> Result<A, Error>,
     ) -> Result<(A, Commit), Error> {
-        let contents = disk::read(&self.settings.location)?;
-        let counter = match scope {
-            Scope::Claim => held.counter(),
-            _ => None,
-        };
-        let mut salvaged = Vec::new();
-        let mut copy = WorkingCopy::new(&self.settings, scope, counter);
+        let path = self.own_file();
+        let contents = disk::read(&path)?;
+        let other = self.read_other(extent)?;
+        let now_ms = self.files.clock.now_ms();
+        let (mut salvaged, mut salvaged_elsewhere) = (Vec::new(), Vec::new());
+        let mut copy = WorkingCopy::new(&self.settings, scope, now_ms);
+        if scope == Scope::Claim {
+            copy.set_lock_record(held.record());
+        }
         let damage = load(&mut copy, contents.as_ref(), &mut salvaged, is_value);
+        if damage.is_some() && copy.salvaged() == 0 {
+            self.check_is_ours(contents.as_ref(), || Ok(held.record()))?;
+        }
+        let elsewhere =
+            load_elsewhere(&mut copy, other.as_ref(), &mut salvaged_elsewhere, is_value);
         let answer = change(&mut copy)?;
         let is_read_only = contents.as_ref().is_some_and(|file| file.is_read_only);
         if copy.is_changed && is_read_only {
-            return Err(Error::ReadOnly {
-                path: self.settings.path(),
-            });
+            return Err(Error::ReadOnly { path });
         }
+        let mut new_record = copy.new_record;
+        // The record in the lock file marks a new store as ours, also before its first claim.
+        if copy.is_changed && contents.is_none() && new_record.is_none() {
+            let is_marked = held.record().is_written();
+            new_record = (!is_marked).then(|| TokenRecord::new(now_ms));
+        }
+        let is_other_writable = other.as_ref().is_some_and(|file| !file.is_read_only);
+        let other_next = elsewhere
+            .filter(|_| is_other_writable)
+            .zip(copy.new_record)
+            .map(|(document, record)| {
+                let mut next = NextVersion::with_capacity(document.entries.len());
+                for entry in &document.entries {
+                    next.push(entry.line.into());
+                }
+                (
+                    self.other_file(),
+                    next.to_bytes(&document.extra, Some(record)),
+                )
+            });
         let next = copy.is_changed.then(|| copy.to_bytes());
-        let (new_token, incidents) = (copy.new_token, std::mem::take(&mut copy.incidents));
+        let (saved, incidents) = (copy.salvaged(), std::mem::take(&mut copy.incidents));
         let corrupt = damage.zip(contents).map(|(reason, contents)| CorruptFile {
             bytes: contents.bytes,
-            entries: salvaged.len(),
+            saved,
             reason,
         });
         let commit = Commit {
             settings: Arc::clone(&self.settings),
+            durability: self.files.durability,
+            now_ms,
             held,
+            path,
             next,
-            new_token,
+            other_next,
+            new_record,
             corrupt,
             incidents,
         };
@@ -149,7 +367,153 @@ impl FileBackend {
     }
 }
 
-/// Loads the file. If it is corrupt, loads the entries that can be recovered, and returns the
+impl Backend for FileBackend {
+    type Turn = WaitTicket;
+
+    async fn store<R: Runtime, T: Value>(&self, value: &T) -> Result<(), Error> {
+        let change = |copy: &mut WorkingCopy<'_>| copy.store(value);
+        self.change_own::<R, T, _>(self.files.policy, change).await
+    }
+
+    async fn remove<R: Runtime, T: Value>(
+        &self,
+        token: Option<u64>,
+        patience: Patience,
+    ) -> Result<bool, Error> {
+        let change = |copy: &mut WorkingCopy<'_>| Ok(copy.remove(token));
+        self.change_own::<R, T, _>(self.policy(patience), change)
+            .await
+    }
+
+    async fn refresh<R: Runtime, T: Value>(
+        &self,
+        token: Option<u64>,
+        patience: Patience,
+    ) -> Result<bool, Error> {
+        let change = |copy: &mut WorkingCopy<'_>| Ok(copy.refresh(token));
+        self.change_own::<R, T, _>(self.policy(patience), change)
+            .await
+    }
+
+    async fn restore<R: Runtime, T: Value>(&self) -> Result<Option<T>, Error> {
+        let query = |copy: &WorkingCopy<'_>| copy.restore();
+        self.read::<R, _>(self.files.policy, Extent::Own, is_value::<T>, query)
+            .await
+            .map(|done| done.answer)
+    }
+
+    async fn other_values<R: Runtime, T: Value>(&self) -> Result<BTreeMap<SessionId, T>, Error> {
+        let query = |copy: &WorkingCopy<'_>| copy.other_values();
+        self.read::<R, _>(self.files.policy, Extent::All, is_value::<T>, query)
+            .await
+            .map(|done| done.answer)
+    }
+
+    async fn entries<R: Runtime, T: Value>(
+        &self,
+        watcher: Option<&Changes>,
+    ) -> Result<Entries<T>, Error> {
+        let policy = self.patient(watcher.map_or(Duration::ZERO, |_| WATCHER_PATIENCE));
+        let query = |copy: &WorkingCopy<'_>| Ok((copy.entries()?, copy.owners()));
+        let read = self.read::<R, _>(policy, Extent::All, is_value::<T>, query);
+        let Answer {
+            answer: (mut entries, owners),
+            incidents,
+        } = read.await?;
+        if let Some(changes) = watcher {
+            changes.watch_processes(&owners);
+        }
+        entries.incidents = incidents;
+        Ok(entries)
+    }
+
+    async fn has_token<R: Runtime, T: Value>(&self, token: u64) -> Result<bool, Error> {
+        let query = |copy: &WorkingCopy<'_>| Ok(copy.has_token(token));
+        self.read::<R, _>(self.files.policy, Extent::All, is_value::<T>, query)
+            .await
+            .map(|done| done.answer)
+    }
+
+    async fn claim<R: Runtime, T: Value + PartialEq>(
+        &self,
+        candidates: &[T],
+        queue: Queue<'_, WaitTicket>,
+    ) -> Result<(Decision, Vec<Incident>), Error> {
+        let (turn, patience, changes) = match queue {
+            Queue::Barge { patience } => (None, patience, None),
+            Queue::Join {
+                turn,
+                left,
+                changes,
+            } => (Some(turn), left, Some(changes)),
+        };
+        let held = self
+            .lock::<R>(Access::Exclusive, self.patient(patience))
+            .await?;
+        let waiters = WaitQueue::new(self.files.location.waiters());
+        let mut ahead: Vec<T> = Vec::new();
+        if let Some(turn) = &turn {
+            for text in waiters.earlier(turn.as_ref())? {
+                // A waiter of another type wants a value that no candidate equals.
+                ahead.extend(serde_json::from_str::<Vec<T>>(&text).unwrap_or_default());
+            }
+        }
+        let change = |copy: &mut WorkingCopy<'_>| {
+            let decision = decide(copy, candidates, &ahead)?;
+            Ok((decision, copy.owners()))
+        };
+        let prepared = self.prepare(held, Scope::Claim, Extent::All, is_value::<T>, change);
+        let ((decision, owners), commit) = prepared?;
+        // Before the commit unlocks: numbers are given out under the lock.
+        if let Some(turn) = turn
+            && turn.is_none()
+            && !matches!(decision, Decision::Granted { .. })
+        {
+            let wanted = serde_json::to_string(candidates).map_err(|source| Error::Encode {
+                source: source.into(),
+            })?;
+            *turn = Some(waiters.join(&wanted)?);
+        }
+        if let Some(changes) = changes {
+            changes.watch_queue();
+            changes.watch_processes(&owners);
+        }
+        Ok((decision, commit.run::<R>().await?))
+    }
+
+    async fn transaction<R: Runtime, T: Value, A>(
+        &self,
+        body: &mut impl FnMut(&mut Transaction<T>) -> A,
+    ) -> Result<A, Error> {
+        let change = |copy: &mut WorkingCopy<'_>| copy.transaction(body);
+        self.change::<R, _>(
+            self.files.policy,
+            Scope::Change,
+            Extent::All,
+            is_value::<T>,
+            change,
+        )
+        .await
+        .map(|done| done.answer)
+    }
+
+    async fn leave<R: Runtime>(&self, turn: WaitTicket) {
+        drop(turn);
+    }
+
+    fn changes(&self) -> Changes {
+        self.watch.changes(&self.files.location)
+    }
+}
+
+/// How long a watcher waits for the lock, with any policy.
+const WATCHER_PATIENCE: Duration = Duration::from_secs(5);
+
+fn is_value<T: Value>(json: &str) -> bool {
+    serde_json::from_str::<T>(json).is_ok()
+}
+
+/// Loads the own file. If it is corrupt, loads the entries that can be recovered, and returns the
 /// damage.
 fn load<'a>(
     copy: &mut WorkingCopy<'a>,
@@ -158,27 +522,58 @@ fn load<'a>(
     is_value: IsValue,
 ) -> Option<String> {
     let bytes = &contents?.bytes;
-    let damage = match std::str::from_utf8(bytes) {
-        Ok(text) => match Document::parse(text) {
-            Ok(document) => {
-                copy.load(document);
-                return None;
-            }
-            Err(reason) => reason,
-        },
-        Err(error) => error.to_string(),
-    };
-    *salvaged = salvage(bytes, is_value);
-    copy.load_salvaged(salvaged);
-    Some(damage)
+    match parse(bytes) {
+        Ok(document) => {
+            copy.load(document);
+            None
+        }
+        Err(damage) => {
+            *salvaged = salvage(bytes, is_value);
+            copy.load_salvaged(salvaged);
+            Some(damage)
+        }
+    }
+}
+
+/// Loads the other file of the store, which the operation does not change, and returns its document
+/// if it is not corrupt. The next change of a corrupt one recovers it.
+fn load_elsewhere<'a>(
+    copy: &mut WorkingCopy<'a>,
+    contents: Option<&'a Contents>,
+    salvaged: &'a mut Vec<SalvagedEntry>,
+    is_value: IsValue,
+) -> Option<Document<'a>> {
+    let bytes = &contents?.bytes;
+    match parse(bytes) {
+        Ok(document) => {
+            copy.load_elsewhere(document.record, document.entries.iter().cloned());
+            Some(document)
+        }
+        Err(_) => {
+            *salvaged = salvage(bytes, is_value);
+            let lines = salvaged.iter().map(|entry| entry.line.as_str());
+            copy.load_elsewhere(None, lines.filter_map(StoredEntry::parse));
+            None
+        }
+    }
+}
+
+fn parse(bytes: &[u8]) -> Result<Document<'_>, String> {
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    Document::parse(text)
 }
 
 /// The write of a decided operation. Holds the lock.
 struct Commit {
     settings: Arc<Settings>,
+    durability: Durability,
+    now_ms: i64,
     held: HeldLock,
+    path: PathBuf,
     next: Option<Vec<u8>>,
-    new_token: Option<u64>,
+    /// The other file with its new token record.
+    other_next: Option<(PathBuf, Vec<u8>)>,
+    new_record: Option<TokenRecord>,
     corrupt: Option<CorruptFile>,
     incidents: Vec<Incident>,
 }
@@ -186,15 +581,15 @@ struct Commit {
 struct CorruptFile {
     bytes: Vec<u8>,
     /// How many entries were recovered.
-    entries: usize,
+    saved: usize,
     reason: String,
 }
 
 impl Commit {
     /// Writes. If that includes a sync to disk, it happens off the async runtime's threads, and
     /// continues if the caller is cancelled.
-    async fn run<R: Runtime>(self) -> Result<(), Error> {
-        let has_sync = self.next.is_some() && self.settings.durability == Durability::Power;
+    async fn run<R: Runtime>(self) -> Result<Vec<Incident>, Error> {
+        let has_sync = self.next.is_some() && self.durability == Durability::Power;
         if has_sync {
             R::run_blocking(move || self.write()).await
         } else {
@@ -204,42 +599,36 @@ impl Commit {
 
     /// The order matters: the copy of a corrupt file exists before the file is replaced, and a
     /// token is counted before it is visible. A kill between two steps wastes a token at worst.
-    fn write(mut self) -> Result<(), Error> {
-        let (location, durability) = (&*self.settings.location, self.settings.durability);
+    fn write(mut self) -> Result<Vec<Incident>, Error> {
+        let (path, durability): (&Path, _) = (&self.path, self.durability);
         if let Some(corrupt) = self.corrupt.take() {
-            let now_ms = self.settings.clock.now_ms();
-            let copy = disk::keep_aside(location, &corrupt.bytes, now_ms, durability)?;
+            let copy = disk::keep_aside(path, &corrupt.bytes, self.now_ms, durability)?;
             self.incidents.push(Incident::Recovered {
-                path: self.settings.path(),
+                path: path.to_owned(),
                 copy,
-                saved: corrupt.entries,
+                saved: corrupt.saved,
                 reason: corrupt.reason,
             });
         }
-        if let Some(token) = self.new_token {
-            self.held.set_counter(token, durability)?;
+        if let Some(record) = self.new_record {
+            self.held.set_record(record, durability)?;
+        }
+        if let Some((other, next)) = &self.other_next {
+            disk::replace(other, next, durability)?;
         }
         if let Some(next) = &self.next {
-            disk::replace(location, next, durability)?;
+            disk::replace(path, next, durability)?;
         }
         // Handlers are the caller's code and may use the store.
         drop(self.held);
-        for incident in &self.incidents {
-            tracing::warn!("{incident}");
-            if let Some(handler) = &self.settings.on_incident {
-                handler(incident);
-            }
-        }
-        Ok(())
+        self.settings.report(&self.incidents);
+        Ok(self.incidents)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
-    use crate::disk::Location;
-    use crate::{ManualClock, SessionId};
 
     /// `tests/it/corrupt.rs` does the same through files, for fewer values.
     #[test]
@@ -248,15 +637,13 @@ mod tests {
         let lines =
             ["a", "b"].map(|session| format!(r#""{session}":{{"data":"x{session}",{fields}}}"#));
         let text = format!("{{\"storage\":{{\n{}\n}}}}\n", lines.join(",\n"));
-        let time = std::time::UNIX_EPOCH + Duration::from_millis(1_755_512_430_456);
+        let now_ms = 1_755_512_430_456;
         let settings = Settings {
-            location: Arc::new(Location::new("x.json".as_ref()).unwrap()),
+            path: "x.json".into(),
             session: SessionId::from_key("me"),
+            slot: None,
             ttl_ms: 1000,
             owner: None,
-            policy: LockPolicy::Fail,
-            durability: Durability::Process,
-            clock: Clock::Manual(ManualClock::new(time)),
             on_incident: None,
         };
         for at in 0..text.len() {
@@ -268,7 +655,7 @@ mod tests {
                     is_read_only: false,
                 };
                 let mut salvaged = Vec::new();
-                let mut copy = WorkingCopy::new(&settings, Scope::Claim, None);
+                let mut copy = WorkingCopy::new(&settings, Scope::Claim, now_ms);
                 load(&mut copy, Some(&contents), &mut salvaged, |json| {
                     serde_json::from_str::<String>(json).is_ok()
                 });

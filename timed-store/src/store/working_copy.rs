@@ -8,8 +8,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::settings::Settings;
+use crate::disk::LockRecord;
 use crate::format::{
-    Document, FieldChange, NextVersion, SalvagedEntry, StoredEntry, new_line, timestamp,
+    Document, FieldChange, NextVersion, SalvagedEntry, StoredEntry, TokenRecord, new_line,
+    timestamp,
 };
 use crate::transaction::{OwnChange, Transaction};
 use crate::{Entries, Entry, Error, Incident, OwnerProcess, SessionId};
@@ -24,18 +26,26 @@ pub(crate) struct WorkingCopy<'a> {
     settings: &'a Settings,
     scope: Scope,
     now_ms: i64,
+    /// Whether the file holds the named slots.
+    is_slots: bool,
     /// The live entries of all sessions as they were read.
     live: Vec<StoredEntry<'a>>,
+    /// The same of the store's other file.
+    live_elsewhere: Vec<StoredEntry<'a>>,
     /// The same for the next version of the file, if the scope allows changes.
     next: NextVersion<'a>,
-    /// The members beside `storage`.
+    /// The members of other tools beside `storage`.
     extra: Vec<&'a str>,
-    /// The last token that was given out, if the store knows it.
-    counter: Option<u64>,
+    /// The token record of the file as it will be written.
+    record: Option<TokenRecord>,
+    record_elsewhere: Option<TokenRecord>,
+    lock_record: LockRecord,
+    /// How many entries were recovered from a corrupt file.
+    salvaged: usize,
     /// Whether the file must be written.
     pub(crate) is_changed: bool,
-    /// The token that this operation gives out.
-    pub(crate) new_token: Option<u64>,
+    /// Set if all files of the store must get this token record.
+    pub(crate) new_record: Option<TokenRecord>,
     pub(crate) incidents: Vec<Incident>,
 }
 
@@ -50,26 +60,49 @@ pub(crate) enum Scope {
 }
 
 impl<'a> WorkingCopy<'a> {
-    /// A working copy without entries. `counter` is the last token that was given out.
-    pub(crate) fn new(settings: &'a Settings, scope: Scope, counter: Option<u64>) -> Self {
+    /// A working copy without entries.
+    pub(crate) fn new(settings: &'a Settings, scope: Scope, now_ms: i64) -> Self {
         Self {
             settings,
             scope,
-            now_ms: settings.clock.now_ms(),
+            now_ms,
+            is_slots: settings.slot.is_some(),
             live: Vec::new(),
+            live_elsewhere: Vec::new(),
             next: NextVersion::with_capacity(0),
             extra: Vec::new(),
-            counter: counter.filter(|counter| *counter <= LARGEST_NUMBER),
+            record: None,
+            record_elsewhere: None,
+            lock_record: LockRecord::default(),
+            salvaged: 0,
             is_changed: false,
-            new_token: None,
+            new_record: None,
             incidents: Vec::new(),
         }
+    }
+
+    /// Takes over the token record of the lock file.
+    pub(crate) fn set_lock_record(&mut self, record: LockRecord) {
+        self.lock_record = record;
     }
 
     /// Takes over the entries of a file that is not corrupt.
     pub(crate) fn load(&mut self, document: Document<'a>) {
         self.extra = document.extra;
+        self.record = document.record;
         self.load_entries(document.entries);
+    }
+
+    /// Takes over the entries of the store's other file, which the operation does not change.
+    pub(crate) fn load_elsewhere(
+        &mut self,
+        record: Option<TokenRecord>,
+        entries: impl Iterator<Item = StoredEntry<'a>>,
+    ) {
+        self.record_elsewhere = record;
+        // An entry whose timestamp cannot be parsed is reported by the next change of its file.
+        let entries = entries.filter(|entry| entry.timestamp_ms.is_some() && self.counts(entry));
+        self.live_elsewhere = entries.collect();
     }
 
     /// Takes over the entries that were recovered from a corrupt file, which is to be replaced.
@@ -78,7 +111,13 @@ impl<'a> WorkingCopy<'a> {
             .iter()
             .filter_map(|entry| StoredEntry::parse(&entry.line));
         self.load_entries(entries.collect());
+        self.salvaged = salvaged.len();
         self.is_changed = true;
+    }
+
+    /// How many entries were recovered from a corrupt file.
+    pub(crate) fn salvaged(&self) -> usize {
+        self.salvaged
     }
 
     fn load_entries(&mut self, mut entries: Vec<StoredEntry<'a>>) {
@@ -104,17 +143,21 @@ impl<'a> WorkingCopy<'a> {
     fn is_live(&mut self, entry: &StoredEntry<'a>) -> bool {
         if entry.timestamp_ms.is_none() {
             self.incidents.push(Incident::UnreadableTimestamp {
-                path: self.settings.path(),
+                path: self.settings.path.clone(),
                 timestamp: entry.timestamp_text(),
                 session: SessionId::from_key(&*entry.session),
             });
             return false;
         }
+        self.counts(entry)
+    }
+
+    fn counts(&self, entry: &StoredEntry<'_>) -> bool {
         self.age_ms(entry) <= self.ttl_ms(entry) && !entry.owner.is_some_and(has_ended)
     }
 
     fn is_own(&self, entry: &StoredEntry<'_>) -> bool {
-        entry.session == self.settings.session.as_str()
+        self.settings.is_own_entry(&entry.session, self.is_slots)
     }
 
     /// A timestamp ahead of the clock is set to now: the entry would live too long, or for ever if
@@ -134,14 +177,27 @@ impl<'a> WorkingCopy<'a> {
         self.live.iter().rfind(|entry| self.is_own(entry))
     }
 
-    /// The entries of the other sessions.
-    pub(crate) fn others(&self) -> impl Iterator<Item = &StoredEntry<'a>> {
-        self.live.iter().filter(|entry| !self.is_own(entry))
+    /// The entries of the other sessions, in all slots.
+    pub(crate) fn others<'s>(&'s self) -> impl Iterator<Item = &'s StoredEntry<'a>> {
+        let of_others = |entries: &'s [StoredEntry<'a>], slots: bool| {
+            let entries = entries.iter();
+            entries.filter(move |entry| !self.settings.is_own_session(&entry.session, slots))
+        };
+        let here = of_others(&self.live, self.is_slots);
+        here.chain(of_others(&self.live_elsewhere, !self.is_slots))
+    }
+
+    /// The owner processes of the other sessions' entries.
+    pub(crate) fn owners(&self) -> Vec<OwnerProcess> {
+        let owners = self.others().filter_map(|entry| entry.owner);
+        owners
+            .filter_map(|owner| serde_json::from_str(owner).ok())
+            .collect()
     }
 
     pub(crate) fn decode<T: DeserializeOwned>(&self, entry: &StoredEntry<'_>) -> Result<T, Error> {
         serde_json::from_str(entry.data).map_err(|source| Error::Decode {
-            path: self.settings.path(),
+            path: self.settings.path.clone(),
             session: SessionId::from_key(&*entry.session),
             source: source.into(),
         })
@@ -158,7 +214,7 @@ impl<'a> WorkingCopy<'a> {
 
     pub(crate) fn entries<T: DeserializeOwned>(&self) -> Result<Entries<T>, Error> {
         let mut all = BTreeMap::new();
-        for entry in &self.live {
+        for entry in self.live.iter().chain(&self.live_elsewhere) {
             let decoded = Entry {
                 value: self.decode(entry)?,
                 token: entry.token,
@@ -166,9 +222,14 @@ impl<'a> WorkingCopy<'a> {
             };
             all.insert(SessionId::from_key(&*entry.session), decoded);
         }
+        let others = self
+            .others()
+            .map(|entry| SessionId::from_key(&*entry.session));
         Ok(Entries {
-            session: self.settings.session.clone(),
+            own: SessionId::from_key(self.settings.key()),
+            others: others.collect(),
             all,
+            incidents: Vec::new(),
         })
     }
 
@@ -195,17 +256,53 @@ impl<'a> WorkingCopy<'a> {
         value: &T,
         is_renewal: bool,
     ) -> Result<u64, Error> {
+        let last_token = self.last_token();
         let old_token = self.own().and_then(|entry| entry.token);
-        let token = match old_token.filter(|_| is_renewal) {
-            Some(token) => token,
-            None => self.next_token()?,
+        let (token, is_new) = match old_token.filter(|_| is_renewal) {
+            Some(token) => (token, false),
+            None => (last_token + 1, true),
+        };
+        if token > LARGEST_NUMBER {
+            return Err(Error::TokensExhausted {
+                path: self.settings.path.clone(),
+            });
+        }
+        let record = TokenRecord {
+            store_id: self.store_id(),
+            last_token: last_token.max(token),
         };
         self.put(value, Some(token))?;
+        self.record = Some(record);
+        // A lock file without identity is that of version 0.1, or a new one.
+        if is_new || self.lock_record.store_id.is_none() {
+            self.new_record = self.record;
+        }
         Ok(token)
     }
 
-    pub(crate) fn refresh(&mut self) -> bool {
-        let Some(own) = self.own() else {
+    /// The identity of the store; a new one if no file has it.
+    pub(crate) fn store_id(&self) -> u64 {
+        let records = self.record.or(self.record_elsewhere);
+        let known = self.lock_record.store_id;
+        known
+            .or_else(|| records.map(|record| record.store_id))
+            .unwrap_or_else(|| TokenRecord::new(self.now_ms).store_id)
+    }
+
+    /// Whether `token` is the token of a live entry.
+    pub(crate) fn has_token(&self, token: u64) -> bool {
+        let mut live = self.live.iter().chain(&self.live_elsewhere);
+        live.any(|entry| entry.token == Some(token))
+    }
+
+    /// Whether the own entry has this token, or `token` is `None`.
+    fn has_own_token(&self, token: Option<u64>) -> bool {
+        token.is_none_or(|token| self.own().is_some_and(|own| own.token == Some(token)))
+    }
+
+    /// Restarts the time of the own entry, if there is one and it has this token.
+    pub(crate) fn refresh(&mut self, token: Option<u64>) -> bool {
+        let Some(own) = self.own().filter(|_| self.has_own_token(token)) else {
             return false;
         };
         let line = own.edited(&[self.new_timestamp()]);
@@ -213,8 +310,9 @@ impl<'a> WorkingCopy<'a> {
         true
     }
 
-    pub(crate) fn remove(&mut self) -> bool {
-        let is_removed = self.next.remove_own();
+    /// Removes the own entry, if it has this token, and returns whether there was one.
+    pub(crate) fn remove(&mut self, token: Option<u64>) -> bool {
+        let is_removed = self.has_own_token(token) && self.next.remove_own();
         self.is_changed |= is_removed;
         is_removed
     }
@@ -235,10 +333,10 @@ impl<'a> WorkingCopy<'a> {
         match transaction.change {
             OwnChange::None => {}
             OwnChange::Refresh => {
-                self.refresh();
+                self.refresh(None);
             }
             OwnChange::Remove => {
-                self.remove();
+                self.remove(None);
             }
             OwnChange::Store => {
                 if let Some(entry) = transaction.entries.mine() {
@@ -251,14 +349,12 @@ impl<'a> WorkingCopy<'a> {
 
     /// The text of the next version of the file.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        self.next.to_bytes(&self.extra)
+        self.next.to_bytes(&self.extra, self.record)
     }
 
     fn put<T: Serialize>(&mut self, value: &T, token: Option<u64>) -> Result<(), Error> {
-        let owner = match (token, &self.settings.owner, self.settings.session.process()) {
-            (Some(_), Some(owner), _) | (_, _, Some(owner)) => Some(json(owner)?),
-            _ => None,
-        };
+        let owner = self.settings.owner_of(token.is_some());
+        let owner = owner.map(json).transpose()?;
         let changes = [
             ("data", Some(json(value)?)),
             self.new_timestamp(),
@@ -268,30 +364,29 @@ impl<'a> WorkingCopy<'a> {
         ];
         let line = match self.own() {
             Some(entry) => entry.edited(&changes),
-            None => new_line(self.settings.session.as_str(), &[], &changes),
+            None => new_line(&self.settings.key(), &[], &changes),
         };
         self.is_changed |= self.next.set_own(line);
         Ok(())
     }
 
-    /// One above every token that the counter and the entries know.
-    fn next_token(&mut self) -> Result<u64, Error> {
-        let known = self.counter.unwrap_or_else(|| {
-            // Without a counter (a new store, or a cleaned-up folder for temporary files) the time
-            // in milliseconds is above every earlier token, unless the clock was set back: no
-            // store grants a claim every millisecond.
+    /// The largest token that any file of the store knows.
+    fn last_token(&self) -> u64 {
+        let counter = self.lock_record.last_token.unwrap_or_else(|| {
+            // Without the lock file (a new store, or a cleaned-up folder for temporary files) the
+            // other files know the last token, unless the original tool has rewritten them. The
+            // time in milliseconds is then above every earlier token, unless the clock was set
+            // back: no store grants a claim every millisecond.
             u64::try_from(self.now_ms).unwrap_or(0)
         });
-        let tokens = self.live.iter().filter_map(|entry| entry.token);
-        let largest = tokens.filter(|token| *token <= LARGEST_NUMBER).max();
-        let token = known.max(largest.unwrap_or(0)) + 1;
-        if token > LARGEST_NUMBER {
-            return Err(Error::TokensExhausted {
-                path: self.settings.path(),
-            });
-        }
-        self.new_token = Some(token);
-        Ok(token)
+        let records = [self.record, self.record_elsewhere].into_iter().flatten();
+        let live = self.live.iter().chain(&self.live_elsewhere);
+        live.filter_map(|entry| entry.token)
+            .chain(records.map(|record| record.last_token))
+            .chain([counter])
+            .filter(|token| *token <= LARGEST_NUMBER)
+            .max()
+            .unwrap_or(0)
     }
 
     fn new_timestamp(&self) -> FieldChange<'static> {

@@ -1,10 +1,11 @@
 //! Claims: a value that only one session holds.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use timed_store::{Claim, Error, OwnerProcess, SessionId};
 
-use crate::support::{Place, Store, s};
+use crate::support::{Place, START_MS, Store, s, time, write_private};
 use crate::worker::Worker;
 
 const TTL: Duration = Duration::from_secs(4 * 60 * 60);
@@ -112,17 +113,73 @@ fn tokens_only_grow() {
     a.store(&s("z")).unwrap();
     grows(a.claim(s("z")));
 
-    // The counter is lost, the entries are not.
-    std::fs::write(place.lock_file(), "").unwrap();
-    grows(a.claim(s("w")));
-    // The entries are lost, the counter is not.
-    std::fs::remove_file(place.path()).unwrap();
-    grows(a.claim(s("w")));
-    // Everything is lost except the time.
-    std::fs::remove_file(place.path()).unwrap();
-    std::fs::remove_file(place.lock_file()).unwrap();
-    place.clock.advance(Duration::from_secs(1));
-    grows(a.claim(s("w")));
+    // From here on the clock is no help: it is set back before each loss.
+    let id = a
+        .claim(s("k"))
+        .unwrap()
+        .granted()
+        .unwrap()
+        .store_id()
+        .to_owned();
+    let mut back = START_MS;
+    let mut lose = |lost: &[PathBuf]| {
+        back -= 1_000_000;
+        place.clock.set(time(back));
+        for path in lost {
+            std::fs::remove_file(path).unwrap();
+        }
+    };
+    let slot = a.slot("extra").unwrap();
+    let slots = place.folder.path().join("state.json.slots");
+    for lost in [
+        vec![place.lock_file()],
+        vec![place.path()],
+        vec![place.path(), place.lock_file()],
+        vec![slots.clone(), place.lock_file()],
+        vec![place.path(), slots.clone()],
+    ] {
+        a.store(&s("q")).unwrap();
+        slot.store(&s("r")).unwrap();
+        grows(a.claim(s("w")));
+        grows(slot.claim(s("v")));
+        a.remove().unwrap();
+        slot.remove().unwrap();
+        lose(&lost);
+        let lease = place.store("c").claim(s("w")).unwrap().granted().unwrap();
+        assert_eq!(lease.store_id(), id, "{lost:?}");
+        grows(Ok(Claim::Granted(lease)));
+        place.store("c").remove().unwrap();
+    }
+
+    // If all files are lost, the store is another one.
+    place.clock.set(time(START_MS * 2));
+    let lost: Vec<PathBuf> = place
+        .folder
+        .path()
+        .read_dir()
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    for path in lost {
+        std::fs::remove_file(path).unwrap();
+    }
+    let lease = a.claim(s("w")).unwrap().granted().unwrap();
+    assert_ne!(lease.store_id(), id);
+    grows(Ok(Claim::Granted(lease)));
+}
+
+/// Version 0.1 wrote no identity, and its counter is the first line of the lock file.
+#[test]
+fn a_store_of_version_0_1_keeps_its_tokens() {
+    let place = Place::new();
+    write_private(&place.lock_file(), b"00000001755512430999\n");
+    place.write(include_str!("../golden/ours-0.1.json"));
+    let a = place.store("a");
+    let lease = a.claim(s("tsukuyomi")).unwrap().granted().unwrap();
+    assert_eq!(lease.token(), 1_755_512_430_457, "a renewal");
+    let id = lease.store_id().to_owned();
+    let lease = a.claim(s("angie-2")).unwrap().granted().unwrap();
+    assert_eq!((lease.token(), lease.store_id()), (1_755_512_431_000, &*id));
 }
 
 #[test]

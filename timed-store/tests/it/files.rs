@@ -8,7 +8,7 @@ use std::path::Path;
 use timed_store::{Error, SessionId};
 
 use crate::support::{Place, START, Store, s, write_private};
-use crate::worker::Worker;
+use crate::worker::{Worker, unshare};
 
 const NOBODY: u32 = 65534;
 
@@ -217,16 +217,8 @@ fn a_file_of_another_user_is_refused() {
 /// Runs a check as root of a user namespace, which may mount. A user cannot create a file of
 /// another user, but can mount one in its place.
 fn in_a_namespace(name: &str) {
-    let options = ["--user", "--map-root-user", "--mount"];
-    let allowed = std::process::Command::new("unshare")
-        .args(options)
-        .arg("true")
-        .status();
-    if !allowed.is_ok_and(|status| status.success()) {
-        eprintln!("NOT RUN: needs root, or user namespaces (`unshare --user --mount`)");
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
+    let options = unshare(&["--mount"]);
     let status = Worker::start_under("unshare", &options, name, folder.path()).wait();
     assert!(status.success(), "{name}: see above");
 }

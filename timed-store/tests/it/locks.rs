@@ -61,7 +61,7 @@ pub(crate) fn wait(folder: &Path) {
 }
 
 /// The number of waiters, in all processes.
-fn waiters(place: &Place) -> usize {
+pub(crate) fn waiters(place: &Place) -> usize {
     let queue = place
         .folder
         .path()

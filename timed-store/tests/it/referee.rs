@@ -13,26 +13,47 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use timed_store::{Claim, LockPolicy, SessionId, TimedStorageBuilder};
+use timed_store::{Claim, LockPolicy, SessionId};
 
 use crate::support::{LONG, Place, Random, Store, endurance, s};
 use crate::worker::Worker;
 
-const SESSIONS: usize = 6;
+pub(crate) const SESSIONS: usize = 6;
 const VALUES: [&str; 4] = ["w", "x", "y", "z"];
 
-fn builder(folder: &Path, session: &str) -> TimedStorageBuilder<Store> {
-    Store::builder(folder.join("state.json"))
-        .session(SessionId::new(session).unwrap())
-        .lock(LockPolicy::Wait(LONG))
+/// The place of the store: a file in the folder, or a server.
+fn open(folder: &Path, session: &str, ttl: Duration, server: Option<&str>) -> Store {
+    let session = SessionId::new(session).unwrap();
+    match server {
+        None => Store::builder(folder.join("state.json"))
+            .session(session)
+            .lock(LockPolicy::Wait(LONG))
+            .ttl(ttl)
+            .open()
+            .unwrap(),
+        #[cfg(feature = "redis")]
+        Some(url) => loop {
+            let builder = Store::redis_builder(url, "state").session(session.clone());
+            match builder.ttl(ttl).connect() {
+                Ok(store) => return store,
+                // The referee resets connections and kills the server.
+                Err(timed_store::Error::Server { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        },
+        #[cfg(not(feature = "redis"))]
+        Some(url) => panic!("no server without the feature `redis`: {url}"),
+    }
 }
 
-/// The part of one session: claims until it is killed.
+/// The part of one session: claims until it is killed. The arguments are the session, the timeout
+/// and the address of a server, if there is one.
 pub(crate) fn claim_for_ever(folder: &Path, arguments: &str) {
-    let (session, ttl) = arguments.split_once(' ').unwrap();
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let (session, ttl, server) = (arguments[0], arguments[1], arguments.get(2).copied());
     let ttl = Duration::from_millis(ttl.parse().unwrap());
     let player = Player {
-        store: builder(folder, session).ttl(ttl).open().unwrap(),
+        store: open(folder, session, ttl, server),
         folder: folder.to_owned(),
         session: s(session),
         expires: ttl < LONG,
@@ -54,9 +75,10 @@ impl Player {
         let mut mine = self.take_over();
         loop {
             let value = VALUES[random.below(4) as usize];
-            match random.below(8) {
-                0..4 => self.claim(&mut mine, vec![s(value)]),
-                4 => self.claim(&mut mine, VALUES.map(s).to_vec()),
+            match random.below(9) {
+                0..4 => self.claim(&mut mine, vec![s(value)], Duration::ZERO),
+                4 => self.claim(&mut mine, VALUES.map(s).to_vec(), Duration::ZERO),
+                8 => self.claim(&mut mine, vec![s(value)], Duration::from_millis(5)),
                 5 => {
                     let refreshed = self.store.refresh().unwrap();
                     assert!(
@@ -101,7 +123,8 @@ impl Player {
         found
     }
 
-    fn claim(&self, mine: &mut Option<String>, candidates: Vec<String>) {
+    /// A claim with a limit waits in the queue of the value.
+    fn claim(&self, mine: &mut Option<String>, candidates: Vec<String>, limit: Duration) {
         let mut possible: Vec<Option<String>> = candidates.iter().cloned().map(Some).collect();
         possible.push(mine.clone());
         self.journal(&possible);
@@ -109,12 +132,20 @@ impl Player {
         if let Some(value) = mine.as_ref().filter(|value| !candidates.contains(value)) {
             self.unmark(value);
         }
-        match self.store.claim_any(candidates).unwrap() {
+        let claim = if limit.is_zero() {
+            self.store.claim_any(candidates)
+        } else {
+            self.store.claim_any_within(candidates, limit)
+        };
+        match claim.unwrap() {
             Claim::Granted(lease) => {
                 *mine = Some(lease.value().clone());
                 self.log(&format!("{} {}\n", lease.token(), lease.value()));
             }
-            Claim::Busy { holder, .. } => assert_ne!(holder.as_str(), self.session),
+            Claim::Busy { holder, .. } => {
+                assert_ne!(holder.as_str(), self.session);
+                self.log("busy\n");
+            }
         }
         if let Some(value) = mine.as_ref() {
             self.mark(value);
@@ -225,13 +256,27 @@ fn referee(ttl_ms: u64, length: Duration) {
         worker.must_run();
         worker.kill();
     }
+    let (rounds, grants, tokens) = check_logs(folder);
+    eprintln!(
+        "referee, timeout {ttl_ms} ms: {rounds} rounds, {grants} grants, {tokens} tokens, \
+         {kills} kills, {stops} stops"
+    );
+    assert!(
+        grants > 50 && kills > 3 && stops > 3,
+        "too little happened to prove anything"
+    );
+}
 
-    let mut grants = 0;
+/// Checks that no token was given out twice and that no session saw tokens go back. Returns the
+/// numbers of claims, grants and tokens.
+pub(crate) fn check_logs(folder: &Path) -> (usize, usize, usize) {
+    let (mut rounds, mut grants) = (0, 0);
     let mut owners: BTreeMap<u64, (usize, String)> = BTreeMap::new();
     for number in 0..SESSIONS {
         let mut last = 0;
         let log =
             fs::read_to_string(folder.join(format!("log-session-{number}"))).unwrap_or_default();
+        rounds += log.lines().count();
         for (token, value) in log.lines().filter_map(|line| line.split_once(' ')) {
             let token: u64 = token.parse().unwrap();
             assert!(
@@ -247,14 +292,7 @@ fn referee(ttl_ms: u64, length: Duration) {
             (last, grants) = (token, grants + 1);
         }
     }
-    eprintln!(
-        "referee, timeout {ttl_ms} ms: {grants} grants, {} tokens, {kills} kills, {stops} stops",
-        owners.len()
-    );
-    assert!(
-        grants > 50 && kills > 3 && stops > 3,
-        "too little happened to prove anything"
-    );
+    (rounds, grants, owners.len())
 }
 
 #[test]

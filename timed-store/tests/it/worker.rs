@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::support::LONG;
-use crate::{files, kills, locks, referee};
+use crate::{files, kills, locks, namespaces, referee, waiting};
 
 const PART: &str = "TIMED_STORE_PART";
 
@@ -25,11 +25,35 @@ fn play() {
         ("wait", _) => locks::wait(folder),
         ("store", _) => kills::store_for_ever(folder),
         ("claim", session) => referee::claim_for_ever(folder, session),
+        ("claim-detected", name) => namespaces::claim_detected(folder, name),
+        ("claim-in-time", _) => namespaces::claim_in_another_time(folder),
+        ("read-only", _) => namespaces::read_only(folder),
+        ("wait-for", arguments) => waiting::wait_for(folder, arguments),
+        #[cfg(feature = "redis-tls")]
+        ("tls", url) => crate::redis::use_tls(url),
         ("unprivileged", name) => files::unprivileged(folder, name),
         ("foreign-file-in-namespace", _) => files::foreign_file_in_namespace(folder),
         (other, _) => panic!("no part `{other}`"),
     }
     std::process::exit(0);
+}
+
+/// The arguments of unshare(1) for new namespaces; also a user namespace if this is not root.
+pub(crate) fn unshare<'a>(namespaces: &[&'a str]) -> Vec<&'a str> {
+    let mut args = Vec::new();
+    if !rustix::process::geteuid().is_root() {
+        args.extend(["--user", "--map-root-user"]);
+    }
+    args.extend(namespaces);
+    let allowed = Command::new("unshare").args(&args).arg("true").status();
+    assert!(
+        allowed.is_ok_and(|status| status.success()),
+        "`unshare {}` is refused: run the test as root, or allow user namespaces \
+         (`sysctl user.max_user_namespaces`, `sysctl kernel.unprivileged_userns_clone`, \
+         `sysctl kernel.apparmor_restrict_unprivileged_userns`)",
+        args.join(" ")
+    );
+    args
 }
 
 /// A process that is killed when this is dropped.
@@ -47,7 +71,7 @@ impl Worker {
         Self::start_by(command, part, folder)
     }
 
-    fn start_by(mut command: Command, part: &str, folder: &Path) -> Self {
+    pub(crate) fn start_by(mut command: Command, part: &str, folder: &Path) -> Self {
         command.args(["--exact", "worker::play", "--nocapture", "--test-threads=1"]);
         command.env(PART, part).env("TIMED_STORE_FOLDER", folder);
         Self(command.stdout(Stdio::null()).spawn().unwrap())

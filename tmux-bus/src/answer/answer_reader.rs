@@ -30,17 +30,21 @@
 //! extracted. If the program has completed the word to `X OKAY` by then, the marker is rejected and
 //! the wait continues.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::answer_target::AnswerTarget;
-use super::extract;
+use super::extract::{self, ScreenAnswer};
 use super::line_reader::LineReader;
 use super::marker::Marker;
 use super::screen_reader::ScreenReader;
+use crate::cluster::agent_monitor::{AgentMonitor, Observation};
 use crate::control::control_client::ControlClient;
 use crate::control::tap::{OutputEnd, TapOutput, deadline};
 use crate::pane::{AnswerEnd, ResponseOptions, Sent};
-use crate::timing::{FRAME_QUIET, WORD_QUIET};
+use crate::state::{AgentState, decoration};
+use crate::timing::{FRAME_QUIET, NO_PROMPT_FACTOR, SETTLE_LIMIT, WORD_QUIET};
 use crate::{Error, PartialAnswer};
 
 /// Waits for the answer to a message, with the line reader until the program draws and with the
@@ -55,7 +59,13 @@ pub(crate) struct AnswerReader<'a> {
     lines: LineReader,
     /// Present since the first drawing.
     screen: Option<ScreenReader>,
+    /// Present if the screen of the agent is known.
+    monitor: Option<AgentMonitor>,
 }
+
+const NO_BEGINNING: &str = "its beginning is not on the screen any more";
+const STILL_WORKS: &str = "the agent still works after the time limit";
+const STILL_PRINTS: &str = "the program still prints after the time limit";
 
 /// Where the marker was found.
 enum Found {
@@ -82,11 +92,24 @@ impl<'a> AnswerReader<'a> {
             limit,
             lines: LineReader::new(&target, submitted),
             screen: None,
+            monitor: None,
             target,
         }
     }
 
-    pub(crate) async fn run(mut self) -> Result<String, Error> {
+    /// The agent must be idle again, and what its TUI adds to the answer is removed.
+    #[must_use]
+    pub(crate) fn observed_by(mut self, monitor: &AgentMonitor) -> Self {
+        self.monitor = Some(monitor.clone()).filter(|known| !known.definition().is_plain());
+        self
+    }
+
+    /// Sets a new time limit, for an answer that is late.
+    pub(crate) fn extend_until(&mut self, limit: Instant) {
+        self.deadline = limit;
+    }
+
+    pub(crate) async fn run(&mut self) -> Result<String, Error> {
         loop {
             let found = self.wait_for_marker().await?;
             if let Some(answer) = self.finish(found).await? {
@@ -104,17 +127,20 @@ impl<'a> AnswerReader<'a> {
                 return Ok(found);
             }
             if output.overflow || self.lines.len() > self.limit {
-                return Err(self.too_long());
+                return Err(self.too_long().await);
             }
             if let Some(end) = output.end {
                 // Output that arrived during the check.
                 self.feed(&tap.take());
                 self.lines.quiet();
-                return self.check_after_exit().await.ok_or_else(|| self.ended(end));
+                return match self.check_after_exit().await {
+                    Some(found) => Ok(found),
+                    None => Err(self.ended(end).await),
+                };
             }
             let now = Instant::now();
             if now >= self.deadline {
-                return Err(self.timed_out());
+                return Err(self.timed_out().await);
             }
             let until = match &self.screen {
                 Some(screen) if screen.is_stale() => output.last + FRAME_QUIET,
@@ -185,7 +211,7 @@ impl<'a> AnswerReader<'a> {
             return Ok(None);
         };
         screen.mark_captured(self.lines.hit_count());
-        let captured = match self.control.capture(self.sent.pane, 0).await {
+        let captured = match self.control.capture(self.sent.pane).await {
             Ok(captured) => captured,
             // The tap reports the end of the pane or the server.
             Err(Error::ServerGone { .. } | Error::TmuxFailed { .. }) => return Ok(None),
@@ -196,40 +222,77 @@ impl<'a> AnswerReader<'a> {
     }
 
     /// Takes in the rest of the answer and extracts it; `None` if the marker has become a
-    /// part of a longer word.
+    /// part of a longer word, or is not below the message.
     async fn finish(&mut self, found: Found) -> Result<Option<String>, Error> {
-        let tap = &self.sent.submitted.tap;
         match self.options.end {
-            AnswerEnd::Quiet(quiet) => {
-                tap.quiet(quiet, self.deadline.max(Instant::now() + quiet))
-                    .await;
-            }
+            AnswerEnd::Quiet(quiet) => self.wait_for_quiet(quiet).await?,
             AnswerEnd::AtMarker => self.finish_line(&found).await,
         }
-        let output = tap.take();
+        self.wait_for_idle().await?;
+        let output = self.sent.submitted.tap.take();
         self.feed(&output);
         if output.overflow {
-            return Err(self.too_long());
+            return Err(self.too_long().await);
         }
-        let draws = self.screen.is_some();
-        let drawn = match (found, output.end) {
-            (Found::Line(_), _) if !draws => None,
-            (_, Some(_)) => None,
-            (_, None) => self.screen_answer().await?,
+        let answer = match &mut self.screen {
+            None => self.lines.answer(&self.sent.submitted),
+            Some(_) => match self.screen_answer().await? {
+                ScreenAnswer::Whole(answer) => answer,
+                ScreenAnswer::NoMarker => {
+                    if let Some(screen) = &mut self.screen {
+                        screen.reject();
+                    }
+                    return match output.end {
+                        Some(end) => Err(self.ended(end).await),
+                        None => Ok(None),
+                    };
+                }
+                ScreenAnswer::NoBeginning => return Err(self.incomplete(NO_BEGINNING).await),
+            },
         };
-        let marker = self.target.marker();
-        if let Some(answer) = &drawn
-            && let Some(screen) = &mut self.screen
-            && extract::marker_became_a_word(answer, marker)
-        {
-            screen.reject();
-            return Ok(None);
-        }
-        let answer = drawn.unwrap_or_else(|| self.lines.answer(&self.sent.submitted));
         Ok(Some(match self.options.end {
-            AnswerEnd::AtMarker => extract::until_marker(&answer, marker),
+            AnswerEnd::AtMarker => extract::until_marker(&answer, self.target.marker()),
             AnswerEnd::Quiet(_) => answer,
         }))
+    }
+
+    /// Waits until the pane has been quiet for `quiet`. A program that showed a prompt before the
+    /// message shows one again when it has answered. Without it the program may pause in the middle
+    /// of its answer, and a longer quiet time decides.
+    async fn wait_for_quiet(&mut self, quiet: Duration) -> Result<(), Error> {
+        let tap = &self.sent.submitted.tap;
+        let limit = self.deadline.max(Instant::now() + quiet);
+        loop {
+            tap.quiet(quiet, limit).await;
+            let output = tap.take();
+            self.feed(&output);
+            let now = Instant::now();
+            if output.end.is_some() || output.overflow {
+                return Ok(());
+            }
+            if now < output.last + quiet {
+                return Err(self.incomplete(STILL_PRINTS).await);
+            }
+            let needs_prompt = self.screen.is_none() && self.sent.submitted.has_prompt;
+            let long_quiet = output.last + quiet * NO_PROMPT_FACTOR;
+            if !needs_prompt || self.lines.ends_with_prompt() || now >= long_quiet.min(limit) {
+                return Ok(());
+            }
+            tap.changed(long_quiet.min(limit)).await;
+        }
+    }
+
+    /// Waits until an agent whose screen is known has ended its turn.
+    async fn wait_for_idle(&mut self) -> Result<(), Error> {
+        let Some(monitor) = &self.monitor else {
+            return Ok(());
+        };
+        let limit = self.deadline.max(Instant::now() + SETTLE_LIMIT);
+        let is_idle = |seen: &Observation| seen.state == AgentState::Idle;
+        match monitor.wait_until(limit, is_idle).await? {
+            Err(seen) if seen.exit.is_none() => Err(self.incomplete(STILL_WORKS).await),
+            _ => Ok(()),
+        }
     }
 
     /// Waits for the rest of the marker's line.
@@ -250,60 +313,97 @@ impl<'a> AnswerReader<'a> {
         }
     }
 
-    /// The answer on the screen, with the lines that scrolled off since the submit; `None` if the
-    /// screen cannot be captured.
-    async fn screen_answer(&self) -> Result<Option<String>, Error> {
-        let (pane, submitted) = (self.sent.pane, &self.sent.submitted);
-        let Ok(scrolled_lines) = self.control.scrolled_lines(pane).await else {
-            return Ok(None);
+    /// The answer on the screen, with the lines that scrolled off since the submit.
+    async fn screen_answer(&self) -> Result<ScreenAnswer, Error> {
+        let submitted = &self.sent.submitted;
+        let since = match self.lines.is_history_cleared() {
+            true => 0,
+            false => submitted.scrolled_lines,
         };
-        let scrolled = scrolled_lines.saturating_sub(submitted.scrolled_lines);
-        let captured = match self.control.capture(pane, scrolled).await {
-            Ok(captured) => captured,
-            Err(Error::TmuxOutputTooLong { .. }) => return Err(self.too_long()),
-            Err(_) => return Ok(None),
+        let capture = match self.control.capture_since(self.sent.pane, since).await {
+            Ok(capture) => capture,
+            Err(Error::TmuxOutputTooLong { .. }) => return Err(self.too_long().await),
+            Err(Error::ServerGone { .. } | Error::TmuxFailed { .. }) => {
+                return Ok(ScreenAnswer::NoBeginning);
+            }
+            Err(error) => return Err(error),
         };
-        let screen: String = captured
-            .lines()
-            .map(|line| format!("{}\n", line.trim_end()))
-            .collect();
-        Ok(Some(extract::from_screen(
-            &screen,
-            &submitted.screen,
+        // The screen at the submit is above a clear; below it only the answer follows.
+        let before = match self.lines.is_history_cleared() {
+            true => "",
+            false => &submitted.screen,
+        };
+        let is_whole = capture.begins_at_since && !self.lines.has_lost_text();
+        let definition = self.monitor.as_ref().map(|monitor| monitor.definition());
+        let text = match definition {
+            Some(definition) => decoration::without_side_bar(definition, &capture.text),
+            None => trim_lines(&capture.text),
+        };
+        let clean = |text: &str| match definition {
+            Some(definition) => decoration::remove(&definition.decoration, text, None),
+            None => extract::remove_prompts(text),
+        };
+        Ok(extract::from_screen(
+            &text,
+            is_whole.then_some(before),
             &submitted.folded,
             self.target.marker(),
-        )))
+            clean,
+        ))
     }
 
-    fn partial(&self) -> PartialAnswer {
+    /// The output so far: the text of the screen if the program draws.
+    async fn partial(&self) -> PartialAnswer {
+        if self.screen.is_some()
+            && let Ok(screen) = self.control.capture(self.sent.pane).await
+        {
+            return PartialAnswer::new(trim_lines(&screen).trim_end().to_owned());
+        }
         PartialAnswer::new(self.lines.answer(&self.sent.submitted))
     }
 
-    fn ended(&self, end: OutputEnd) -> Error {
+    async fn ended(&self, end: OutputEnd) -> Error {
+        let partial = self.partial().await;
         match end {
             OutputEnd::Exited(exit) => Error::PaneDied {
                 pane: self.sent.pane,
                 exit,
-                partial: self.partial(),
+                partial,
             },
-            OutputEnd::ServerGone => self.control.gone(self.partial()),
+            OutputEnd::ServerGone => self.control.gone(partial),
         }
     }
 
-    fn timed_out(&self) -> Error {
+    async fn timed_out(&self) -> Error {
         Error::ResponseTimeout {
             marker: self.target.marker().as_str().to_owned(),
             pane: self.sent.pane,
             after: self.options.timeout,
-            partial: self.partial(),
+            partial: self.partial().await,
         }
     }
 
-    fn too_long(&self) -> Error {
+    async fn incomplete(&self, reason: &'static str) -> Error {
+        Error::AnswerIncomplete {
+            pane: self.sent.pane,
+            reason,
+            partial: self.partial().await,
+        }
+    }
+
+    async fn too_long(&self) -> Error {
         Error::AnswerTooLong {
             pane: self.sent.pane,
             limit: self.limit,
-            partial: self.partial(),
+            partial: self.partial().await,
         }
     }
+}
+
+/// Removes the spaces that fill the rows of a screen.
+fn trim_lines(screen: &str) -> String {
+    screen
+        .lines()
+        .map(|line| format!("{}\n", line.trim_end()))
+        .collect()
 }

@@ -140,6 +140,7 @@ impl Detector {
             }
             TerminalOp::DeleteChars(_)
             | TerminalOp::InsertBlanks(_)
+            | TerminalOp::ClearHistory
             | TerminalOp::Bracketing(_)
             | TerminalOp::Osc(_) => {}
         }

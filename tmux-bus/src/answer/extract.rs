@@ -14,7 +14,8 @@
 //!   because the older ones belong to older answers. Followed by the marker, because a program may
 //!   show the message again below the answer, for example in an input box or a list of messages.
 //! - On a screen without an echo (a program that hides its input), the answer begins after
-//!   [`common_lines`]: the lines at the top that are the same as on the screen at the submit.
+//!   [`common_lines`]: the lines at the top that are the same as on the screen at the submit. That
+//!   holds only if no line since the submit is lost; otherwise the beginning is unknown.
 //!
 //! **Example.** Message `hi`, marker `X OK`, on a screen:
 //!
@@ -44,22 +45,42 @@ pub(crate) fn from_transcript(text: &str, message: &[FoldedChar], echoed: bool) 
     remove_prompts(&text[echo.map_or(0, |echo| echo.next_line(text))..])
 }
 
+/// What a screen tells about the answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ScreenAnswer {
+    /// The whole answer.
+    Whole(String),
+    /// The marker is not there, or not yet: below the message there is none, or it is a part of a
+    /// longer word.
+    NoMarker,
+    /// The beginning of the answer is not on the screen.
+    NoBeginning,
+}
+
 /// The answer on a screen, including the lines that scrolled off since the submit. `before` is the
-/// screen at the submit.
+/// screen at the submit, `None` if lines since then are missing: then only the echo of the message
+/// proves that the beginning is there. `clean` removes what does not belong to the answer.
 pub(crate) fn from_screen(
     screen: &str,
-    before: &str,
+    before: Option<&str>,
     message: &[FoldedChar],
     marker: &Marker,
-) -> String {
+    clean: impl Fn(&str) -> String,
+) -> ScreenAnswer {
     let visible: Vec<_> = offsets(screen).collect();
     let shown = echoes(&visible, message).filter(|echo| echo.stands_alone(screen));
-    let start = shown
-        .map(|echo| echo.next_line(screen))
-        .filter(|&start| has_marker(&screen[start..], marker))
-        .last()
-        .unwrap_or_else(|| common_lines(screen, before));
-    remove_prompts(&screen[start..])
+    let starts: Vec<_> = shown.map(|echo| echo.next_line(screen)).collect();
+    let is_answered = |start: &usize| has_marker(&screen[*start..], marker);
+    let unchanged = before.map(|before| common_lines(screen, before));
+    match starts.iter().copied().rfind(is_answered) {
+        Some(start) => ScreenAnswer::Whole(clean(&screen[start..])),
+        None if !starts.is_empty() => ScreenAnswer::NoMarker,
+        None => match unchanged {
+            Some(start) if is_answered(&start) => ScreenAnswer::Whole(clean(&screen[start..])),
+            Some(start) if became_a_word(&screen[start..], marker) => ScreenAnswer::NoMarker,
+            _ => ScreenAnswer::NoBeginning,
+        },
+    }
 }
 
 /// Cuts the answer after the line of the marker, the literal form of the specification.
@@ -84,7 +105,7 @@ fn has_marker(text: &str, marker: &Marker) -> bool {
 }
 
 /// Whether every occurrence of the marker has become the beginning of a longer word.
-pub(crate) fn marker_became_a_word(text: &str, marker: &Marker) -> bool {
+fn became_a_word(text: &str, marker: &Marker) -> bool {
     let folded = marker::fold(text);
     let (whole, longer): (Vec<_>, Vec<_>) =
         marker.occurrences(&folded).partition(|(_, whole)| *whole);
@@ -290,11 +311,18 @@ mod tests {
     #[test]
     fn the_answer_on_a_screen_begins_after_the_message() {
         let marker = Marker::new("X OK").unwrap();
-        let check = |screen, before, expected| {
-            assert_eq!(
-                from_screen(screen, before, &marker::fold("hi there"), &marker),
-                expected
-            );
+        let answer = |screen, before| {
+            from_screen(
+                screen,
+                before,
+                &marker::fold("hi there"),
+                &marker,
+                remove_prompts,
+            )
+        };
+        let check = |screen, before, expected: &str| {
+            let expected = ScreenAnswer::Whole(expected.to_owned());
+            assert_eq!(answer(screen, Some(before)), expected);
         };
         check(
             "old\nX OK\n> hi there\nnew\nX OK\n",
@@ -313,6 +341,11 @@ mod tests {
             "> hi there\nX OK\n",
             "you said hi there\nX OK\n> hi there",
         );
+        let before = Some("old\n");
+        assert_eq!(answer("> hi there\nwork\n", None), ScreenAnswer::NoMarker);
+        assert_eq!(answer("old\nX OKAY\n", before), ScreenAnswer::NoMarker);
+        assert_eq!(answer("the end\nX OK\n", None), ScreenAnswer::NoBeginning);
+        assert_eq!(answer("", before), ScreenAnswer::NoBeginning);
     }
 
     #[test]
@@ -337,7 +370,7 @@ mod tests {
             from_transcript(&text, &marker::fold(&message), true);
             from_transcript(&text, &marker::fold(&message), false);
             let marker = Marker::new("X OK").unwrap();
-            from_screen(&text, &message, &marker::fold(&message), &marker);
+            from_screen(&text, Some(&message), &marker::fold(&message), &marker, remove_prompts);
             until_marker(&text, &marker);
         }
     }

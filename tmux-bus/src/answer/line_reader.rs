@@ -45,6 +45,10 @@ pub(crate) struct LineReader {
     early: u64,
     draws: bool,
     lines_since_drawing: usize,
+    /// The scroll-back was cleared since the submit.
+    is_history_cleared: bool,
+    /// It had text of the answer.
+    has_lost_text: bool,
     /// Position of a hit that was followed by a screenful of lines without drawing.
     scrolled_off: Option<u64>,
 }
@@ -61,6 +65,8 @@ impl LineReader {
             early: 0,
             draws: false,
             lines_since_drawing: 0,
+            is_history_cleared: false,
+            has_lost_text: false,
             scrolled_off: None,
         }
     }
@@ -85,6 +91,12 @@ impl LineReader {
                 TerminalOp::Draw => {
                     self.draws = true;
                     self.lines_since_drawing = 0;
+                }
+                TerminalOp::ClearHistory => {
+                    self.draws = true;
+                    self.is_history_cleared = true;
+                    let echo = self.detector.last_echo().unwrap_or(0);
+                    self.has_lost_text |= self.detector.count() > echo;
                 }
                 TerminalOp::Feed => {
                     self.lines_since_drawing += 1;
@@ -131,6 +143,21 @@ impl LineReader {
         let echo = self.detector.last_echo();
         self.scrolled_off
             .is_some_and(|at| echo.is_none_or(|echo| at > echo))
+    }
+
+    /// Whether the scroll-back was cleared since the submit.
+    pub(crate) fn is_history_cleared(&self) -> bool {
+        self.is_history_cleared
+    }
+
+    /// Whether the program cleared text that it had printed since the submit.
+    pub(crate) fn has_lost_text(&self) -> bool {
+        self.has_lost_text
+    }
+
+    /// Whether the output ends with a prompt.
+    pub(crate) fn ends_with_prompt(&self) -> bool {
+        extract::is_prompt(&self.transcript.last_line())
     }
 
     pub(crate) fn is_line_complete(&self, line: usize) -> bool {

@@ -6,11 +6,13 @@
 //! redraws them. So screens are compared instead: a marker is new if it is on this screen and does
 //! not correspond to a marker of the screens before.
 //!
-//! Two markers correspond if the [`CONTEXT`](super::marker::CONTEXT) characters before them are
-//! equal. Text that scrolled off the top is missing from the context, so a context that is a
-//! suffix of the other one is equal too. The order on the screen counts: the correspondence is a
-//! longest common subsequence. A marker above the last echo of the message is never new: it is an
-//! older answer that returned into view.
+//! Two markers correspond if they stand in the same place of a side bar, beside changing text, or if
+//! the [`CONTEXT`](super::marker::CONTEXT) characters before them are equal. Text that scrolled off
+//! the top is missing from the context, so a context that is a suffix of the other one is equal too.
+//! The order on the screen counts: the correspondence is a longest common subsequence. A
+//! conversation only moves up, so a marker below the last echo of the message that stands lower than
+//! the old one is new, also with the same context: the same answer again. A marker above the last
+//! echo of the message is never new: it is an older answer that returned into view.
 //!
 //! - **Invariant.** `old` holds the markers that were on every screen since the submit. A marker
 //!   that disappears and returns is therefore new.
@@ -32,33 +34,61 @@ use super::answer_target::AnswerTarget;
 use super::detector::{Detector, MarkerHit};
 use super::tokenizer::TerminalOp;
 
+/// More than the columns of any screen.
+const COLUMNS: usize = 1 << 16;
+
+/// Text that begins right of this column, behind a gap, belongs to a side bar.
+const SIDE_BAR: usize = 24;
+
+/// A marker on a screen.
+#[derive(Clone, Debug)]
+struct ScreenHit {
+    row: usize,
+    /// Column of its last character.
+    column: usize,
+    /// It stands in a side bar.
+    is_aside: bool,
+    hit: MarkerHit,
+}
+
 /// The markers on a screen, from top to bottom.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScreenMarkers {
-    hits: Vec<MarkerHit>,
+    hits: Vec<ScreenHit>,
     last_echo: Option<u64>,
 }
 
 impl ScreenMarkers {
     pub(crate) fn find(screen: &str, target: &AnswerTarget) -> Self {
         let mut detector = Detector::new(target, false);
-        for (line, text) in screen.lines().enumerate() {
-            text.chars()
-                .for_each(|c| detector.apply(TerminalOp::Print(c), line));
-            detector.apply(TerminalOp::Feed, line);
+        let rows: Vec<&str> = screen.lines().collect();
+        for (row, text) in rows.iter().enumerate() {
+            for (column, c) in text.chars().enumerate() {
+                detector.apply(TerminalOp::Print(c), position(row, column));
+            }
+            detector.apply(TerminalOp::Feed, position(row, 0));
         }
         detector.quiet();
         Self {
             last_echo: detector.last_echo(),
-            hits: detector.hits().to_vec(),
+            hits: detector
+                .hits()
+                .iter()
+                .map(|hit| ScreenHit::new(hit.clone(), &rows))
+                .collect(),
         }
     }
 
     /// Whether this screen has a new marker. `old` becomes the markers that the two have in common.
     pub(crate) fn has_new(self, old: &mut ScreenMarkers) -> bool {
-        let common = common_subsequence(&old.hits, &self.hits);
-        let found = self.hits.iter().enumerate().any(|(i, hit)| {
-            !common.contains(&i) && self.last_echo.is_none_or(|echo| hit.at > echo)
+        let is_below_the_echo = |new: &ScreenHit| self.last_echo.is_some_and(|at| new.hit.at > at);
+        let common = common_subsequence(&old.hits, &self.hits, |old, new| {
+            let stays_aside = new.is_aside && (old.row, old.column) == (new.row, new.column);
+            let is_lower = old.row < new.row && is_below_the_echo(new);
+            stays_aside || (has_same_context(&old.hit, &new.hit) && !is_lower)
+        });
+        let found = self.hits.iter().enumerate().any(|(i, new)| {
+            !common.contains(&i) && (self.last_echo.is_none() || is_below_the_echo(new))
         });
         old.hits = common.into_iter().map(|i| self.hits[i].clone()).collect();
         found
@@ -66,7 +96,11 @@ impl ScreenMarkers {
 }
 
 /// The indexes in `new` of a longest common subsequence; the earliest if there are several.
-fn common_subsequence(old: &[MarkerHit], new: &[MarkerHit]) -> Vec<usize> {
+fn common_subsequence(
+    old: &[ScreenHit],
+    new: &[ScreenHit],
+    corresponds: impl Fn(&ScreenHit, &ScreenHit) -> bool,
+) -> Vec<usize> {
     let mut best = vec![vec![0usize; new.len() + 1]; old.len() + 1];
     for i in (0..old.len()).rev() {
         for j in (0..new.len()).rev() {
@@ -92,7 +126,27 @@ fn common_subsequence(old: &[MarkerHit], new: &[MarkerHit]) -> Vec<usize> {
     common
 }
 
-fn corresponds(a: &MarkerHit, b: &MarkerHit) -> bool {
+impl ScreenHit {
+    fn new(hit: MarkerHit, rows: &[&str]) -> Self {
+        let (row, column) = (hit.line / COLUMNS, hit.line % COLUMNS);
+        let before: Vec<char> = rows[row].chars().take(column).collect();
+        let gap = [' '; 4];
+        let begin = before.windows(gap.len()).rposition(|part| part == gap);
+        Self {
+            row,
+            column,
+            is_aside: begin.is_some_and(|at| at + gap.len() > SIDE_BAR),
+            hit,
+        }
+    }
+}
+
+/// The place of a character on the screen, as the line of a hit.
+fn position(row: usize, column: usize) -> usize {
+    row * COLUMNS + column.min(COLUMNS - 1)
+}
+
+fn has_same_context(a: &MarkerHit, b: &MarkerHit) -> bool {
     a.before.ends_with(&b.before) || b.before.ends_with(&a.before)
 }
 
@@ -135,6 +189,18 @@ mod tests {
         // The same message and answer, with a screen without the answer in between.
         let same = "> two\nCODING OK\n";
         check("two", same, &[same], false);
+        // The old answer moved up and out; the same answer stands in its place.
+        let moved = "yes\nCODING OK\n> two\n";
+        check(
+            "two",
+            "> two\nyes\nCODING OK\n",
+            &[moved, "> two\nyes\nCODING OK\n"],
+            true,
+        );
+        // A marker beside text that changes.
+        let aside = " ".repeat(30) + "CODING OK";
+        let (before, after) = (format!("12:00\n{aside}"), format!("> two\n{aside}"));
+        check("two", &before, &[&after], false);
         check("two", same, &["> two\n", same], true);
     }
 

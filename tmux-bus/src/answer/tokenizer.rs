@@ -25,6 +25,8 @@ pub(crate) enum TerminalOp<'a> {
     /// Moves to another line, or clears. After it the order of the stream is no longer the order
     /// of the screen.
     Draw,
+    /// Clears the lines that scrolled off the screen.
+    ClearHistory,
     /// Enables or disables bracketed paste.
     Bracketing(bool),
     /// An operating system command, without introducer and terminator.
@@ -256,6 +258,7 @@ fn control_sequence(params: &[u8], end: u8) -> Option<TerminalOp<'static>> {
         b'@' => TerminalOp::InsertBlanks(count),
         // Below the cursor of a line-wise program there is nothing to erase.
         b'J' if first == 0 => TerminalOp::EraseRight,
+        b'J' if first == 3 => TerminalOp::ClearHistory,
         b'A' | b'B' | b'E' | b'F' | b'H' | b'f' | b'd' | b'e' | b'J' | b'L' | b'M' | b'S'
         | b'T' | b'r' | b'u' => TerminalOp::Draw,
         _ => return None,

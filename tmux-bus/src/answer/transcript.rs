@@ -47,6 +47,13 @@ impl Transcript {
         text
     }
 
+    /// The incomplete line.
+    pub(crate) fn last_line(&self) -> String {
+        let mut line = String::new();
+        self.push_line(&mut line);
+        line
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.done.len() + self.line.len()
     }
@@ -109,7 +116,7 @@ impl Transcript {
                     self.apply(TerminalOp::Feed);
                 }
             }
-            TerminalOp::Bracketing(_) | TerminalOp::Osc(_) => {}
+            TerminalOp::ClearHistory | TerminalOp::Bracketing(_) | TerminalOp::Osc(_) => {}
         }
     }
 

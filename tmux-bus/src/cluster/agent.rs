@@ -1,14 +1,15 @@
 //! An agent that sends messages to others.
 
-use std::borrow::Borrow;
-use std::error::Error as _;
 use std::time::Duration;
 
+use super::answer::Answer;
+use super::ask::Ask;
 use super::cluster_manager::ClusterManager;
 use crate::Error;
-use crate::log::{Message, MessageType};
+use crate::answer::marker::Marker;
+use crate::log::Message;
 use crate::pane::SendOptions;
-use crate::pane::{AnswerEnd, ResponseOptions, Sent};
+use crate::pane::{AnswerEnd, ResponseOptions};
 
 /// How [`Agent::send_to_with`] sends a message and reads its answer.
 ///
@@ -28,6 +29,9 @@ pub struct SendToOptions {
     end: Option<AnswerEnd>,
     send: SendOptions,
     nonce: bool,
+    is_command: bool,
+    without_marker: bool,
+    waits_for_person: bool,
 }
 
 impl SendToOptions {
@@ -57,6 +61,33 @@ impl SendToOptions {
     #[must_use]
     pub fn nonce(mut self) -> Self {
         self.nonce = true;
+        self
+    }
+
+    /// Sends a text such as `/clear` as the command that it is for the agent.
+    ///
+    /// By default a text whose first character has a meaning for the agent (`/`, `!`, `@`, `#`) gets a first line
+    /// `Message from <sender>:`, which the log does not have. Agents do not answer commands: send them with
+    /// [`Agent::post_to_with`].
+    #[must_use]
+    pub fn command(mut self) -> Self {
+        self.is_command = true;
+        self
+    }
+
+    /// Waits, within the time limit, while the agent asks a person for approval or shows a dialog; the default is to
+    /// refuse the message at once.
+    #[must_use]
+    pub fn wait_for_person(mut self) -> Self {
+        self.waits_for_person = true;
+        self
+    }
+
+    /// Removes the line of the marker from the answer. The log has the whole answer. A marker that stands inside a
+    /// sentence is left.
+    #[must_use]
+    pub fn without_marker(mut self) -> Self {
+        self.without_marker = true;
         self
     }
 }
@@ -90,19 +121,29 @@ impl Agent {
 
     /// Sends a message to another agent and returns its answer.
     ///
+    /// If the agent has hooks, the answer is the text of its model, byte for byte, and belongs to this message by
+    /// the ids of its session and turn. Otherwise it is read from the output of the pane, up to the marker and the
+    /// quiet after it.
+    ///
+    /// After a timeout the agent still owes the answer. The pane is busy until the answer arrives, which is then logged
+    /// as `late`, the agent is seen idle, it is restarted, [`ClusterManager::reset`] is called, or 10 times the
+    /// time limit has passed. That answer is never returned for another message.
+    ///
     /// Writes the log on the calling thread: a stopped process that holds the lock of the log delays
     /// the call.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAgent`], and as [`PaneIo::send_message`](crate::PaneIo::send_message) and
-    /// [`PaneIo::get_response`](crate::PaneIo::get_response). A message that was refused is not
-    /// logged; a later failure is logged as an `error`.
+    /// [`Error::UnknownAgent`]. [`Error::Refused`] with [`Refusal::OwesAnswer`](crate::Refusal::OwesAnswer) if an
+    /// earlier answer did not arrive within the time limit. [`Error::NoAnswer`] if the agent ended its turn
+    /// without an answer. Otherwise as [`PaneIo::send_message`](crate::PaneIo::send_message) and
+    /// [`PaneIo::get_response`](crate::PaneIo::get_response). A message that was refused is not logged; a later
+    /// failure is logged as an `error`.
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: as [`PaneIo::send_message`](crate::PaneIo::send_message). An answer that
-    /// arrives later is not logged.
+    /// Not cancel safe: while the call waits for the pane, dropping it sends nothing. Later the message is sent
+    /// and its answer is logged, but not returned.
     pub async fn send_to(&self, to_agent: &str, content: &str) -> Result<String, Error> {
         self.send_to_with(to_agent, content, &SendToOptions::default())
             .await
@@ -123,30 +164,27 @@ impl Agent {
         content: &str,
         options: &SendToOptions,
     ) -> Result<String, Error> {
-        let receiver = self.cluster.agent_config(to_agent)?;
-        let mut marker = receiver.marker.clone();
-        let mut content = content.to_owned();
-        if options.nonce {
-            let nonce = uuid::Uuid::new_v4().simple().to_string();
-            marker = format!("{marker} {}", &nonce[..8]);
-            content = format!("{content} (end your answer with this line: {marker})");
-        }
-        let message = Message::new(&self.name, to_agent, content);
-        let (sent, id) = self
-            .send(&message, MessageType::Task, &options.send)
-            .await?;
-        let mut response =
-            ResponseOptions::default().timeout(options.timeout.unwrap_or(receiver.timeout));
-        if let Some(end) = options.end {
-            response = response.end(end);
-        }
-        let answer = self
-            .cluster
-            .pane_io()
-            .get_response_with(sent, &marker, &response)
-            .await;
-        self.log_answer(&message, id.as_deref(), &answer);
-        answer
+        let answer = self.ask(to_agent, content, options).await?;
+        Ok(answer.text)
+    }
+
+    /// As [`send_to_with`](Self::send_to_with), and tells more about the answer: whether it has the marker, and
+    /// whether the agent has changed the message.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_to`](Self::send_to).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`send_to`](Self::send_to).
+    pub async fn ask(
+        &self,
+        to_agent: &str,
+        content: &str,
+        options: &SendToOptions,
+    ) -> Result<Answer, Error> {
+        self.message(to_agent, content, options, true)?.run().await
     }
 
     /// Sends a message to another agent without waiting for an answer.
@@ -159,65 +197,95 @@ impl Agent {
     ///
     /// As [`send_to`](Self::send_to).
     pub async fn post_to(&self, to_agent: &str, content: &str) -> Result<(), Error> {
-        self.cluster.agent_config(to_agent)?;
-        let message = Message::new(&self.name, to_agent, content);
-        self.send(&message, MessageType::Info, &SendOptions::default())
+        self.post_to_with(to_agent, content, &SendToOptions::default())
             .await
-            .map(drop)
     }
 
-    async fn send(
+    /// As [`post_to`](Self::post_to), with options. Those for the answer have no effect.
+    ///
+    /// # Errors
+    ///
+    /// As [`post_to`](Self::post_to).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`send_to`](Self::send_to).
+    pub async fn post_to_with(
         &self,
-        message: &Message,
-        kind: MessageType,
-        options: &SendOptions,
-    ) -> Result<(Sent, Option<String>), Error> {
-        let pane = self.cluster.get_pane(&message.to_agent)?;
-        match self
-            .cluster
-            .pane_io()
-            .send_message_with(pane, &message.content, options)
-            .await
-        {
-            Ok(sent) => Ok((sent, self.log(message, kind))),
-            Err(error) => {
-                if !error.is_not_sent() {
-                    let id = self.log(message, kind);
-                    self.log_answer(message, id.as_deref(), &Err(&error));
-                }
-                Err(error)
-            }
+        to_agent: &str,
+        content: &str,
+        options: &SendToOptions,
+    ) -> Result<(), Error> {
+        let post = self.message(to_agent, content, options, false)?;
+        post.run().await.map(drop)
+    }
+
+    fn message(
+        &self,
+        to_agent: &str,
+        content: &str,
+        options: &SendToOptions,
+        wants_answer: bool,
+    ) -> Result<Ask, Error> {
+        let receiver = self.cluster.agent_config(to_agent)?;
+        let mut marker = receiver.marker.clone();
+        let mut content = content.to_owned();
+        let submit = &self.cluster.monitor(to_agent)?.definition().submit;
+        if (options.nonce || submit.nonce) && wants_answer {
+            let nonce = uuid::Uuid::new_v4().simple().to_string();
+            marker = format!("{marker} {}", &nonce[..8]);
+            content = format!("{content} (end your answer with this line: {marker})");
         }
+        let text = match options.is_command || !is_special(&content, &submit.special_first) {
+            true => content.clone(),
+            false => format!("{}\n{content}", self.header()),
+        };
+        let mut response =
+            ResponseOptions::default().timeout(options.timeout.unwrap_or(receiver.timeout));
+        match options.end {
+            Some(end) => response = response.end(end),
+            None if submit.quiet.is_zero() => {}
+            None => response = response.end(AnswerEnd::Quiet(submit.quiet)),
+        }
+        Ok(Ask {
+            pane: self.cluster.get_pane(to_agent)?,
+            cluster: self.cluster.clone(),
+            message: Message::new(&self.name, to_agent, content),
+            text,
+            marker: Marker::new(&marker)?,
+            wants_answer,
+            response,
+            send: options.send.clone(),
+            without_marker: options.without_marker,
+            waits_for_person: options.waits_for_person,
+            is_command: options.is_command,
+        })
     }
 
-    fn log(&self, message: &Message, kind: MessageType) -> Option<String> {
-        // The message is submitted: its answer matters more than its log.
-        self.cluster
-            .logger()
-            .log(message, kind)
-            .inspect_err(report)
-            .ok()
-    }
-
-    fn log_answer<E: Borrow<Error>>(
-        &self,
-        message: &Message,
-        id: Option<&str>,
-        answer: &Result<String, E>,
-    ) {
-        let (kind, content) = match answer {
-            Ok(answer) => (MessageType::Result, answer.clone()),
-            Err(error) => (MessageType::Error, error.borrow().to_string()),
-        };
-        let reply = Message::new(&message.to_agent, &message.from_agent, content);
-        let logged = match id {
-            Some(id) => self.cluster.logger().log_reply(&reply, kind, id),
-            None => self.cluster.logger().log(&reply, kind),
-        };
-        let _ = logged.inspect_err(report);
+    /// The first line that takes the meaning from the first character of a message.
+    fn header(&self) -> String {
+        let name = self.name.replace(char::is_control, " ");
+        format!("Message from {name}:")
     }
 }
 
-fn report(error: &Error) {
-    tracing::error!(%error, cause = ?error.source(), "cannot log a message");
+/// Whether an agent would take a message for a command. Agents ignore white space before it.
+fn is_special(content: &str, special: &[char]) -> bool {
+    content.trim_start().starts_with(special)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_visible_character_makes_a_command() {
+        for text in ["/clear", "!ls", "  /clear", "\n\t!ls", "@file x"] {
+            assert!(is_special(text, &['/', '!', '@']), "{text:?}");
+        }
+        for text in ["", "see /tmp", "- item", "?", "# a"] {
+            assert!(!is_special(text, &['/', '!', '@']), "{text:?}");
+        }
+        assert!(!is_special("/clear", &[]));
+    }
 }

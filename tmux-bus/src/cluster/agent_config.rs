@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::definition::agent_definition::AgentDefinition;
 use crate::tmux::launch::{Launch, shell_quote};
 
 /// The role of an agent.
@@ -93,7 +94,11 @@ pub struct AgentConfig {
     pub marker: String,
     /// Position in the layout. Panes are addressed by their ids only.
     pub pane_index: u32,
-    /// The command line for `sh`. `None`: Claude Code.
+    /// The agent program by name, such as `codex`: what is known about its screen and its hooks.
+    /// `None`: by the command; `plain` for a command that no definition names.
+    pub agent: Option<String>,
+    /// The command line for `sh`. `None`: the program of [`agent`](Self::agent); without that, Claude
+    /// Code. Only Claude Code then gets the personality, appended to its system prompt.
     pub command: Option<String>,
     /// Time limit for becoming ready and for an answer.
     pub timeout: Duration,
@@ -109,6 +114,7 @@ impl fmt::Debug for AgentConfig {
             .field("personality_prompt_path", &self.personality_prompt_path)
             .field("marker", &self.marker)
             .field("pane_index", &self.pane_index)
+            .field("agent", &self.agent)
             .field("timeout", &self.timeout)
             .field("env", &self.env.keys().collect::<Vec<_>>())
             .finish_non_exhaustive()
@@ -116,12 +122,15 @@ impl fmt::Debug for AgentConfig {
 }
 
 impl AgentConfig {
-    pub(super) fn launch(&self, work_dir: &Path) -> Launch {
-        let command = self.command.clone().unwrap_or_else(|| {
-            let prompt = shell_quote(&self.personality_prompt_path.to_string_lossy());
-            // Claude Code refuses to start if this variable says that it runs inside itself.
-            format!("unset CLAUDECODE; exec claude --append-system-prompt \"$(cat {prompt})\"")
-        });
+    pub(super) fn launch(&self, work_dir: &Path, definition: &AgentDefinition) -> Launch {
+        let command = match (&self.command, &definition.command) {
+            (Some(command), _) => command.clone(),
+            (None, Some(command)) => {
+                let personality = shell_quote(&self.personality_prompt_path.to_string_lossy());
+                command.replace("{personality}", &personality)
+            }
+            (None, None) => definition.commands.first().cloned().unwrap_or_default(),
+        };
         let launch = Launch::new(command).work_dir(work_dir);
         self.env
             .iter()

@@ -2,21 +2,31 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use super::agent_config::AgentConfig;
+use super::agent_monitor::AgentMonitor;
 use super::cluster_config::ClusterConfig;
 use super::cluster_manager::{Cluster, ClusterManager};
 use crate::Error;
+use crate::control::command_queue::Request;
 use crate::control::quoting::{quote, quote_literal};
+use crate::definition::agent_definition::AgentDefinition;
+use crate::definition::agent_definitions::AgentDefinitions;
 use crate::log::MessageLogger;
 use crate::pane::PaneId;
 use crate::timing::STOP_GRACE;
 use crate::tmux::Server;
 use crate::tmux::ServerBuilder;
 
-/// The smallest pane, in columns and rows. Wide, because agents wrap lines at the edge of the pane.
-const MIN_PANE: (usize, usize) = (120, 40);
+/// The smallest pane, in columns and rows, with its border. Wide, because agents wrap lines at the edge
+/// of the pane.
+const MIN_PANE: (usize, usize) = (120, 41);
+
+/// The option of a pane with the name of the definition that its agent was started with.
+pub(super) const DEFINITION_OPTION: &str = "@tmux_bus_definition";
 
 /// Options for starting or finding a cluster.
 ///
@@ -40,6 +50,8 @@ pub struct ClusterBuilder {
     config: ClusterConfig,
     server: ServerBuilder,
     question: Option<String>,
+    dialogs: Option<Duration>,
+    definitions: Option<PathBuf>,
     log: Option<PathBuf>,
 }
 
@@ -60,6 +72,8 @@ impl ClusterBuilder {
             config,
             server,
             question: None,
+            dialogs: None,
+            definitions: None,
             log: None,
         }
     }
@@ -77,9 +91,33 @@ impl ClusterBuilder {
     }
 
     /// Sets a question for each agent at its start: it is ready when it has answered. The default is no
-    /// question: it is ready when it shows its prompt.
+    /// question: it is ready when it is idle. A known agent is asked only when it is idle and its input line
+    /// is empty.
     pub fn startup_question(mut self, question: impl Into<String>) -> Self {
         self.question = Some(question.into());
+        self
+    }
+
+    /// Sets how long a person may take to answer the dialogs of an agent at its start, such as whether to
+    /// trust the folder; the default is not to wait. Each dialog is a `tracing` warning with the command that
+    /// shows it. This time does not count for the timeout of the agent.
+    pub fn wait_for_dialogs(mut self, limit: Duration) -> Self {
+        self.dialogs = Some(limit);
+        self
+    }
+
+    /// Sets a TOML file with definitions of agent programs, in place of the one that the configuration names;
+    /// the default is none.
+    ///
+    /// The file must be private. A table with a mistake is left out and reported in
+    /// [`ClusterConfig::warnings`] of [`ClusterManager::config`], or in the error about an agent that is not
+    /// known without it; a built-in definition then counts.
+    ///
+    /// # The file
+    ///
+    #[doc = include_str!("../../docs/agent-definitions.md")]
+    pub fn agent_definitions(mut self, path: impl Into<PathBuf>) -> Self {
+        self.definitions = Some(path.into());
         self
     }
 
@@ -94,59 +132,143 @@ impl ClusterBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::NotReady`] for an agent that is not ready within its timeout; the others are then
-    /// stopped again. [`Error::AlreadyRunning`], and as [`ServerBuilder::start`].
+    /// [`Error::NotReady`] for an agent that is not ready within its timeout, or that shows a dialog. Its
+    /// [`partial`](Error::partial) is the text on its screen. The other agents are waited for, and the
+    /// cluster stays up, so that a person can answer: [`attach`](Self::attach) finds it,
+    /// [`ClusterManager::stop`] ends it. [`Error::AlreadyRunning`], [`Error::Config`] for an agent program
+    /// that is not known, [`Error::NotPrivate`] and [`Error::Io`] for the file of definitions, and as
+    /// [`ServerBuilder::start`].
     ///
     /// # Cancel safety
     ///
     /// Not cancel safe: the session stays; [`attach`](Self::attach) and [`ClusterManager::stop`] end
     /// it.
-    pub async fn start(self) -> Result<ClusterManager, Error> {
+    pub async fn start(mut self) -> Result<ClusterManager, Error> {
         let (columns, rows) = window_size(self.config.agents.len());
         let logger = self.logger()?;
-        let server = self.server.size(columns, rows).start().await?;
-        let started = start_agents(self.config, server.clone(), logger, self.question).await;
-        if started.is_err()
-            && let Err(error) = server.stop(STOP_GRACE).await
-        {
-            tracing::warn!(%error, "cannot stop a cluster that did not start");
-        }
-        started
+        let definitions = self.load_definitions()?;
+        let definitions = self.resolve(&definitions, &BTreeMap::new())?;
+        let server = self.server.clone().size(columns, rows).start().await?;
+        let panes = match create_panes(&self.config, &server).await {
+            Ok(panes) => panes,
+            Err(error) => {
+                if let Err(error) = server.stop(STOP_GRACE).await {
+                    tracing::warn!(%error, "cannot stop a cluster that did not start");
+                }
+                return Err(error);
+            }
+        };
+        let cluster = self.cluster(server, logger, definitions, panes);
+        start_agents(&cluster).await?;
+        Ok(ClusterManager::new(cluster))
     }
 
     /// Attaches to a cluster that another process started.
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`], [`Error::UnknownAgent`] if an agent of the configuration has no pane
-    /// there, and as [`ServerBuilder::attach`].
+    /// [`Error::NotRunning`], [`Error::Config`] for an agent program that is not known, and as
+    /// [`ServerBuilder::attach`]. An agent of the configuration that has no pane there is a `tracing` warning;
+    /// calls that name it fail with [`Error::UnknownAgent`].
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: it changes nothing.
-    pub async fn attach(self) -> Result<ClusterManager, Error> {
+    pub async fn attach(mut self) -> Result<ClusterManager, Error> {
         let logger = self.logger()?;
-        let server = self.server.attach().await?;
+        let definitions = self.load_definitions()?;
+        let server = self.server.clone().attach().await?;
         let infos = server.control().list_panes_and_exits().await?;
         let panes: BTreeMap<String, PaneId> = infos
             .into_iter()
             .filter(|info| !info.agent.is_empty())
             .map(|info| (info.agent, info.id))
             .collect();
-        let mut agents = self.config.agents.iter();
-        if let Some(missing) = agents.find(|agent| !panes.contains_key(&agent.name)) {
-            return Err(Error::UnknownAgent {
-                name: missing.name.clone(),
-                known: panes.into_keys().collect(),
-            });
+        for agent in &self.config.agents {
+            if !panes.contains_key(&agent.name) {
+                tracing::warn!(agent = %agent.name, "this agent has no pane in the running cluster");
+            }
         }
-        Ok(ClusterManager::new(Arc::new(Cluster {
+        let running = running_definitions(&server).await?;
+        let running = panes
+            .iter()
+            .filter_map(|(agent, pane)| Some((agent.as_str(), running.get(pane)?.as_str())))
+            .collect();
+        let definitions = self.resolve(&definitions, &running)?;
+        let cluster = self.cluster(server, logger, definitions, panes);
+        Ok(ClusterManager::new(cluster))
+    }
+
+    fn cluster(
+        self,
+        server: Server,
+        logger: MessageLogger,
+        definitions: Vec<Arc<AgentDefinition>>,
+        panes: BTreeMap<String, PaneId>,
+    ) -> Arc<Cluster> {
+        let monitors = self
+            .config
+            .agents
+            .iter()
+            .zip(definitions)
+            .filter_map(|(agent, definition)| {
+                let pane = *panes.get(&agent.name)?;
+                let monitor = AgentMonitor::new(server.control().clone(), pane, definition);
+                Some((agent.name.clone(), monitor))
+            })
+            .collect();
+        Arc::new(Cluster {
             config: self.config,
             server,
             logger,
             question: self.question,
-            panes,
-        })))
+            dialogs: self.dialogs,
+            monitors,
+        })
+    }
+
+    /// The known agent programs. Mistakes of the user's file become warnings.
+    fn load_definitions(&mut self) -> Result<AgentDefinitions, Error> {
+        let file = self.definitions.as_ref();
+        let Some(path) = file.or(self.config.agent_definitions.as_ref()) else {
+            return AgentDefinitions::builtin();
+        };
+        let (definitions, mistakes) = AgentDefinitions::load(path)?;
+        for mistake in mistakes {
+            tracing::warn!("{mistake}");
+            self.config.warnings.push(mistake.to_string());
+        }
+        Ok(definitions)
+    }
+
+    /// The definition of each agent of the configuration. `running` has the names of the definitions that agents
+    /// were started with, by agent: the process that started one can have chosen another command.
+    fn resolve(
+        &self,
+        definitions: &AgentDefinitions,
+        running: &BTreeMap<&str, &str>,
+    ) -> Result<Vec<Arc<AgentDefinition>>, Error> {
+        let find = |agent: &AgentConfig| {
+            let running = running.get(agent.name.as_str());
+            if let Some(definition) = running.and_then(|name| definitions.get(name)) {
+                return Ok(Arc::clone(definition));
+            }
+            let by_command = || definitions.name_for(agent.command.as_deref());
+            let name = agent.agent.as_deref().unwrap_or_else(by_command);
+            let found = definitions.get(name).filter(|definition| {
+                let has_program = !definition.commands.is_empty() || definition.command.is_some();
+                agent.command.is_some() || has_program
+            });
+            found.cloned().ok_or_else(|| Error::Config {
+                path: self.config.path.clone(),
+                position: format!("agent `{}`", agent.name),
+                reason: match definitions.get(name) {
+                    Some(_) => format!("a `{name}` agent needs a command"),
+                    None => definitions.unknown(name),
+                },
+            })
+        };
+        self.config.agents.iter().map(find).collect()
     }
 
     fn logger(&self) -> Result<MessageLogger, Error> {
@@ -155,36 +277,58 @@ impl ClusterBuilder {
     }
 }
 
-/// Creates all panes first, so that none is resized later, and starts all agents in parallel.
-async fn start_agents(
-    config: ClusterConfig,
-    server: Server,
-    logger: MessageLogger,
-    question: Option<String>,
-) -> Result<ClusterManager, Error> {
-    let panes = create_panes(&config, &server).await?;
-    let cluster = Arc::new(Cluster {
-        config,
-        server,
-        logger,
-        question,
-        panes,
-    });
-    let mut starting = JoinSet::new();
-    for (agent, pane) in cluster.panes.clone() {
-        let cluster = Arc::clone(&cluster);
-        starting.spawn(async move { cluster.start_agent(&agent, pane).await });
-    }
-    while let Some(started) = starting.join_next().await {
-        started.unwrap_or_else(|error| Err(Error::unfinished("start", &error)))?;
-    }
-    Ok(ClusterManager::new(cluster))
+/// The names of the definitions that the programs in the panes were started with.
+async fn running_definitions(server: &Server) -> Result<BTreeMap<PaneId, String>, Error> {
+    let session = server.session();
+    let line = format!("list-panes -s -t ={session}: -F \"#{{pane_id}} #{{{DEFINITION_OPTION}}}\"");
+    let list = server.control().run_one("list-panes", line).await?;
+    let parse = |line: &str| {
+        let (pane, name) = line.split_once(' ')?;
+        Some((PaneId::parse(pane.as_bytes())?, name.to_owned()))
+    };
+    Ok(list.lines().filter_map(parse).collect())
 }
 
+/// Starts all agents in parallel. One that is not ready does not stop the others.
+async fn start_agents(cluster: &Arc<Cluster>) -> Result<(), Error> {
+    let mut starting = JoinSet::new();
+    for (position, agent) in cluster.config.agents.iter().enumerate() {
+        let (cluster, name) = (Arc::clone(cluster), agent.name.clone());
+        starting.spawn(async move { (position, cluster.start_agent(&name).await) });
+    }
+    let mut failed = BTreeMap::new();
+    while let Some(started) = starting.join_next().await {
+        match started {
+            Ok((_, Ok(()))) => {}
+            Ok((position, Err(error))) => {
+                failed.insert(position, error);
+            }
+            Err(error) => return Err(Error::unfinished("start", &error)),
+        }
+    }
+    let Some((_, mut first)) = failed.pop_first() else {
+        return Ok(());
+    };
+    for error in failed.values() {
+        tracing::warn!("{error}");
+    }
+    if let Error::NotReady { others, .. } = &mut first {
+        let agents = &cluster.config.agents;
+        others.extend(failed.keys().map(|&position| agents[position].name.clone()));
+    }
+    Err(first)
+}
+
+/// Creates all panes, in the order of `pane_index`, before the first program starts: no program is
+/// resized while it draws.
 async fn create_panes(
     config: &ClusterConfig,
     server: &Server,
 ) -> Result<BTreeMap<String, PaneId>, Error> {
+    // The name of the agent, not the title, which the program sets.
+    let border = "set-option -gw pane-border-status top ; set-option -gw pane-border-format \" #{@tmux_bus_agent} \"";
+    let request = Request::new("set-option", border.to_owned()).blocks(2);
+    server.control().run(request).await?;
     let mut panes = BTreeMap::new();
     for agent in &config.agents {
         let pane = server.create_pane().await?;

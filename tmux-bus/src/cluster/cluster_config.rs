@@ -46,6 +46,10 @@ pub struct ClusterConfig {
     pub session_name: String,
     /// The working folder of the agents.
     pub work_dir: PathBuf,
+    /// The user's file with definitions of agent programs; see [`ClusterBuilder::agent_definitions`].
+    ///
+    /// [`ClusterBuilder::agent_definitions`]: crate::ClusterBuilder::agent_definitions
+    pub agent_definitions: Option<PathBuf>,
     /// The agents, in the order of the layout.
     pub agents: Vec<AgentConfig>,
     /// Likely mistakes that are not errors. Each is a `tracing` warning too.
@@ -65,6 +69,8 @@ struct ClusterSection {
     name: String,
     session_name: Spanned<String>,
     work_dir: Spanned<String>,
+    #[serde(default)]
+    agent_definitions: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -75,6 +81,8 @@ struct AgentSection {
     personality_prompt_path: Spanned<PathBuf>,
     marker: Spanned<String>,
     pane_index: Spanned<u32>,
+    #[serde(default)]
+    agent: Option<String>,
     #[serde(default)]
     command: Option<String>,
     #[serde(default)]
@@ -140,6 +148,10 @@ impl ConfigReader {
             name: file.cluster.name,
             session_name: file.cluster.session_name.value,
             work_dir,
+            agent_definitions: file
+                .cluster
+                .agent_definitions
+                .map(|path| base_dir.join(path)),
             agents,
             warnings,
         })
@@ -254,6 +266,7 @@ impl ConfigReader {
             personality_prompt_path: path,
             marker: agent.marker.value,
             pane_index: agent.pane_index.value,
+            agent: agent.agent,
             command: agent.command,
             timeout,
             env: agent.env,

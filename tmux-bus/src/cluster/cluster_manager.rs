@@ -3,25 +3,35 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
 
 use super::agent::Agent;
 use super::agent_config::AgentConfig;
-use super::cluster_builder::ClusterBuilder;
+use super::agent_monitor::{AgentMonitor, Observation, until};
+use super::cluster_builder::{ClusterBuilder, DEFINITION_OPTION};
 use super::cluster_config::ClusterConfig;
 use super::cluster_status::{AgentStatus, ClusterStatus};
-use super::readiness;
+use super::owed_answer::OwedAnswer;
+use super::readiness::{self, Readiness};
+use super::stop_on_drop::StopOnDrop;
+use crate::definition::agent_definition::LaunchRules;
+use crate::hook::LaunchFolder;
 use crate::log::MessageLogger;
 use crate::pane::PaneId;
 use crate::pane::PaneIo;
 use crate::pane::pane_info::PaneInfo;
 use crate::pane::pane_processes;
+use crate::state::{AgentState, Explanation};
 use crate::timing::STOP_GRACE;
 use crate::tmux::Server;
-use crate::{Error, Exit};
+use crate::{Error, PartialAnswer};
 
 /// The agents of a configuration in the panes of one private tmux session.
 ///
-/// Clones are cheap. Dropping the last one leaves the agents running; [`stop`](Self::stop) ends them.
+/// Clones are cheap. Dropping the last one leaves the agents running; [`stop`](Self::stop) ends them, and
+/// [`stop_on_drop`](Self::stop_on_drop) is a guard that does so.
 ///
 /// ```
 /// use tmux_bus::{ClusterConfig, ClusterManager};
@@ -53,7 +63,7 @@ impl fmt::Debug for ClusterManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClusterManager")
             .field("server", &self.cluster.server)
-            .field("panes", &self.cluster.panes)
+            .field("agents", &self.cluster.monitors.keys())
             .finish_non_exhaustive()
     }
 }
@@ -63,7 +73,8 @@ pub(super) struct Cluster {
     pub(super) server: Server,
     pub(super) logger: MessageLogger,
     pub(super) question: Option<String>,
-    pub(super) panes: BTreeMap<String, PaneId>,
+    pub(super) dialogs: Option<Duration>,
+    pub(super) monitors: BTreeMap<String, AgentMonitor>,
 }
 
 impl ClusterManager {
@@ -132,8 +143,11 @@ impl ClusterManager {
     ///
     /// [`Error::UnknownAgent`] with the known names.
     pub fn get_pane(&self, agent: &str) -> Result<PaneId, Error> {
-        let pane = self.cluster.panes.get(agent);
-        pane.copied().ok_or_else(|| self.cluster.unknown(agent))
+        Ok(self.monitor(agent)?.pane())
+    }
+
+    pub(super) fn monitor(&self, agent: &str) -> Result<&AgentMonitor, Error> {
+        self.cluster.monitor(agent)
     }
 
     /// The marker of an agent.
@@ -166,7 +180,8 @@ impl ClusterManager {
         self.cluster.agent_config(agent)
     }
 
-    /// The state of the agents.
+    /// The state of the agents, with its evidence. An agent that printed something just now and looks idle
+    /// is observed until it is quiet, at most for 2 s.
     ///
     /// # Errors
     ///
@@ -178,11 +193,20 @@ impl ClusterManager {
     pub async fn status(&self) -> Result<ClusterStatus, Error> {
         let server = &self.cluster.server;
         let infos = server.control().list_panes_and_exits().await?;
+        let mut observing = JoinSet::new();
+        for (name, monitor) in self.cluster.monitors.clone() {
+            observing.spawn(async move { (name, monitor.observe().await) });
+        }
+        let mut observed = BTreeMap::new();
+        while let Some(done) = observing.join_next().await {
+            let (name, seen) = done.map_err(|error| Error::unfinished("status", &error))?;
+            observed.insert(name, seen?);
+        }
         let mut agents = Vec::new();
         for agent in &self.cluster.config.agents {
-            let pane = self.get_pane(&agent.name)?;
-            let info = infos.iter().find(|info| info.id == pane);
-            agents.push(self.agent_status(agent, pane, info));
+            if let Some(seen) = observed.remove(&agent.name) {
+                agents.push(self.agent_status(agent, seen, &infos)?);
+            }
         }
         Ok(ClusterStatus {
             session: server.session().to_owned(),
@@ -194,24 +218,102 @@ impl ClusterManager {
     fn agent_status(
         &self,
         agent: &AgentConfig,
-        pane: PaneId,
-        info: Option<&PaneInfo>,
-    ) -> AgentStatus {
+        seen: Observation,
+        infos: &[PaneInfo],
+    ) -> Result<AgentStatus, Error> {
+        let monitor = self.monitor(&agent.name)?;
+        let pane = monitor.pane();
         let panes = self.cluster.server.control().panes();
-        let exit = match (info, panes.target(pane)) {
-            (Some(_), Some(target)) => target.exit,
-            _ => Some(Exit::Unknown),
-        };
+        let info = infos.iter().find(|info| info.id == pane);
         // The system updates the time of the terminal device on output, within some seconds.
         let terminal = info.and_then(|info| fs::metadata(&info.tty).ok()?.modified().ok());
-        AgentStatus {
+        Ok(AgentStatus {
             name: agent.name.clone(),
             role: agent.role.clone(),
             pane,
-            exit,
-            busy: panes.lock(pane).is_some_and(|lock| lock.is_held()),
+            definition: monitor.definition().name.clone(),
+            state: seen.state,
+            evidence: seen.evidence,
+            exit: seen.exit,
+            busy: panes.lock(pane).is_some_and(|lock| lock.is_held())
+                || OwedAnswer::is_owed(self.pane_io().folder(), pane),
             last_activity: panes.last_output(pane).max(terminal),
-        }
+        })
+    }
+
+    /// How the state of an agent is found: its screen, the rules that were tried, and the one that matched.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAgent`], [`Error::ServerGone`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it changes nothing.
+    pub async fn explain(&self, agent: &str) -> Result<Explanation, Error> {
+        let monitor = self.monitor(agent)?;
+        let seen = monitor.observe().await?;
+        let needs_advice = seen.state.needs_a_person() || seen.exit.is_some();
+        let advice = needs_advice.then(|| readiness::advice(&seen, &self.cluster.server));
+        Ok(Explanation {
+            agent: agent.to_owned(),
+            definition: monitor.definition().name.clone(),
+            advice,
+            title: seen.screen.title.clone(),
+            screen: seen.screen.text(),
+            state: seen.state,
+            evidence: seen.evidence,
+            tried: seen.tried,
+        })
+    }
+
+    /// Waits until an agent is in a state. Wakes by its output, its hooks and its end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::StateTimeout`] with the state and the screen at the end, [`Error::PaneDied`] if its program
+    /// ends while another state is waited for, [`Error::UnknownAgent`], [`Error::ServerGone`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it changes nothing.
+    pub async fn wait_for(
+        &self,
+        agent: &str,
+        state: AgentState,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        let monitor = self.monitor(agent)?;
+        let is_reached = |seen: &Observation| seen.state == state;
+        let seen = match monitor.wait_until(until(timeout), is_reached).await? {
+            Ok(_) => return Ok(()),
+            Err(seen) => seen,
+        };
+        let (pane, screen) = (monitor.pane(), PartialAnswer::new(seen.screen.text()));
+        Err(match seen.exit {
+            Some(exit) => Error::PaneDied {
+                pane,
+                exit,
+                partial: screen,
+            },
+            None => Error::StateTimeout {
+                pane,
+                wanted: state,
+                found: seen.state,
+                after: timeout,
+                screen,
+            },
+        })
+    }
+
+    /// A guard that stops the cluster when it is dropped, also by a panic or an early return.
+    #[must_use = "dropping the guard stops the cluster"]
+    pub fn stop_on_drop(self) -> StopOnDrop {
+        StopOnDrop::new(self)
+    }
+
+    pub(super) fn server(&self) -> &Server {
+        &self.cluster.server
     }
 
     /// Ends the program of an agent with all its processes, starts it again in its pane, and returns
@@ -237,7 +339,19 @@ impl ClusterManager {
                 pids,
             });
         }
-        self.cluster.start_agent(agent, pane).await
+        self.cluster.start_agent(agent).await
+    }
+
+    /// Gives up the answers that an agent still owes after timeouts, see [`Agent::send_to`]: the next message does not
+    /// wait for them, in any process. For an agent that will not answer any more. A wait that is under way
+    /// continues.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAgent`], [`Error::Io`].
+    pub fn reset(&self, agent: &str) -> Result<(), Error> {
+        let pane = self.get_pane(agent)?;
+        OwedAnswer::settle_all(self.pane_io().folder(), pane)
     }
 
     /// Ends all agents (SIGTERM, after 3 s SIGKILL) with all their processes, then the session, and
@@ -263,25 +377,64 @@ impl Cluster {
         agent.ok_or_else(|| self.unknown(name))
     }
 
+    fn monitor(&self, agent: &str) -> Result<&AgentMonitor, Error> {
+        let monitor = self.monitors.get(agent);
+        monitor.ok_or_else(|| self.unknown(agent))
+    }
+
     fn unknown(&self, name: &str) -> Error {
-        let agents = self.config.agents.iter();
+        let agents = self.config.agents.iter().map(|agent| agent.name.clone());
         Error::UnknownAgent {
             name: name.to_owned(),
-            known: agents.map(|agent| agent.name.clone()).collect(),
+            known: agents
+                .filter(|agent| self.monitors.contains_key(agent))
+                .collect(),
         }
     }
 
     /// Starts the program of an agent and waits until it is ready.
-    pub(super) async fn start_agent(&self, name: &str, pane: PaneId) -> Result<(), Error> {
+    pub(super) async fn start_agent(&self, name: &str) -> Result<(), Error> {
         let agent = self.agent_config(name)?;
-        let launch = agent.launch(&self.config.work_dir);
-        let started = async {
-            self.server.launch(pane, &launch).await?;
-            readiness::wait(&self.server, pane, agent, self.question.as_deref()).await
+        let monitor = self.monitor(name)?;
+        let readiness = Readiness {
+            server: &self.server,
+            monitor,
+            agent,
+            question: self.question.as_deref(),
+            dialogs: self.dialogs,
         };
-        started.await.map_err(|source| Error::NotReady {
+        let started = async {
+            self.launch(agent, monitor).await?;
+            readiness.wait().await
+        };
+        started.await.map_err(|unready| Error::NotReady {
             agent: name.to_owned(),
-            source: Box::new(source),
+            advice: unready.advice,
+            others: Vec::new(),
+            source: Box::new(unready.source),
         })
+    }
+
+    /// Starts the program of an agent, with the hooks of its definition.
+    async fn launch(&self, agent: &AgentConfig, monitor: &AgentMonitor) -> Result<(), Error> {
+        let (pane, definition) = (monitor.pane(), monitor.definition());
+        let io = self.server.pane_io();
+        let before = io.panes().launch(pane);
+        let mut launch = agent.launch(&self.config.work_dir, definition);
+        if definition.launch != LaunchRules::default() {
+            let id = launch.new_id();
+            let folder = LaunchFolder::new(io.folder(), &id);
+            launch = definition.launch.inject(&folder, launch, &agent.env)?;
+            launch = launch.id(id);
+        }
+        let name = &definition.name;
+        let option = format!("set-option -p -t {pane} {DEFINITION_OPTION} {name}");
+        let control = self.server.control();
+        control.run_one("set-option", option).await?;
+        self.server.launch(pane, &launch).await?;
+        if let Some(before) = before {
+            LaunchFolder::new(io.folder(), &before).remove();
+        }
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use super::agent_config::AgentRole;
 use crate::Exit;
 use crate::pane::PaneId;
+use crate::state::{AgentState, Evidence};
 
 /// The state of a cluster, see [`ClusterManager::status`](crate::ClusterManager::status).
 ///
@@ -36,8 +37,7 @@ pub struct ClusterStatus {
 /// fn describe(agent: &AgentStatus) -> String {
 ///     match agent.exit {
 ///         Some(exit) => format!("{} has ended: {exit}", agent.name),
-///         None if agent.busy => format!("{} is busy", agent.name),
-///         None => format!("{} is idle", agent.name),
+///         None => format!("{} is {} ({})", agent.name, agent.state, agent.evidence),
 ///     }
 /// }
 /// ```
@@ -50,9 +50,15 @@ pub struct AgentStatus {
     pub role: AgentRole,
     /// The pane.
     pub pane: PaneId,
+    /// The name of its definition, such as `claude` or `plain`.
+    pub definition: String,
+    /// Its state.
+    pub state: AgentState,
+    /// Why it is believed to be in that state.
+    pub evidence: Evidence,
     /// How its program ended; `None` while it runs.
     pub exit: Option<Exit>,
-    /// Whether a sender, of any process, sends to it or waits for its answer.
+    /// Whether a sender, of any process, sends to it or waits for its answer, or it owes one after a timeout.
     pub busy: bool,
     /// Time of its last output, as far as this process or the system knows.
     pub last_activity: Option<SystemTime>,

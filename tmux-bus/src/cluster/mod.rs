@@ -2,15 +2,24 @@
 
 mod agent;
 mod agent_config;
+pub(crate) mod agent_monitor;
+mod answer;
+mod answer_wait;
+mod ask;
+mod ask_gate;
 mod cluster_builder;
 mod cluster_config;
 mod cluster_manager;
 mod cluster_status;
+mod owed_answer;
 mod readiness;
+mod stop_on_drop;
 
 pub use agent::{Agent, SendToOptions};
 pub use agent_config::{AgentConfig, AgentRole};
+pub use answer::Answer;
 pub use cluster_builder::ClusterBuilder;
 pub use cluster_config::ClusterConfig;
 pub use cluster_manager::ClusterManager;
 pub use cluster_status::{AgentStatus, ClusterStatus};
+pub use stop_on_drop::StopOnDrop;

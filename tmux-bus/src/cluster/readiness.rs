@@ -1,98 +1,186 @@
 //! Whether a started agent is ready for messages.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::agent_config::AgentConfig;
-use crate::answer::extract;
-use crate::control::command_queue::Request;
-use crate::control::tap::{OutputEnd, Tap, deadline};
-use crate::pane::PaneId;
-use crate::pane::ResponseOptions;
-use crate::timing::PROMPT_QUIET;
+use super::agent_monitor::{AgentMonitor, Observation, until};
+use crate::answer::marker::Marker;
+use crate::pane::typist::Typist;
+use crate::pane::{ResponseOptions, SendOptions};
+use crate::state::AgentState;
+use crate::timing::DIALOG_SETTLE;
 use crate::tmux::Server;
+use crate::tmux::launch::shell_quote;
 use crate::{Error, PartialAnswer};
 
-/// Output is only a signal to capture the screen. Bytes past this limit are dropped.
-const MAX_STARTUP_OUTPUT: usize = 1 << 20;
-
-/// Waits until the agent shows its prompt or, if there is a question, has answered it.
-pub(super) async fn wait(
-    server: &Server,
-    pane: PaneId,
-    agent: &AgentConfig,
-    question: Option<&str>,
-) -> Result<(), Error> {
-    let start = Instant::now();
-    let Some(question) = question else {
-        return wait_for_prompt(server, pane, agent.timeout).await;
-    };
-    match wait_for_prompt(server, pane, agent.timeout / 2).await {
-        // A program may have a prompt that we do not recognise: the answer decides.
-        Ok(()) | Err(Error::NoPrompt { .. }) => {}
-        Err(error) => return Err(error),
-    }
-    let io = server.pane_io();
-    let sent = io.send_message(pane, question).await?;
-    let left = agent.timeout.saturating_sub(start.elapsed());
-    let options = ResponseOptions::default().timeout(left);
-    io.get_response_with(sent, &agent.marker, &options).await?;
-    Ok(())
+/// Waits until one agent is ready.
+pub(super) struct Readiness<'a> {
+    pub(super) server: &'a Server,
+    pub(super) monitor: &'a AgentMonitor,
+    pub(super) agent: &'a AgentConfig,
+    pub(super) question: Option<&'a str>,
+    /// How long a person may take to answer the dialogs of the agent.
+    pub(super) dialogs: Option<Duration>,
 }
 
-/// Waits for the prompt. An agent that got a message counts as ready: a waiting sender can send before
-/// the prompt is checked, and a working agent shows no prompt.
-async fn wait_for_prompt(server: &Server, pane: PaneId, timeout: Duration) -> Result<(), Error> {
-    let deadline = deadline(Instant::now(), timeout);
-    let panes = server.control().panes();
-    let tap = Arc::new(Tap::new(MAX_STARTUP_OUTPUT));
-    tap.open();
-    panes.add_tap(pane, &tap);
-    loop {
-        tap.quiet(PROMPT_QUIET, deadline).await;
-        match tap.take().end {
-            Some(OutputEnd::Exited(exit)) => {
-                let shown = screen(server, pane).await.unwrap_or_default().0;
-                return Err(Error::PaneDied {
-                    pane,
-                    exit,
-                    partial: PartialAnswer::new(shown.trim_end().to_owned()),
-                });
-            }
-            Some(OutputEnd::ServerGone) => {
-                return Err(server.control().gone(PartialAnswer::default()));
-            }
-            None => {}
+/// Why an agent is not ready.
+pub(super) struct Unready {
+    pub(super) advice: String,
+    pub(super) source: Error,
+}
+
+impl From<Error> for Unready {
+    fn from(source: Error) -> Self {
+        Self {
+            advice: source.to_string(),
+            source,
         }
-        let (screen, row) = screen(server, pane).await?;
-        if extract::waits_for_input(&screen, row) || panes.got_message(pane) {
-            return Ok(());
-        }
-        if Instant::now() >= deadline {
-            // A sender of another process is not in our table, but it holds the lock.
-            if panes.lock(pane).is_some_and(|lock| lock.is_held()) {
-                return Ok(());
+    }
+}
+
+impl Readiness<'_> {
+    /// Waits until the agent is idle and, if there is a question, has answered it.
+    pub(super) async fn wait(&self) -> Result<(), Unready> {
+        let limit = until(self.agent.timeout);
+        let Some(question) = self.question else {
+            return self.wait_for_idle(limit, self.agent.timeout).await;
+        };
+        if self.monitor.definition().is_plain() {
+            // A program may have a prompt that the heuristic does not know: the answer decides.
+            let half = self.agent.timeout / 2;
+            match self.wait_for_idle(until(half), half).await {
+                Err(unready) if !unready.source.is_timeout() => return Err(unready),
+                _ => {}
             }
-            return Err(Error::NoPrompt {
+        } else {
+            self.wait_for_idle(limit, self.agent.timeout).await?;
+            // Never into a dialog, and never behind the draft of a person.
+            let admitted = self
+                .monitor
+                .wait_until(limit, Observation::admits_a_message);
+            if let Err(seen) = admitted.await? {
+                return Err(self.unready(&seen, self.agent.timeout));
+            }
+        }
+        let io = self.server.pane_io();
+        let pane = self.monitor.pane();
+        let lock = io.lock(pane, question).await?;
+        let typist = (!self.monitor.definition().is_plain()).then(|| Typist {
+            monitor: self.monitor.clone(),
+            limit,
+            waits_for_person: false,
+            is_command: false,
+        });
+        let options = SendOptions::default();
+        let sent = io
+            .send_locked(pane, question, &options, typist, lock)
+            .await?;
+        let left = limit.saturating_duration_since(Instant::now());
+        let options = ResponseOptions::default().timeout(left);
+        let marker = Marker::new(&self.agent.marker)?;
+        let reader = io.reader(&sent, marker, &options);
+        reader.observed_by(self.monitor).run().await?;
+        Ok(())
+    }
+
+    /// An agent that got a message counts as ready: a waiting sender can send before the agent is seen
+    /// idle, and a working agent is not.
+    async fn wait_for_idle(&self, mut limit: Instant, after: Duration) -> Result<(), Unready> {
+        let pane = self.monitor.pane();
+        let panes = self.server.control().panes();
+        let is_ready =
+            |seen: &Observation| seen.state == AgentState::Idle || panes.got_message(pane);
+        let mut answered_by = None;
+        loop {
+            let is_news = |seen: &Observation| is_ready(seen) || seen.state.needs_a_person();
+            let seen = match self.monitor.wait_until(limit, is_news).await? {
+                Ok(seen) if is_ready(&seen) => return Ok(()),
+                Ok(seen) => seen,
+                // A sender of another process is not in our table, but it holds the lock.
+                Err(seen)
+                    if seen.exit.is_none() && panes.lock(pane).is_some_and(|l| l.is_held()) =>
+                {
+                    return Ok(());
+                }
+                Err(seen) => return Err(self.unready(&seen, after)),
+            };
+            // The person is told at once, not after the timeout.
+            let advice = self.advice(&seen);
+            tracing::warn!(agent = %self.agent.name, state = %seen.state, "{advice}");
+            let answered = match self.dialogs {
+                Some(dialogs) => *answered_by.get_or_insert_with(|| until(dialogs)),
+                // A screen that is being drawn can look like a dialog for a moment.
+                None => (Instant::now() + DIALOG_SETTLE).min(limit),
+            };
+            let is_other = |next: &Observation| next.state != seen.state;
+            if let Err(seen) = self.monitor.wait_until(answered, is_other).await? {
+                return Err(self.unready(&seen, after));
+            }
+            if self.dialogs.is_some() {
+                limit = until(self.agent.timeout);
+            }
+        }
+    }
+
+    fn unready(&self, seen: &Observation, after: Duration) -> Unready {
+        let screen = PartialAnswer::new(seen.screen.text());
+        let pane = self.monitor.pane();
+        let source = match seen.exit {
+            Some(exit) => Error::PaneDied {
                 pane,
-                after: timeout,
-            });
+                exit,
+                partial: screen,
+            },
+            None => Error::StateTimeout {
+                pane,
+                wanted: AgentState::Idle,
+                found: seen.state.clone(),
+                after,
+                screen,
+            },
+        };
+        Unready {
+            advice: self.advice(seen),
+            source,
         }
-        tap.changed(deadline).await;
+    }
+
+    fn advice(&self, seen: &Observation) -> String {
+        advice(seen, self.server)
     }
 }
 
-/// The screen and the row of the cursor.
-async fn screen(server: &Server, pane: PaneId) -> Result<(String, usize), Error> {
-    let line =
-        format!("display-message -p -t {pane} \"#{{cursor_y}}\" ; capture-pane -p -t {pane}");
-    let request = Request::new("capture-pane", line).blocks(2);
-    let bodies = server.control().run(request).await?;
-    let [row, screen] = bodies.as_slice() else {
-        return Err(Error::failed("capture-pane", "incomplete answer"));
+/// What an agent shows, and what a person can do about it.
+pub(super) fn advice(seen: &Observation, server: &Server) -> String {
+    let shown = match (&seen.state, &seen.say) {
+        (AgentState::Exited, say) => {
+            let ended = format!("its program has ended ({})", seen.evidence.rule);
+            match say {
+                Some(say) => format!("{ended}. {say}"),
+                None => ended,
+            }
+        }
+        (_, Some(say)) => say.clone(),
+        (AgentState::WaitingForApproval, _) => "it asks for approval".to_owned(),
+        (AgentState::Unknown, _) => "no rule knows what it shows".to_owned(),
+        (state, _) => format!("it is {state}"),
     };
-    let row = String::from_utf8_lossy(row).trim().parse().unwrap_or(0);
-    Ok((String::from_utf8_lossy(screen).into_owned(), row))
+    format!(
+        "{} (attach with: {})",
+        shown.trim_end_matches('.'),
+        attach_command(server)
+    )
+}
+
+/// The command line that shows the agents to a person.
+pub(super) fn attach_command(server: &Server) -> String {
+    let socket = server.socket().to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    let socket = match socket.chars().all(is_plain) {
+        true => socket.into_owned(),
+        false => shell_quote(&socket),
+    };
+    format!("tmux -S {socket} attach -t {}", server.session())
 }

@@ -4,8 +4,8 @@
 //! output of tmux, hands blocks to the queue and output to the taps, and never waits for either.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -31,6 +31,14 @@ pub(crate) struct ControlClient {
     _tasks: Arc<JoinSet<()>>,
 }
 
+/// The screen of a pane with the lines that scrolled off it.
+pub(crate) struct Capture {
+    pub(crate) text: String,
+    /// The first line is the first one of the screen at the given moment: no line was lost. Never
+    /// the case on the alternate screen, which has no scroll-back.
+    pub(crate) begins_at_since: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Connection {
     session: String,
@@ -38,6 +46,8 @@ pub(crate) struct Connection {
     /// Offset up to which the reader has parsed the stream.
     parsed: AtomicU64,
     panes: PaneTable,
+    /// See [`ControlClient::paste_flags`].
+    paste_flags: OnceLock<&'static str>,
 }
 
 impl ControlClient {
@@ -53,6 +63,7 @@ impl ControlClient {
             commands: CommandQueue::new(session),
             parsed: AtomicU64::new(client.parser.parsed()),
             panes: PaneTable::new(folder),
+            paste_flags: OnceLock::new(),
         });
         let mut tasks = JoinSet::new();
         let reader = StreamReader {
@@ -67,8 +78,34 @@ impl ControlClient {
             connection,
             _tasks: Arc::new(tasks),
         };
+        control.read_paste_flags().await?;
         control.list_panes_and_exits().await?;
         Ok(control)
+    }
+
+    /// tmux 3.7 and newer replace control characters of a paste by visible ones, unless `-S` is given;
+    /// older ones refuse `-S`. The usage line decides, because the server may be of another version
+    /// than the program, and builds from source have no number.
+    async fn read_paste_flags(&self) -> Result<(), Error> {
+        let line = "list-commands -F \"#{command_list_usage}\" paste-buffer".to_owned();
+        let usage = self.run_one("list-commands", line).await?;
+        let switches = usage.split(']').next().unwrap_or_default();
+        let flags = if switches.contains('S') {
+            "-d -r -S"
+        } else {
+            "-d -r"
+        };
+        let _ = self.connection.paste_flags.set(flags);
+        Ok(())
+    }
+
+    /// The switches of `paste-buffer` for a paste that is exact, and whose buffer is deleted.
+    pub(crate) fn paste_flags(&self) -> &'static str {
+        self.connection
+            .paste_flags
+            .get()
+            .copied()
+            .unwrap_or("-d -r")
     }
 
     pub(crate) fn session(&self) -> &str {
@@ -101,18 +138,54 @@ impl ControlClient {
         self.connection.run_one(label, line).await
     }
 
-    /// The screen of a pane with `scrolled` lines above it; wrapped lines are joined.
-    pub(crate) async fn capture(&self, pane: PaneId, scrolled: usize) -> Result<String, Error> {
-        let line = format!("capture-pane -p -J -S -{scrolled} -t {pane}");
+    /// The screen of a pane; wrapped lines are joined.
+    pub(crate) async fn capture(&self, pane: PaneId) -> Result<String, Error> {
+        let line = format!("capture-pane -p -J -t {pane}");
         self.run_one("capture-pane", line).await
     }
 
-    /// Number of lines that have scrolled off the screen of a pane.
-    pub(crate) async fn scrolled_lines(&self, pane: PaneId) -> Result<usize, Error> {
-        let line = format!("display-message -p -t {pane} \"#{{history_size}}\"");
-        let size = self.run_one("display-message", line).await?;
-        let parsed = size.trim().parse();
-        parsed.map_err(|_| Error::failed("display-message", "no history size"))
+    /// The text of a pane since `since` lines had scrolled off its screen; wrapped lines are joined.
+    ///
+    /// Race: lines scroll off between the request for their number and the capture. Both are therefore
+    /// read in one step of tmux, and again until the capture has as many lines as there are.
+    pub(crate) async fn capture_since(&self, pane: PaneId, since: usize) -> Result<Capture, Error> {
+        const ATTEMPTS: usize = 4;
+        let mut scrolled = 0;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let line = format!(
+                "display-message -p -t {pane} \"#{{history_size}} #{{history_limit}} #{{alternate_on}}\" ; \
+                 capture-pane -p -J -S -{scrolled} -t {pane}"
+            );
+            let bodies = self
+                .run(Request::new("capture-pane", line).blocks(2))
+                .await?;
+            let [fields, text] = bodies.as_slice() else {
+                return Err(Error::failed("capture-pane", "incomplete answer"));
+            };
+            let fields = String::from_utf8_lossy(fields);
+            let mut fields = fields.trim().split(' ');
+            let mut number = || fields.next().and_then(|field| field.parse::<usize>().ok());
+            let (Some(size), Some(limit)) = (number(), number()) else {
+                return Err(Error::failed("display-message", "no history size"));
+            };
+            let is_alternate = number() == Some(1);
+            let wanted = match is_alternate {
+                true => 0,
+                false => size.saturating_sub(since),
+            };
+            if wanted != scrolled && attempt < ATTEMPTS {
+                scrolled = wanted;
+                continue;
+            }
+            // A full scroll-back loses a tenth of its lines at once.
+            let is_whole = wanted == scrolled && size >= since && size < limit - limit / 10;
+            return Ok(Capture {
+                text: String::from_utf8_lossy(text).into_owned(),
+                begins_at_since: is_whole && !is_alternate,
+            });
+        }
     }
 
     /// Lists the panes of the session and updates the table. Waits for the exit status of programs
@@ -205,6 +278,7 @@ impl Connection {
                     self.update(&infos);
                 }
             }
+            StreamEvent::ModeChanged(pane) => self.panes.wake_taps(pane),
             StreamEvent::PanesChanged => self.commands.request_pane_list(),
             StreamEvent::Begin { .. } | StreamEvent::End { .. } | StreamEvent::Exit => {}
         }

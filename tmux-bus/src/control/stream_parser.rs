@@ -40,6 +40,8 @@ pub(crate) enum StreamEvent {
     },
     /// Panes or windows have changed; a pane may be gone.
     PanesChanged,
+    /// A pane entered or left a mode, such as copy mode.
+    ModeChanged(PaneId),
     /// The client was detached, its session or server has ended, or output was lost.
     Exit,
 }
@@ -183,6 +185,11 @@ impl StreamParser {
             }
             b"%layout-change" | b"%window-close" | b"%unlinked-window-close" => {
                 event(StreamEvent::PanesChanged);
+            }
+            b"%pane-mode-changed" => {
+                if let Some(pane) = PaneId::parse(value) {
+                    event(StreamEvent::ModeChanged(pane));
+                }
             }
             b"%exit" => event(StreamEvent::Exit),
             // Other notifications, and bare lines: tmux prints errors of hooks between blocks.

@@ -153,6 +153,11 @@ impl Tap {
         self.changed.notify_one();
     }
 
+    /// Wakes the waiter without output.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_one();
+    }
+
     pub(crate) fn take(&self) -> TapOutput {
         let mut buffer = self.lock();
         TapOutput {

@@ -93,7 +93,7 @@ mod inotify {
             let here = Path::new(".");
             let created = WatchFlags::CREATE | WatchFlags::MOVED_TO;
             let removed = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
-            let mut flags = created | removed | WatchFlags::MODIFY;
+            let mut flags = created | removed | WatchFlags::MODIFY | WatchFlags::DELETE;
             let folders = path.ancestors().skip(1);
             for folder in folders.chain([here]) {
                 let folder = if folder.as_os_str().is_empty() {

@@ -22,7 +22,7 @@ const ECHO_BEGUN: usize = 4;
 /// | the end of the message | after `SUBMIT_QUIET`, or `SPINNER_LIMIT` after the echo |
 /// | the beginning of the message | after `SPINNER_LIMIT` of quiet: the rest is on its way |
 /// | other text, such as `[pasted 20 lines]` | after `SUBMIT_QUIET` of quiet |
-/// | nothing | after `ECHO_WAIT` |
+/// | nothing | after `ECHO_WAIT` and a time for the length: tmux itself may still be writing |
 ///
 /// In each case the program must also have read its input. The whole wait is bounded by
 /// `TAKE_IN_LIMIT` and the length of the message.
@@ -64,7 +64,7 @@ pub(crate) async fn wait_for_echo(tap: &Tap, tty: &str, message: &str) {
             (_, Some(at)) => (output.last + SUBMIT_QUIET).min(at + SPINNER_LIMIT),
             (true, None) if begun >= ECHO_BEGUN => output.last + SPINNER_LIMIT,
             (true, None) => output.last + SUBMIT_QUIET,
-            (false, None) => start + ECHO_WAIT,
+            (false, None) => start + ECHO_WAIT + TAKE_IN_PER_BYTE * bytes,
         };
         let next = if now < ready {
             ready

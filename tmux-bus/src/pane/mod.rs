@@ -6,13 +6,15 @@ pub(crate) mod exit_watch;
 mod pane_id;
 pub(crate) mod pane_info;
 mod pane_io;
-mod pane_lock;
+pub(crate) mod pane_lock;
 pub(crate) mod pane_processes;
 pub(crate) mod pane_table;
 pub(crate) mod paste_buffer;
 mod refusal;
 pub(crate) mod sender;
 mod tty_modes;
+mod typed_text;
+pub(crate) mod typist;
 
 pub use exit::Exit;
 pub use pane_id::PaneId;

@@ -9,6 +9,7 @@ pub(crate) struct PaneInfo {
     pub(crate) id: PaneId,
     pub(crate) dead: bool,
     pub(crate) exit: Exit,
+    /// 0 for a pane without a process, and for a dead pane since tmux 3.8.
     pub(crate) pid: u32,
     pub(crate) tty: String,
     /// Id of the launch, empty for a pane without a program.
@@ -60,7 +61,8 @@ impl PaneInfo {
     ///
     /// Only on Linux, where an `ExitWatch` asks again.
     pub(crate) fn is_ending(&self) -> bool {
-        cfg!(target_os = "linux") && self.dead && self.pid != 0 && self.exit == Exit::Unknown
+        let had_process = self.pid != 0 || !self.launch.is_empty();
+        cfg!(target_os = "linux") && self.dead && had_process && self.exit == Exit::Unknown
     }
 }
 

@@ -1,14 +1,21 @@
 //! Messages into panes and answers out of them.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::pane_id::PaneId;
+use super::pane_lock::PaneLockGuard;
+use super::pane_table::PaneTable;
 use super::sender::{SendOptions, Sender, Submitted};
+use super::typist::Typist;
 use crate::answer::answer_reader::AnswerReader;
+use crate::answer::extract;
 use crate::answer::marker::Marker;
+use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
+use crate::control::tap::Tap;
 use crate::timing::{ANSWER_QUIET, ANSWER_TIMEOUT};
 use crate::{Error, PartialAnswer, Refusal};
 
@@ -145,6 +152,11 @@ impl Sent {
     pub fn pane(&self) -> PaneId {
         self.pane
     }
+
+    /// Admits the next sender while this answer is still read.
+    pub(crate) fn release(&self) {
+        self.submitted.release();
+    }
 }
 
 impl fmt::Debug for Sent {
@@ -204,30 +216,63 @@ impl PaneIo {
         content: &str,
         options: &SendOptions,
     ) -> Result<Sent, Error> {
-        let sender = Sender {
+        let lock = self.lock(pane, content).await?;
+        self.send_locked(pane, content, options, None, lock).await
+    }
+
+    fn sender(&self, pane: PaneId, options: &SendOptions, typist: Option<Typist>) -> Sender {
+        Sender {
             control: self.control.clone(),
             folder: self.folder.clone(),
             pane,
             options: options.clone(),
             max_answer: self.max_answer,
-        };
-        sender.check(content)?;
+            typist,
+        }
+    }
+
+    /// Refuses a message if the agent asks a person something, unless the message waits for that.
+    pub(crate) async fn refuse_question(&self, typist: &Typist) -> Result<(), Error> {
+        let sender = self.sender(typist.monitor.pane(), &SendOptions::default(), None);
+        sender.refuse_question(typist).await
+    }
+
+    /// Waits until a message may be typed into an agent, for the holder of the pane's lock. Cancel
+    /// safe: nothing is typed.
+    pub(crate) async fn admit(&self, typist: &Typist) -> Result<(), Error> {
+        let sender = self.sender(typist.monitor.pane(), &SendOptions::default(), None);
+        sender.admit(typist).await.map(drop)
+    }
+
+    /// Waits for the lock of a pane. Refuses text that no pane can take before it waits.
+    pub(crate) async fn lock(&self, pane: PaneId, content: &str) -> Result<PaneLockGuard, Error> {
+        Sender::check(pane, content)?;
         let panes = self.control.panes();
         if !panes.contains(pane) {
             self.control.list_panes_and_exits().await?;
         }
-        let lock = panes.lock(pane).ok_or(Error::Refused {
-            pane,
-            reason: Refusal::NoSuchPane,
-        })?;
-        let lock = lock.lock().await.map_err(|error| {
+        let lock = panes.lock(pane);
+        let lock = lock.ok_or_else(|| Error::refused(pane, Refusal::NoSuchPane))?;
+        lock.lock().await.map_err(|error| {
             // The folder of the session, with the lock in it, is removed with the session.
             if error.is_not_found() {
                 self.control.gone(PartialAnswer::default())
             } else {
                 error
             }
-        })?;
+        })
+    }
+
+    /// As [`send_message_with`](Self::send_message_with), for the holder of the pane's lock.
+    pub(crate) async fn send_locked(
+        &self,
+        pane: PaneId,
+        content: &str,
+        options: &SendOptions,
+        typist: Option<Typist>,
+        lock: PaneLockGuard,
+    ) -> Result<Sent, Error> {
+        let sender = self.sender(pane, options, typist);
         let message = content.to_owned();
         let sending = tokio::spawn(async move { sender.send(&message, lock).await });
         match sending.await {
@@ -242,6 +287,62 @@ impl PaneIo {
                 source: Box::new(Error::unfinished("paste-buffer", &error)),
             }),
         }
+    }
+
+    /// A reader of the answer to a message.
+    pub(crate) fn reader<'a>(
+        &'a self,
+        sent: &'a Sent,
+        marker: Marker,
+        options: &'a ResponseOptions,
+    ) -> AnswerReader<'a> {
+        AnswerReader::new(&self.control, sent, marker, options, self.max_answer)
+    }
+
+    pub(crate) fn panes(&self) -> &PaneTable {
+        self.control.panes()
+    }
+
+    /// For a wait that the end of the server ends.
+    pub(crate) fn gone(&self) -> Error {
+        self.control.gone(PartialAnswer::default())
+    }
+
+    /// A tap that keeps no output and tells when there is some.
+    pub(crate) fn watch_output(&self, pane: PaneId) -> Arc<Tap> {
+        let tap = Arc::new(Tap::new(0));
+        tap.open();
+        self.control.panes().add_tap(pane, &tap);
+        tap
+    }
+
+    /// The text on the screen of a pane.
+    pub(crate) async fn screen(&self, pane: PaneId) -> Result<String, Error> {
+        self.control.capture(pane).await
+    }
+
+    /// Whether a program that prints lines shows a prompt. Programs that draw show their input box also while they
+    /// work.
+    pub(crate) async fn shows_prompt(&self, pane: PaneId) -> Result<bool, Error> {
+        let facts = "#{cursor_y} #{alternate_on}";
+        let line = format!("display-message -p -t {pane} \"{facts}\" ; capture-pane -p -t {pane}");
+        let request = Request::new("capture-pane", line).blocks(2);
+        let bodies = self.control.run(request).await?;
+        let [facts, screen] = bodies.as_slice() else {
+            return Err(Error::failed("capture-pane", "incomplete answer"));
+        };
+        let facts = String::from_utf8_lossy(facts);
+        let Some((row, "0")) = facts.trim().split_once(' ') else {
+            return Ok(false);
+        };
+        let row: usize = row.parse().unwrap_or(usize::MAX);
+        let screen = String::from_utf8_lossy(screen);
+        Ok(screen.lines().nth(row).is_some_and(extract::is_prompt))
+    }
+
+    /// The folder of the session.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Waits for the answer to a message: for its marker, at most for `timeout` from the submit on.
@@ -284,8 +385,6 @@ impl PaneIo {
         options: &ResponseOptions,
     ) -> Result<String, Error> {
         let marker = Marker::new(marker)?;
-        AnswerReader::new(&self.control, &sent, marker, options, self.max_answer)
-            .run()
-            .await
+        self.reader(&sent, marker, options).run().await
     }
 }

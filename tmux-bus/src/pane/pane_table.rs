@@ -89,6 +89,11 @@ impl PaneTable {
         }
     }
 
+    /// The folder of the session.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Takes output. Returns the bracketed-paste mode if the output changed it.
     pub(crate) fn output(&self, id: PaneId, bytes: &[u8], now: Instant) -> Option<bool> {
         let mut panes = self.lock_table();
@@ -102,6 +107,14 @@ impl PaneTable {
             None => false,
         });
         pane.scan(bytes)
+    }
+
+    /// Wakes the readers of a pane: it has changed without output.
+    pub(crate) fn wake_taps(&self, id: PaneId) {
+        if let Some(pane) = self.lock_table().get(&id) {
+            let taps = pane.taps.iter().filter_map(Weak::upgrade);
+            taps.for_each(|tap| tap.wake());
+        }
     }
 
     /// Takes a list of tmux. Panes that are missing from it or dead have ended.
@@ -124,12 +137,13 @@ impl PaneTable {
                 continue;
             }
             pane.is_starting = false;
+            let pid = pane.listed_pid(info);
             // Another program than before; another process may have started it.
-            if pane.launch != info.launch || (pane.pid != 0 && pane.pid != info.pid) {
+            if pane.launch != info.launch || (pane.pid != 0 && pane.pid != pid) {
                 pane.restarted(&info.launch);
             }
-            if pane.pid != info.pid {
-                pane.pid = info.pid;
+            if pane.pid != pid {
+                pane.pid = pid;
                 if !info.dead {
                     pane.watch = watch(info);
                 }
@@ -145,7 +159,8 @@ impl PaneTable {
     /// The process of a pane has ended, also if tmux does not report it.
     pub(crate) fn process_gone(&self, id: PaneId, pid: u32) {
         let mut panes = self.lock_table();
-        if let Some(pane) = panes.get_mut(&id).filter(|pane| pane.pid == pid) {
+        let is_this = |pane: &&mut KnownPane| pane.pid == pid || pid == 0;
+        if let Some(pane) = panes.get_mut(&id).filter(is_this) {
             pane.ended(Exit::Unknown);
         }
     }
@@ -155,7 +170,12 @@ impl PaneTable {
         &'a self,
         infos: &'a [PaneInfo],
     ) -> impl Iterator<Item = &'a PaneInfo> {
-        let is_ending = |info: &&PaneInfo| info.is_ending() && self.runs(info.id, info.pid);
+        let is_running = |info: &PaneInfo| {
+            let panes = self.lock_table();
+            let pane = panes.get(&info.id);
+            pane.is_some_and(|pane| pane.exit.is_none() && pane.pid == pane.listed_pid(info))
+        };
+        let is_ending = move |info: &&PaneInfo| info.is_ending() && is_running(info);
         infos.iter().filter(is_ending)
     }
 
@@ -184,6 +204,13 @@ impl PaneTable {
             pid: pane.pid,
             tty: pane.tty.clone(),
         })
+    }
+
+    /// The id of the launch of the pane's program, as far as is known.
+    pub(crate) fn launch(&self, id: PaneId) -> Option<String> {
+        let panes = self.lock_table();
+        let launch = panes.get(&id).map(|pane| pane.launch.clone());
+        launch.filter(|launch| !launch.is_empty())
     }
 
     pub(crate) fn lock(&self, id: PaneId) -> Option<Arc<PaneLock>> {
@@ -290,6 +317,14 @@ impl KnownPane {
         has_changed.then_some(on)
     }
 
+    /// The process id of a list. Since tmux 3.8 a dead pane has none: it is the known one.
+    fn listed_pid(&self, info: &PaneInfo) -> u32 {
+        match info.pid {
+            0 if info.dead && info.launch == self.launch => self.pid,
+            pid => pid,
+        }
+    }
+
     fn bracketing(&self) -> bool {
         self.seen_bracketing.unwrap_or(self.listed_bracketing)
     }
@@ -372,6 +407,28 @@ mod tests {
         list("%1\t1\t\t\t10\t/dev/pts/1\tlaunch\tagent\t0\t");
         assert_eq!(panes.target(id).unwrap().exit, None);
         list("%1\t1\t137\t\t10\t/dev/pts/1\tlaunch\tagent\t0\t");
+        assert_eq!(panes.target(id).unwrap().exit, Some(Exit::Signal(9)));
+    }
+
+    /// tmux 3.8 lists a dead pane without its process id.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_dead_pane_without_a_process_id_is_not_a_restart() {
+        let panes = PaneTable::new(Path::new("/nowhere"));
+        let id = PaneId::new("%1").unwrap();
+        let list = |text: &str| {
+            let infos = PaneInfo::parse_list(text);
+            panes.update(&infos, |_| None);
+            panes.ending(&infos).count()
+        };
+        assert_eq!(list("%1\t0\t\t\t10\t/dev/pts/1\tlaunch\tagent\t0\t"), 0);
+        assert_eq!(list("%1\t1\t\t\t\t\tlaunch\tagent\t0\t"), 1);
+        assert_eq!(
+            panes.target(id).unwrap().exit,
+            None,
+            "its status is not known yet"
+        );
+        assert_eq!(list("%1\t1\t137\t\t\t\tlaunch\tagent\t0\t"), 0);
         assert_eq!(panes.target(id).unwrap().exit, Some(Exit::Signal(9)));
     }
 }

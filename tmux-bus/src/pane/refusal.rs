@@ -17,9 +17,32 @@ pub enum Refusal {
     /// The program in the pane has ended.
     #[error("the program in the pane has ended")]
     Dead,
+    /// The agent left the message in its input line after Enter. The message was removed again.
+    #[error("the agent did not take it")]
+    NotTaken,
+    /// The agent works, or its screen is not known, and did not become idle in time.
+    #[error("the agent did not become idle in time")]
+    Busy,
+    /// The agent asks a person whether it may use a tool. A message would answer that question.
+    #[error("the agent asks for approval: attach and answer it")]
+    Approval,
+    /// The agent shows a dialog. A message would answer it.
+    #[error("the agent shows a dialog: attach and answer it")]
+    Dialog,
+    /// The input line of the agent has text that this crate did not type, or is in another mode.
+    #[error("the input line of the agent has a draft: attach and send or delete it")]
+    Draft,
+    /// A person reads the scroll-back of the pane in copy mode, which a message would end.
+    #[error("a person reads the scroll-back of the pane: leave copy mode with `q`")]
+    CopyMode,
     /// The input of the pane is disabled.
     #[error("the input of the pane is disabled (`select-pane -e` enables it)")]
     InputOff,
+    /// The agent has not yet answered an earlier message, whose sender has given up.
+    #[error(
+        "the agent still owes the answer to an earlier message (ClusterManager::reset gives that answer up)"
+    )]
+    OwesAnswer,
     /// The message is empty.
     #[error("it is empty")]
     Empty,

@@ -14,6 +14,8 @@
 //! 4. Paste a return by the same guarded line. Its `%begin` is the submit offset of the tap, its
 //!    capture the screen before the answer.
 //!
+//! An agent whose screen is known is typed to with more care, see `typist.rs`.
+//!
 //! If the terminal is in canonical mode and the program did not enable bracketed paste, steps 2 to
 //! 4 are one paste of text and return: the terminal driver itself separates the line.
 //!
@@ -36,7 +38,7 @@
 //! with `"\015"` and without `-p`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::Instant;
 
@@ -46,11 +48,14 @@ use super::pane_lock::PaneLockGuard;
 use super::pane_table::PaneTarget;
 use super::paste_buffer::PasteBuffer;
 use super::tty_modes::{self, TtyModes};
+use super::typist::Typist;
+use crate::answer::extract;
 use crate::answer::marker::{self, FoldedChar};
 use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
 use crate::control::quoting::quote;
 use crate::control::tap::Tap;
+use crate::state::screen::Cursor;
 use crate::{Error, PartialAnswer, Refusal};
 
 /// The longest message, in bytes.
@@ -94,8 +99,19 @@ pub(crate) struct Submitted {
     pub(crate) scrolled_lines: usize,
     /// The terminal driver echoes the message after the submit.
     pub(crate) echoed: bool,
-    /// Held until the answer is read.
-    _lock: PaneLockGuard,
+    /// The program showed a prompt when the message was pasted.
+    pub(crate) has_prompt: bool,
+    /// Held until the answer is read, or given up.
+    lock: Mutex<Option<PaneLockGuard>>,
+}
+
+impl Submitted {
+    pub(super) fn release(&self) {
+        self.lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+    }
 }
 
 /// Sends one message.
@@ -106,11 +122,13 @@ pub(crate) struct Sender {
     pub(crate) pane: PaneId,
     pub(crate) options: SendOptions,
     pub(crate) max_answer: usize,
+    /// `None` for a program whose screen is not known.
+    pub(crate) typist: Option<Typist>,
 }
 
 impl Sender {
     /// Refuses text that no pane can take.
-    pub(crate) fn check(&self, message: &str) -> Result<(), Error> {
+    pub(crate) fn check(pane: PaneId, message: &str) -> Result<(), Error> {
         let reason = if message.is_empty() {
             Refusal::Empty
         } else if message.len() > MAX_MESSAGE {
@@ -122,7 +140,7 @@ impl Sender {
         } else {
             return Ok(());
         };
-        Err(self.refused(reason))
+        Err(Error::refused(pane, reason))
     }
 
     pub(crate) async fn send(
@@ -137,8 +155,13 @@ impl Sender {
             self.check_for(message, &target, modes)?;
             // A new one for each attempt: the restart of a program ends the taps of its pane.
             let tap = Arc::new(Tap::new(self.max_answer));
-            let in_one_paste = modes.canonical && !target.bracketing;
-            let sent = if in_one_paste {
+            let in_one_paste = self.typist.is_none() && modes.canonical && !target.bracketing;
+            let sent = if let Some(typist) = &self.typist {
+                let seen = self.admit(typist).await?;
+                let keys = (target.pid, modes.submit_byte());
+                self.type_and_submit(typist, &seen, message, keys, &tap)
+                    .await?
+            } else if in_one_paste {
                 self.paste_line(message, &target, modes, &tap).await?
             } else {
                 self.paste_and_submit(message, &target, modes, &tap).await?
@@ -157,7 +180,8 @@ impl Sender {
                 height: report.height,
                 scrolled_lines: report.scrolled_lines,
                 echoed: in_one_paste && modes.echo,
-                _lock: lock,
+                has_prompt: report.has_prompt,
+                lock: Mutex::new(Some(lock)),
             });
         }
         Err(self.refused(Refusal::Dead))
@@ -172,7 +196,7 @@ impl Sender {
         tap: &Arc<Tap>,
     ) -> Result<Option<PasteReport>, Error> {
         let text = [message.as_bytes(), &[modes.submit_byte()]].concat();
-        self.paste(target.pid, &text, Bracket::Never, tap)
+        self.paste(target.pid, &text, Bracket::Never, None, tap)
             .await
             .map_err(|error| self.submit_unknown(error))
     }
@@ -187,26 +211,40 @@ impl Sender {
     ) -> Result<Option<PasteReport>, Error> {
         let echo = Arc::new(Tap::new(self.max_answer));
         let pasted = self
-            .paste(target.pid, message.as_bytes(), Bracket::IfEnabled, &echo)
+            .paste(
+                target.pid,
+                message.as_bytes(),
+                Bracket::IfEnabled,
+                None,
+                &echo,
+            )
             .await
             .map_err(|error| self.not_submitted(error))?;
-        if pasted.is_none() {
+        let Some(pasted) = pasted else {
             return Ok(None);
-        }
+        };
         wait_for_echo(&echo, &target.tty, message).await;
-        self.submit(target.pid, modes, tap).await.map(Some)
+        let submitted = self
+            .submit(target.pid, modes.submit_byte(), None, tap)
+            .await?;
+        let mut report = submitted.ok_or_else(|| self.refused(Refusal::Dead))?;
+        report.has_prompt = pasted.has_prompt;
+        Ok(Some(report))
     }
 
-    async fn submit(
+    /// `None` if the pane runs another program, or the cursor is not `at` its place.
+    pub(super) async fn submit(
         &self,
         pid: u32,
-        modes: TtyModes,
+        submit_byte: u8,
+        at: Option<Cursor>,
         tap: &Arc<Tap>,
-    ) -> Result<PasteReport, Error> {
-        let text = [modes.submit_byte()];
-        match self.paste(pid, &text, Bracket::Never, tap).await {
-            Ok(Some(report)) => Ok(report),
-            Ok(None) => Err(self.refused(Refusal::Dead)),
+    ) -> Result<Option<PasteReport>, Error> {
+        match self
+            .paste(pid, &[submit_byte], Bracket::Never, at, tap)
+            .await
+        {
+            Ok(report) => Ok(report),
             Err(error) => Err(match self.submit_unknown(error) {
                 // The text has ended with the program that had it.
                 error @ (Error::SubmitUnknown { .. }
@@ -238,7 +276,7 @@ impl Sender {
         self.target().await
     }
 
-    async fn target(&self) -> Result<(PaneTarget, TtyModes), Error> {
+    pub(super) async fn target(&self) -> Result<(PaneTarget, TtyModes), Error> {
         if self.control.is_gone() {
             return Err(self.control.gone(PartialAnswer::default()));
         }
@@ -280,13 +318,14 @@ impl Sender {
         Ok(())
     }
 
-    /// Pastes if the pane is fit for it, see the theory; `None` if it runs another program. The tap
-    /// gets the output since the paste.
-    async fn paste(
+    /// Pastes if the pane is fit for it, see the theory; `None` if it runs another program, or the
+    /// cursor is not `at` its place. The tap gets the output since the paste.
+    pub(super) async fn paste(
         &self,
         pid: u32,
         text: &[u8],
         bracket: Bracket,
+        at: Option<Cursor>,
         tap: &Arc<Tap>,
     ) -> Result<Option<PasteReport>, Error> {
         let pane = self.pane;
@@ -305,13 +344,18 @@ impl Sender {
             ),
             Bracket::Never => (String::new(), "", "", 5),
         };
-        let unfit = quote(format!(
+        let mut unfit = format!(
             "#{{||:#{{||:#{{pane_dead}},#{{pane_input_off}}}},#{{!=:#{{pane_pid}},{pid}}}}}"
-        ));
+        );
+        if let Some(Cursor { row, column }) = at {
+            unfit = format!("#{{||:{unfit},#{{!=:#{{cursor_y}}.#{{cursor_x}},{row}.{column}}}}}");
+        }
+        let unfit = quote(unfit);
         let line = format!(
             "{load} ; display-message -p -t {pane} {report} ; capture-pane -p -J -t {pane} ; \
              if-shell -F -t {pane} {unfit} {{ delete-buffer -b {name}{fill_up} }} \
-             {{ {leave_copy_mode}paste-buffer -d -r {bracket} -b {name} -t {pane} }}",
+             {{ {leave_copy_mode}paste-buffer {flags} {bracket} -b {name} -t {pane} }}",
+            flags = self.control.paste_flags(),
             report = quote(PasteReport::FORMAT),
         );
         let request = Request::new("paste-buffer", line).blocks(blocks).tap(tap);
@@ -335,15 +379,13 @@ impl Sender {
         } else if report.input_off {
             Err(self.refused(Refusal::InputOff))
         } else {
-            Ok((report.pid == pid).then_some(report))
+            let is_fit = report.pid == pid && at.is_none_or(|at| at == report.cursor);
+            Ok(is_fit.then_some(report))
         }
     }
 
-    fn refused(&self, reason: Refusal) -> Error {
-        Error::Refused {
-            pane: self.pane,
-            reason,
-        }
+    pub(super) fn refused(&self, reason: Refusal) -> Error {
+        Error::refused(self.pane, reason)
     }
 
     /// For an error of a paste that submits: a lost connection leaves the outcome unknown.
@@ -361,7 +403,7 @@ impl Sender {
 
     /// For an error of the paste before the submit. If the paste was refused or never asked for, no
     /// text is in the pane.
-    fn not_submitted(&self, error: Error) -> Error {
+    pub(super) fn not_submitted(&self, error: Error) -> Error {
         match error {
             error @ (Error::Refused { .. } | Error::Io { .. } | Error::NotPrivate { .. }) => error,
             error => Error::NotSubmitted {
@@ -379,39 +421,49 @@ fn needs_brackets(message: &str, modes: TtyModes) -> bool {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Bracket {
+pub(super) enum Bracket {
     /// Bracketed if the program enabled it.
     IfEnabled,
     Never,
 }
 
 /// The state of a pane in the same step of tmux in which the paste was done or refused.
-struct PasteReport {
+pub(super) struct PasteReport {
     width: usize,
     height: usize,
     scrolled_lines: usize,
     dead: bool,
     input_off: bool,
+    cursor: Cursor,
     pid: u32,
     screen: String,
+    /// The row of the cursor is a prompt.
+    has_prompt: bool,
 }
 
 impl PasteReport {
-    const FORMAT: &str =
-        "#{pane_width} #{pane_height} #{history_size} #{pane_dead} #{pane_input_off} #{pane_pid}";
+    const FORMAT: &str = "#{pane_width} #{pane_height} #{history_size} #{pane_dead} #{pane_input_off} #{cursor_y} #{cursor_x} #{pane_pid}";
 
     fn parse(fields: &[u8], screen: &[u8]) -> Option<Self> {
         let fields = String::from_utf8_lossy(fields);
         let mut fields = fields.split(' ');
         let mut next = || fields.next();
+        let screen = String::from_utf8_lossy(screen).into_owned();
+        let (width, height) = (next()?.parse().ok()?, next()?.parse().ok()?);
+        let scrolled_lines = next()?.parse().ok()?;
+        let (dead, input_off) = (next()? == "1", next()? == "1");
+        let (row, column) = (next()?.parse().ok()?, next()?.parse().ok()?);
         Some(Self {
-            width: next()?.parse().ok()?,
-            height: next()?.parse().ok()?,
-            scrolled_lines: next()?.parse().ok()?,
-            dead: next()? == "1",
-            input_off: next()? == "1",
-            pid: next()?.parse().ok()?,
-            screen: String::from_utf8_lossy(screen).into_owned(),
+            width,
+            height,
+            scrolled_lines,
+            dead,
+            input_off,
+            cursor: Cursor { row, column },
+            has_prompt: screen.lines().nth(row).is_some_and(extract::is_prompt),
+            // tmux 3.8 has no process id for a dead pane.
+            pid: next()?.parse().unwrap_or(0),
+            screen,
         })
     }
 }
@@ -444,6 +496,7 @@ mod tests {
             pane,
             options: SendOptions::default(),
             max_answer: 1024,
+            typist: None,
         }
     }
 
@@ -476,9 +529,11 @@ mod tests {
             }
         }
         let tap = Arc::new(Tap::new(1024));
-        let submitted = sender.submit(before.pid, modes, &tap).await;
-        assert!(submitted.is_err_and(|error| error.is_not_sent()));
-        assert!(sender.submit(after.pid, modes, &tap).await.is_ok());
+        let byte = modes.submit_byte();
+        let submitted = sender.submit(before.pid, byte, None, &tap).await;
+        assert!(submitted.unwrap().is_none());
+        let submitted = sender.submit(after.pid, byte, None, &tap).await;
+        assert!(submitted.unwrap().is_some());
     }
 
     /// The text stays in the input line of a live program: a second send would add to it.
@@ -493,7 +548,7 @@ mod tests {
         let paste = || async {
             let (text, tap) = (b"text", tap());
             sender
-                .paste(target.pid, text, Bracket::IfEnabled, &tap)
+                .paste(target.pid, text, Bracket::IfEnabled, None, &tap)
                 .await
         };
         let input_off = |error: &Error| {
@@ -505,7 +560,8 @@ mod tests {
         let switch_off = format!("select-pane -d -t {pane}");
         let control = server.control();
         control.run_one("select-pane", switch_off).await.unwrap();
-        let error = sender.submit(target.pid, modes, &tap()).await.err();
+        let byte = modes.submit_byte();
+        let error = sender.submit(target.pid, byte, None, &tap()).await.err();
         match error {
             Some(Error::NotSubmitted { source, .. }) => assert!(input_off(&source), "{source:?}"),
             other => panic!("{other:?}"),
@@ -536,7 +592,7 @@ mod tests {
         for text in ["small".to_owned(), "large".repeat(MAX_INLINE)] {
             let tap = Arc::new(Tap::new(1024));
             let refused = sender
-                .paste(pid, text.as_bytes(), Bracket::IfEnabled, &tap)
+                .paste(pid, text.as_bytes(), Bracket::IfEnabled, None, &tap)
                 .await;
             let dead = matches!(
                 refused,

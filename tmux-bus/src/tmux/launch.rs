@@ -29,6 +29,7 @@ pub struct Launch {
     command: String,
     work_dir: Option<PathBuf>,
     env: Vec<(String, String)>,
+    id: Option<String>,
 }
 
 impl fmt::Debug for Launch {
@@ -49,6 +50,7 @@ impl Launch {
             command: command.into(),
             work_dir: None,
             env: Vec::new(),
+            id: None,
         }
     }
 
@@ -63,6 +65,34 @@ impl Launch {
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// The id of this launch: the one that was set, or a new one.
+    pub(crate) fn new_id(&self) -> String {
+        let new = || uuid::Uuid::new_v4().simple().to_string();
+        self.id.clone().unwrap_or_else(new)
+    }
+
+    pub(crate) fn command(&self) -> &str {
+        &self.command
+    }
+
+    #[cfg(test)]
+    pub(crate) fn variables(&self) -> &[(String, String)] {
+        &self.env
+    }
+
+    /// Adds an argument, quoted for `sh`, to the last program of the command line.
+    pub(crate) fn arg(mut self, quoted: &str) -> Self {
+        self.command.push(' ');
+        self.command.push_str(quoted);
+        self
+    }
+
+    /// Sets the id of the launch; the default is a new one.
+    pub(crate) fn id(mut self, id: String) -> Self {
+        self.id = Some(id);
         self
     }
 
@@ -111,7 +141,7 @@ impl Launch {
     }
 
     /// The working folder. In place of a missing one tmux would silently use the home folder.
-    fn absolute_work_dir(&self) -> Result<Option<PathBuf>, Error> {
+    pub(crate) fn absolute_work_dir(&self) -> Result<Option<PathBuf>, Error> {
         let Some(dir) = &self.work_dir else {
             return Ok(None);
         };

@@ -157,8 +157,13 @@ impl Server {
         {
             return Ok(only.id);
         }
+        // Behind the last pane: the order of the panes is that of their creation.
+        let last = match panes.last() {
+            Some(pane) => pane.id.to_string(),
+            None => format!("={session}:"),
+        };
         let split = format!(
-            "split-window -d -t ={session}: -P -F \"#{{pane_id}}\" \"\" ; select-layout -t ={session}: tiled"
+            "split-window -d -t {last} -P -F \"#{{pane_id}}\" \"\" ; select-layout -t ={session}: tiled"
         );
         let request = Request::new("split-window", split).blocks(2);
         let created = match control.run(request).await {
@@ -176,7 +181,7 @@ impl Server {
 
     /// Starts a program in a pane, in place of the program that may run there.
     pub(crate) async fn launch(&self, pane: PaneId, launch: &Launch) -> Result<(), Error> {
-        let id = uuid::Uuid::new_v4().simple().to_string();
+        let id = launch.new_id();
         let line = format!(
             "set-option -p -t {pane} @tmux_bus_launch {id} ; set-option -p -t {pane} @tmux_bus_bracketing 0 ; {}",
             launch.respawn(pane, &id)?
@@ -212,39 +217,65 @@ impl Server {
         let panes = match self.inner.control.list_panes_and_exits().await {
             Ok(panes) => panes,
             // The client may be gone while the session is not.
-            Err(_) => self.list_panes_by_program().await?,
+            Err(_) => self.inner.list_panes_by_program().await?,
         };
+        self.inner.stop(panes, grace).await
+    }
+
+    /// As [`stop`](Self::stop), for a destructor: without the control-mode client, whose runtime may be
+    /// blocked by this call or gone.
+    pub(crate) fn stop_blocking(&self, grace: Duration) -> Result<(), Error> {
+        let inner = Arc::clone(&self.inner);
+        let stop = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(Error::io("start a runtime for", &inner.tmux.socket))?;
+            runtime.block_on(async {
+                let panes = inner.list_panes_by_program().await?;
+                inner.stop(panes, grace).await
+            })
+        };
+        // Not on this thread: a runtime cannot be entered inside another one.
+        let stopped = std::thread::spawn(stop).join();
+        stopped.unwrap_or_else(|_| Err(Error::failed("stop", "it panicked")))
+    }
+}
+
+impl ServerInner {
+    /// Ends the programs of the panes, the session and its folder. Uses the tmux program alone.
+    async fn stop(self: &Arc<Self>, panes: Vec<PaneInfo>, grace: Duration) -> Result<(), Error> {
         let survivors = pane_processes::end(&panes, grace).await;
         // By the program: it is answered even if our client is the last of the session.
-        let target = format!("={}", self.inner.session);
-        match self.inner.tmux.run(&["kill-session", "-t", &target]).await {
+        let target = format!("={}", self.session);
+        match self.tmux.run(&["kill-session", "-t", &target]).await {
             Ok(_) | Err(Error::TmuxFailed { .. }) => {}
             Err(error) => return Err(error),
         }
         if !survivors.is_empty() {
             return Err(Error::StillAlive {
-                session: self.inner.session.clone(),
+                session: self.session.clone(),
                 pids: survivors,
             });
         }
         self.remove_folder().await
     }
 
-    async fn remove_folder(&self) -> Result<(), Error> {
-        match self.inner.tmux.run(&["list-sessions"]).await {
+    async fn remove_folder(self: &Arc<Self>) -> Result<(), Error> {
+        match self.tmux.run(&["list-sessions"]).await {
             // A person has created another session on this server.
             Ok(sessions) if !sessions.is_empty() => return Ok(()),
             Ok(_) | Err(Error::TmuxFailed { .. }) => {}
             Err(error) => return Err(error),
         }
-        let inner = Arc::clone(&self.inner);
+        let inner = Arc::clone(self);
         on_a_thread("stop", move || inner.folder.remove(&inner.tmux.socket)).await
     }
 
     async fn list_panes_by_program(&self) -> Result<Vec<PaneInfo>, Error> {
-        let target = format!("={}", self.inner.session);
+        let target = format!("={}", self.session);
         let args = ["list-panes", "-s", "-t", &target, "-F", PaneInfo::FORMAT];
-        match self.inner.tmux.run(&args).await {
+        match self.tmux.run(&args).await {
             Ok(list) => Ok(PaneInfo::parse_list(&list)),
             Err(Error::TmuxFailed { .. }) => Ok(Vec::new()),
             Err(error) => Err(error),

@@ -99,7 +99,7 @@ impl SessionFolder {
         };
         let start = Instant::now();
         // A new connection each time: an open one would keep the server from exiting.
-        while UnixStream::connect(socket).is_ok() {
+        while is_served(socket) {
             if start.elapsed() > SERVER_EXIT_LIMIT {
                 return Ok(());
             }
@@ -144,6 +144,19 @@ pub(crate) fn runtime_dir() -> PathBuf {
     match env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_dir()) {
         Some(dir) => Path::new(&dir).join("tmux-bus"),
         None => env::temp_dir().join(format!("tmux-bus-{}", rustix::process::getuid().as_raw())),
+    }
+}
+
+/// Whether a server may listen on the socket. Only a missing or refusing socket has none: a connection
+/// fails for other reasons, too, such as too many open files, and a live server whose folder is removed
+/// cannot be reached again.
+fn is_served(socket: &Path) -> bool {
+    match UnixStream::connect(socket) {
+        Ok(_) => true,
+        Err(error) => !matches!(
+            error.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+        ),
     }
 }
 

@@ -272,3 +272,106 @@ async fn answers_are_found_while_other_panes_flood() {
         task.await.unwrap();
     }
 }
+
+/// Asks, and expects an error that says that the answer is not complete, with the text of the screen.
+async fn incomplete(server: &TestServer, pane: PaneId, message: &str) -> String {
+    let error = server.ask(pane, message).await.expect_err(message);
+    assert!(
+        matches!(error, Error::AnswerIncomplete { .. }),
+        "{message}: {error:?}"
+    );
+    error.partial().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_whose_beginning_left_the_alternate_screen_is_an_error() {
+    let server = TestServer::start().await;
+    let pane = open(&server, Program::Screen).await;
+    for lines in [40, 300] {
+        let screen = incomplete(&server, pane, &format!("later {lines}")).await;
+        assert!(
+            screen.contains(&format!("line {}\n", lines - 1)),
+            "{screen}"
+        );
+        assert!(!screen.contains("line 0\n"), "{screen}");
+    }
+    // A shorter one is whole.
+    assert_eq!(
+        server.ask(pane, "later 3").await.unwrap(),
+        "line 0\nline 1\nline 2\nTEST OK"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cleared_screen_gives_the_whole_answer_or_an_error() {
+    let server = TestServer::start().await;
+    let pane = open(&server, Program::Raw).await;
+    // Older lines in the scroll-back must not make the new ones look old.
+    server.ask(pane, "flood 2000").await.unwrap();
+    let answer = server.ask(pane, "wipe 300").await.unwrap();
+    let lines: Vec<_> = answer.lines().collect();
+    assert_eq!(lines.len(), 301, "{answer}");
+    assert_eq!(
+        (lines[0], lines[299], lines[300]),
+        ("line 0", "line 299", MARKER)
+    );
+    let screen = incomplete(&server, pane, "halves").await;
+    assert!(screen.contains("the second half"), "{screen}");
+    incomplete(&server, pane, "vanish").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pauses_do_not_cut_the_answer_of_a_program_with_a_prompt() {
+    let server = TestServer::start().await;
+    for program in [Program::Lines, Program::Raw, Program::RawPlain] {
+        let pane = open(&server, program).await;
+        for (message, expected) in [
+            (
+                "pauses T\\e[0mEST OK first\\n|second\\n|third\\n",
+                "TEST OK first\nsecond\nthird",
+            ),
+            (
+                "pauses I will say T\\e[0mEST OK when done\\n|work\\n|T\\e[0mEST OK\\n",
+                "I will say TEST OK when done\nwork\nTEST OK",
+            ),
+        ] {
+            let answer = server.ask(pane, message).await.unwrap();
+            assert_eq!(answer, expected, "{program:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_marker_beside_changing_text_does_not_count() {
+    let server = TestServer::start().await;
+    let pane = open(&server, Program::SideBar).await;
+    server.shows(pane, "last: TEST OK");
+    for _ in 0..3 {
+        no_answer(&server, pane, "silent").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_answer_to_the_same_message_is_found_again() {
+    let server = TestServer::start().await;
+    let pane = open(&server, Program::Screen).await;
+    // Message and answer fill the screen: the second answer stands where the first one stood.
+    let expected = (0..17).map(|i| format!("line {i}\n")).collect::<String>() + MARKER;
+    for _ in 0..3 {
+        assert_eq!(server.ask(pane, "later 17").await.unwrap(), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_partial_answer_of_a_program_that_draws_is_the_screen() {
+    let server = TestServer::start().await;
+    let pane = open(&server, Program::Screen).await;
+    let error = no_answer(&server, pane, "say half of it").await;
+    let screen = error.partial().unwrap();
+    assert_eq!(screen.matches("half of it").count(), 2, "{screen}");
+    assert!(
+        screen.contains("> say half of it\nhalf of it\n"),
+        "{screen}"
+    );
+    assert!(screen.ends_with("? for shortcuts"), "{screen}");
+}

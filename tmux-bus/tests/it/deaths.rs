@@ -220,13 +220,22 @@ async fn a_killed_client_process_while_a_pane_floods_does_not_hang_the_server() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_in_sessions_of_their_own_are_ended_too() {
-    // Their parent is alive or has ended, or the client of this process is gone.
-    for case in ["alive", "ended", "client"] {
+    // Their parent is alive or has ended, the client of this process is gone, or the environment
+    // is cleared and the parent has ended.
+    let cases = match cfg!(target_os = "linux") {
+        true => &["alive", "ended", "client", "cleared"][..],
+        false => &["alive", "ended", "client"],
+    };
+    for &case in cases {
         let server = TestServer::start().await;
         let pane = open(&server, Program::Lines).await;
         let file = server.path("pid");
+        let (cleared, path) = match case {
+            "cleared" => ("env -i", "PATH=/usr/bin:/bin"),
+            _ => ("env", ""),
+        };
         let command = format!(
-            "run setsid sh -c 'echo $$ > {}; exec sleep 1000' </dev/null >/dev/null 2>&1 &",
+            "run {cleared} {path} setsid sh -c 'echo $$ > {}; exec sleep 1000' </dev/null >/dev/null 2>&1 &",
             file.display()
         );
         server.ask(pane, &command).await.unwrap();
@@ -236,7 +245,7 @@ async fn processes_in_sessions_of_their_own_are_ended_too() {
         let pid: i32 = fs::read_to_string(&file).unwrap().trim().parse().unwrap();
         assert!(alive(pid));
         match case {
-            "ended" => {
+            "ended" | "cleared" => {
                 drop(server.pane_io().send_message(pane, "exit 0").await.unwrap());
                 let id = pane.to_string();
                 let dead = ["display-message", "-p", "-t", &id, "#{pane_dead}"];

@@ -8,7 +8,9 @@
     unreachable_pub
 )]
 
+mod fake_agent;
 mod pane_program;
+mod recorded_agent;
 mod support;
 mod worker;
 
@@ -16,7 +18,12 @@ mod answers;
 mod cluster;
 mod config;
 mod deaths;
+mod definitions;
 mod faults;
+mod hooks;
+mod late;
 mod log;
 mod privacy;
 mod sends;
+mod states;
+mod typing;

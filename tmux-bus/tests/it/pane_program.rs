@@ -1,6 +1,6 @@
 //! The programs in the panes.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::{Read, Write, stdin, stdout};
 use std::path::Path;
@@ -29,10 +29,15 @@ pub enum Program {
     /// As `Raw`, with a full screen: the conversation above an input box. Each key and each answer
     /// redraws all of it.
     Screen,
+    /// As `Screen`, with a column at the right that counts the frames and quotes the marker.
+    SideBar,
 }
 
 /// The marker of all programs.
 pub const MARKER: &str = "TEST OK";
+
+/// Clears the screen and the scroll-back.
+const WIPE: &str = "\x1b[2J\x1b[3J\x1b[H";
 
 pub fn launch(program: Program) -> Launch {
     let (variable, part, command) = worker::in_a_pane(&format!("pane {program:?}"));
@@ -67,7 +72,8 @@ pub fn run(program: &str) {
         "Lines" => lines(),
         "Raw" => raw(true),
         "RawPlain" => raw(false),
-        "Screen" => screen(),
+        "Screen" => screen(false),
+        "SideBar" => screen(true),
         other => panic!("no program `{other}`"),
     }
 }
@@ -132,6 +138,37 @@ fn act(message: &str, show: &mut dyn FnMut(&str)) {
                 std::thread::sleep(Duration::from_millis(40));
             }
         }
+        // As `pieces`, with pauses that are longer than the quiet time of an answer.
+        "pauses" => {
+            for piece in rest.split('|') {
+                show(&piece.replace("\\n", "\r\n").replace("\\e", "\x1b"));
+                std::thread::sleep(Duration::from_millis(600));
+            }
+        }
+        // Works for a while, then prints a number of lines and the marker.
+        "later" => {
+            std::thread::sleep(Duration::from_millis(200));
+            let count: usize = rest.parse().unwrap();
+            let lines: String = (0..count).map(|i| format!("line {i}\r\n")).collect();
+            show(&format!("{lines}{MARKER}\r\n"));
+        }
+        // Clears screen and scroll-back, then prints a number of lines and the marker.
+        "wipe" => {
+            let count: usize = rest.parse().unwrap();
+            let lines: String = (0..count).map(|i| format!("line {i}\r\n")).collect();
+            show(&format!("{WIPE}{lines}{MARKER}\r\n"));
+        }
+        // Clears screen and scroll-back in the middle of its answer.
+        "halves" => {
+            show("the first half\r\n");
+            show(&format!("{WIPE}the second half\r\n{MARKER}\r\n"));
+        }
+        // Clears screen and scroll-back shortly after its answer.
+        "vanish" => {
+            show(&format!("\x1b[2K\x1b[1Aall of it\r\n{MARKER}\r\n"));
+            std::thread::sleep(Duration::from_millis(100));
+            show(WIPE);
+        }
         "flood" => {
             let count: usize = rest.parse().unwrap();
             let mut text = String::new();
@@ -178,7 +215,7 @@ fn act(message: &str, show: &mut dyn FnMut(&str)) {
     }
 }
 
-fn make_raw() {
+pub fn make_raw() {
     let mut modes = tcgetattr(stdin()).unwrap();
     modes.make_raw();
     tcsetattr(stdin(), OptionalActions::Now, &modes).unwrap();
@@ -276,10 +313,11 @@ fn raw(bracketed: bool) {
     );
 }
 
-fn screen() {
+fn screen(side_bar: bool) {
     make_raw();
     print("\x1b[?1049h\x1b[?2004h");
     let conversation = RefCell::new(String::new());
+    let frames = Cell::new(0);
     let draw = |input: &str| {
         let rows = 20;
         let text = conversation.borrow().clone();
@@ -287,6 +325,11 @@ fn screen() {
         let mut frame = String::from("\x1b[2J\x1b[H");
         for line in &lines[lines.len().saturating_sub(rows)..] {
             frame.push_str(&format!("{line}\x1b[K\r\n"));
+        }
+        if side_bar {
+            frames.set(frames.get() + 1);
+            frame.push_str(&format!("\x1b[3;70Hframes {}", frames.get()));
+            frame.push_str(&format!("\x1b[5;70Hlast: {MARKER}"));
         }
         frame.push_str("\x1b[22;1H╭──────────────────────╮");
         frame.push_str(&format!("\x1b[23;1H│ > {input}"));

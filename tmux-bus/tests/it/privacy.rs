@@ -121,7 +121,8 @@ async fn the_name_of_an_agent_is_not_executed() {
         &["display-message", "-p", "#{pane_title}"],
     );
     kill_server(cluster.socket());
-    assert_eq!(title.trim(), name);
+    // tmux 3.4 shows `$` in titles as `\$`.
+    assert_eq!(title.trim().replace("\\$", "$"), name);
 }
 
 /// The terminal driver acts on an interrupt character; it does not know brackets.

@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use crate::{log, pane_program, sends};
+use crate::{fake_agent, late, log, pane_program, sends, typing};
 
 const PART: &str = "TMUX_BUS_TEST_PART";
 const ARGUMENTS: [&str; 5] = [
@@ -20,6 +20,9 @@ fn play() {
         return;
     };
     match part.split(' ').collect::<Vec<_>>()[..] {
+        ["typed"] => typing::play(),
+        ["agent", name] => fake_agent::run(name),
+        ["ask", folder, message] => late::ask_and_wait(folder, message),
         ["pane", program] => pane_program::run(program),
         ["send", folder, pane, name, count] => sends::send_messages(folder, pane, name, count),
         ["log", path, name] => log::write_entries(path, name),

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::AgentId;
 use crate::conversation::Error;
 
-/// The id of a stored conversation: 1 to 56 bytes, by the rules of [`AgentId`].
+/// The id of a stored conversation: 1 to 247 bytes, by the rules of [`AgentId`].
 ///
 /// The storage keeps a session as an agent, whose id is this one behind `session.`.
 ///
@@ -24,7 +24,8 @@ use crate::conversation::Error;
 pub struct SessionId(AgentId);
 
 const PREFIX: &str = "session.";
-const MAX_BYTES: usize = 56;
+/// The rest of an [`AgentId`] behind the prefix.
+const MAX_BYTES: usize = 255 - PREFIX.len();
 
 impl SessionId {
     /// Checks the rules above.
@@ -41,7 +42,7 @@ impl SessionId {
             value: id.chars().take(64).collect(),
             reason: match error {
                 crate::Error::Invalid { reason, .. } if id.len() <= MAX_BYTES => reason,
-                _ => "it is longer than 56 bytes".to_owned(),
+                _ => format!("it is longer than {MAX_BYTES} bytes"),
             },
         })
     }

@@ -1,6 +1,7 @@
 use serde_json::Value;
 
-use crate::conversation::Message;
+use crate::conversation::provider::marked_text;
+use crate::conversation::{Message, Part};
 
 /// Counts tokens as a provider bills them.
 ///
@@ -40,17 +41,34 @@ pub trait TokenCounter: Send + Sync {
         3
     }
 
-    /// The tokens of a message, including its fixed cost.
+    /// The tokens of the texts of a message, including its fixed cost. Images and documents are not
+    /// texts: [`Conversation::tokens`](crate::conversation::Conversation::tokens) contains them.
     fn count_message(&self, message: &Message) -> usize {
         let mut total = self.per_message();
-        if let Some(content) = &message.content {
-            total += self.count_text(content);
+        for text in message.texts() {
+            total += self.count_text(text);
+        }
+        for part in &message.parts {
+            if let Part::Reasoning { text, .. } = part {
+                total += self.count_text(text);
+            }
         }
         for call in &message.tool_calls {
             total += self.per_call() + self.count_text(&call.name) + self.count_value(&call.args);
         }
         for result in &message.tool_results {
-            total += self.per_call() + self.count_value(&result.result);
+            total += self.per_call();
+            if result.is_error {
+                // As it is sent to providers that have no field for failures.
+                total += self.count_text(&marked_text(result).unwrap_or_default());
+            } else if !result.result.is_null() || result.parts.is_empty() {
+                total += self.count_value(&result.result);
+            }
+            for part in &result.parts {
+                if let Part::Text { text, .. } = part {
+                    total += self.count_text(text);
+                }
+            }
         }
         total
     }

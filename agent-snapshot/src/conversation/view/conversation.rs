@@ -3,7 +3,8 @@ use std::fmt;
 
 use super::pairing::Pairing;
 use crate::History;
-use crate::conversation::{Error, Message, Role, TokenCounter};
+use crate::conversation::tokens::TokenCount;
+use crate::conversation::{Error, Message, Role, StateManager};
 
 /// A [`History`] with its token counts and its open tool calls, made by
 /// [`StateManager::conversation`](super::StateManager::conversation).
@@ -35,6 +36,8 @@ pub struct Conversation {
     /// Tokens of the pinned user message: see [`window`](super::window).
     anchor_tokens: usize,
     summary_tokens: usize,
+    /// The estimated part of all tokens of the view.
+    estimated: usize,
     pairing: Pairing,
 }
 
@@ -42,7 +45,18 @@ pub struct Conversation {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TailEntry {
     pub(super) tokens: usize,
+    estimated: usize,
     pub(super) role: Role,
+}
+
+impl TailEntry {
+    fn new(message: &Message, count: TokenCount) -> Self {
+        Self {
+            tokens: count.tokens,
+            estimated: count.estimated,
+            role: message.role,
+        }
+    }
 }
 
 /// The change that a cut makes to the summary in view.
@@ -54,11 +68,7 @@ pub(super) enum SummaryChange {
 
 impl Conversation {
     /// Counts a history, and checks how its calls and results pair.
-    pub(super) fn new(
-        history: History,
-        key: String,
-        counter: &dyn TokenCounter,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(history: History, key: String, state: &StateManager) -> Result<Self, Error> {
         let mut pairing = Pairing::default();
         for message in history.pinned().iter().chain(history.summary()) {
             pairing.add_head(message);
@@ -67,10 +77,7 @@ impl Conversation {
         for (_, message) in history.tail() {
             pairing.check(message)?;
             pairing.add(message);
-            tail.push_back(TailEntry {
-                tokens: counter.count_message(message),
-                role: message.role,
-            });
+            tail.push_back(TailEntry::new(message, state.count(message)));
         }
         let mut conversation = Self {
             history,
@@ -80,9 +87,10 @@ impl Conversation {
             prompt_tokens: 0,
             anchor_tokens: 0,
             summary_tokens: 0,
+            estimated: 0,
             pairing,
         };
-        conversation.count_head(counter);
+        conversation.count_head(state);
         Ok(conversation)
     }
 
@@ -107,6 +115,13 @@ impl Conversation {
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.prompt_tokens + self.anchor_tokens + self.summary_tokens + self.tail_tokens
+    }
+
+    /// The part of [`tokens`](Self::tokens) that is an estimate: images, documents, and data that only
+    /// a provider can read. The rest is as exact as the [`TokenCounter`](crate::conversation::TokenCounter).
+    #[must_use]
+    pub fn estimated_tokens(&self) -> usize {
+        self.estimated
     }
 
     /// The ids of the tool calls that have no result yet. All belong to the newest assistant
@@ -144,14 +159,17 @@ impl Conversation {
         self.pairing.check(message)
     }
 
+    /// Gives calls and results ids that fit the conversation.
+    pub(super) fn rename_calls(&self, message: &mut Message) {
+        self.pairing.rename(message);
+    }
+
     /// Appends a message that was checked and counted, and returns its sequence number.
-    pub(super) fn push(&mut self, message: Message, tokens: usize) -> u64 {
+    pub(super) fn push(&mut self, message: Message, count: TokenCount) -> u64 {
         self.pairing.add(&message);
-        self.tail.push_back(TailEntry {
-            tokens,
-            role: message.role,
-        });
-        self.tail_tokens += tokens;
+        self.tail.push_back(TailEntry::new(&message, count));
+        self.tail_tokens += count.tokens;
+        self.estimated += count.estimated;
         self.history.push(message)
     }
 
@@ -195,7 +213,7 @@ impl Conversation {
         pinned: Vec<Message>,
         summary: SummaryChange,
         count: usize,
-        counter: &dyn TokenCounter,
+        state: &StateManager,
     ) {
         let count = count.min(self.tail.len());
         let head = self.history.pinned().iter().chain(self.history.summary());
@@ -215,14 +233,19 @@ impl Conversation {
         for message in self.history.pinned().iter().chain(self.history.summary()) {
             self.pairing.add_head(message);
         }
-        self.count_head(counter);
+        self.count_head(state);
     }
 
-    fn count_head(&mut self, counter: &dyn TokenCounter) {
-        let count = |message: &Message| counter.count_message(message);
-        self.prompt_tokens = self.pinned_prompt().map(count).sum();
-        self.anchor_tokens = self.pinned_anchor().map_or(0, count);
-        self.summary_tokens = self.history.summary().map_or(0, count);
+    fn count_head(&mut self, state: &StateManager) {
+        let count = |message: &Message| state.count(message);
+        let prompt: TokenCount = self.pinned_prompt().map(count).sum();
+        let anchor: TokenCount = self.pinned_anchor().into_iter().map(count).sum();
+        let summary: TokenCount = self.history.summary().into_iter().map(count).sum();
+        self.prompt_tokens = prompt.tokens;
+        self.anchor_tokens = anchor.tokens;
+        self.summary_tokens = summary.tokens;
+        let tail: usize = self.tail.iter().map(|entry| entry.estimated).sum();
+        self.estimated = prompt.estimated + anchor.estimated + summary.estimated + tail;
     }
 
     /// Frees the messages that are out of view. Only after a save.

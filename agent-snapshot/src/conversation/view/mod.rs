@@ -7,6 +7,6 @@ mod summary;
 mod window;
 
 pub use conversation::Conversation;
-pub(super) use pairing::Pairing;
+pub(super) use pairing::{Ids, Pairing, rename_calls};
 pub use state_manager::{StateManager, Trimmed};
 pub use summary::{Summarizer, Summary, SummaryJob, SummaryRequest};

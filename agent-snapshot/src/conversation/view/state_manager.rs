@@ -8,8 +8,8 @@ use super::{Conversation, Summary, SummaryJob, window};
 use crate::History;
 use crate::conversation::provider::abort;
 use crate::conversation::timestamps::now_rfc3339;
-use crate::conversation::tokens::fit_text;
-use crate::conversation::{AbortedCall, Error, Estimator, Message, TokenCounter};
+use crate::conversation::tokens::{TokenCount, fit_text};
+use crate::conversation::{AbortedCall, Error, Estimator, Message, Provider, TokenCounter};
 
 /// Keeps conversations within the context window of a model.
 ///
@@ -39,6 +39,7 @@ pub struct StateManager {
     answer_tokens: usize,
     low_water: u8,
     counter: Arc<dyn TokenCounter>,
+    provider: Option<Provider>,
     summary_prefix: String,
     summary_tokens: Option<usize>,
     summary_timeout: Duration,
@@ -77,6 +78,7 @@ impl StateManager {
             answer_tokens: (limit / 4).min(4_096),
             low_water: 75,
             counter: Arc::new(Estimator),
+            provider: None,
             summary_prefix: "前文の要約：".into(),
             summary_tokens: None,
             summary_timeout: Duration::from_secs(60),
@@ -106,6 +108,14 @@ impl StateManager {
     #[must_use]
     pub fn counter(mut self, counter: impl TokenCounter + 'static) -> Self {
         self.counter = Arc::new(counter);
+        self
+    }
+
+    /// Sets the provider whose formula counts images and documents. By default the formula that gives
+    /// the most tokens counts.
+    #[must_use]
+    pub fn provider(mut self, provider: Provider) -> Self {
+        self.provider = Some(provider);
         self
     }
 
@@ -159,8 +169,9 @@ impl StateManager {
     /// # Errors
     ///
     /// As [`append`](Self::append), for the first message that breaks a rule, but without
-    /// [`Error::OverLimit`], because a history may be trimmed. [`repair`](crate::conversation::repair())
-    /// completes a list whose calls have no results.
+    /// [`Error::OverLimit`], because a history may be trimmed, and with [`Error::DuplicateCall`],
+    /// because a history is not changed. [`repair`](crate::conversation::repair()) makes a list
+    /// acceptable.
     pub fn conversation(&self, history: History) -> Result<Conversation, Error> {
         self.conversation_with_key(history, Uuid::new_v4().to_string())
     }
@@ -170,17 +181,40 @@ impl StateManager {
         history: History,
         key: String,
     ) -> Result<Conversation, Error> {
-        Conversation::new(history, key, &*self.counter)
+        Conversation::new(history, key, self)
     }
 
     /// Appends a message, and returns it as it was stored: with a new id, time stamp and call ids
     /// where they were missing.
     ///
+    /// A call whose id another call has gets a new id as well: models and adapters reuse ids. The
+    /// returned message has it. A result with the old id belongs to the newest open call that had
+    /// this id:
+    ///
+    /// ```
+    /// use agent_snapshot::History;
+    /// use agent_snapshot::conversation::{Message, StateManager, ToolCallRequest, ToolCallResult};
+    /// use serde_json::json;
+    ///
+    /// let state = StateManager::new(10_000);
+    /// let mut conversation = state.conversation(History::new())?;
+    /// state.append(&mut conversation, Message::user("Count to two."))?;
+    /// for expected in ["call_0", "call_0_2"] {
+    ///     let call = ToolCallRequest::new("call_0", "add", json!({}));
+    ///     let asked = Message::assistant("").with_tool_calls(vec![call]);
+    ///     let asked = state.append(&mut conversation, asked)?;
+    ///     assert_eq!(asked.tool_calls[0].id, expected);
+    ///     let result = Message::tool(vec![ToolCallResult::new("call_0", json!("done"))]);
+    ///     let result = state.append(&mut conversation, result)?;
+    ///     assert_eq!(result.tool_results[0].tool_call_id, expected);
+    /// }
+    /// # Ok::<(), agent_snapshot::conversation::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
-    /// - A provider would refuse the list: [`Error::DuplicateMessage`], [`Error::DuplicateCall`],
-    ///   [`Error::UnknownCall`], [`Error::AlreadyAnswered`], [`Error::OpenCalls`],
-    ///   [`Error::InvalidMessage`].
+    /// - A provider would refuse the list: [`Error::DuplicateMessage`], [`Error::UnknownCall`],
+    ///   [`Error::AlreadyAnswered`], [`Error::OpenCalls`], [`Error::InvalidMessage`].
     /// - [`Error::OverLimit`]: the message would not fit even after a trim.
     ///
     /// The conversation is unchanged then.
@@ -189,23 +223,18 @@ impl StateManager {
         conversation: &'a mut Conversation,
         mut message: Message,
     ) -> Result<&'a Message, Error> {
+        conversation.rename_calls(&mut message);
         conversation.check(&message)?;
-        let tokens = self.counter.count_message(&message);
-        if conversation.tokens() + tokens > self.budget() {
-            let least = window::least(conversation, &message, tokens);
+        let count = self.count(&message);
+        if conversation.tokens() + count.tokens > self.budget() {
+            let least = window::least(conversation, &message, count.tokens);
             if least > self.budget() {
                 return Err(self.over_limit(least));
             }
         }
-        for call in &mut message.tool_calls {
-            if call.id.is_empty() {
-                // Both providers accept at most 40 characters of `[A-Za-z0-9_-]`.
-                call.id = format!("call_{}", Uuid::new_v4().simple());
-            }
-        }
         message.id.get_or_insert_with(|| Uuid::new_v4().to_string());
         message.timestamp.get_or_insert_with(now_rfc3339);
-        let seq = conversation.push(message, tokens);
+        let seq = conversation.push(message, count);
         let appended = conversation.history().get(seq);
         appended.ok_or(Error::InvalidMessage {
             reason: "the history did not keep it",
@@ -283,13 +312,13 @@ impl StateManager {
         let (message, aborted) = abort(asked, &open);
         // Without the check of `append` for the budget: open calls make the list unusable, a list
         // over the budget can be trimmed.
-        let tokens = self.counter.count_message(&message);
-        conversation.push(message, tokens);
+        let count = self.count(&message);
+        conversation.push(message, count);
         aborted
     }
 
-    pub(super) fn tokens(&self) -> &dyn TokenCounter {
-        &*self.counter
+    pub(super) fn count(&self, message: &Message) -> TokenCount {
+        TokenCount::new(&*self.counter, self.provider, message)
     }
 
     pub(super) fn prefix(&self) -> &str {
@@ -332,6 +361,7 @@ impl fmt::Debug for StateManager {
             .field("limit", &self.limit)
             .field("answer_tokens", &self.answer_tokens)
             .field("low_water", &self.low_water)
+            .field("provider", &self.provider)
             .field("summary_timeout", &self.summary_timeout)
             .finish_non_exhaustive()
     }

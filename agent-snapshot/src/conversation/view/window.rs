@@ -183,7 +183,7 @@ pub(super) fn apply(
     let body = conversation.body_start();
     if cut.at <= body {
         let pinned = conversation.history().pinned().to_vec();
-        conversation.cut(pinned, summary, 0, state.tokens());
+        conversation.cut(pinned, summary, 0, state);
         return;
     }
     let anchor = match cut.anchor {
@@ -194,7 +194,7 @@ pub(super) fn apply(
     let prompt = (0..body).filter_map(|index| conversation.tail_message(index));
     let pinned = conversation.pinned_prompt().chain(prompt).chain(anchor);
     let pinned: Vec<Message> = pinned.cloned().collect();
-    conversation.cut(pinned, summary, cut.at, state.tokens());
+    conversation.cut(pinned, summary, cut.at, state);
 }
 
 /// The fewest tokens to which a trim can reduce the conversation with `message` appended: the

@@ -8,14 +8,18 @@
 //!
 //! 1. it is the leader, or in the leader's process group;
 //! 2. its environment contains the tag of the tree, which children inherit;
-//! 3. an earlier scan found it to belong to the tree;
-//! 4. its parent belongs to the tree.
+//! 3. one of its resource limits is the mark of the tree, which children inherit;
+//! 4. an earlier scan found it to belong to the tree;
+//! 5. its parent belongs to the tree;
+//! 6. it has the tag or the mark of an inner execution, of which a process belongs to the tree.
 //!
 //! No rule is enough alone. Rule 1 misses a tool in its own session; rule 2 misses a program that
-//! clears its environment; rule 4 misses a process whose parent has ended, because it is reparented
-//! to init. A process is missed only if no rule holds for it before the first scan.
+//! clears its environment; rule 5 misses a process whose parent has ended, because it is reparented
+//! to init; rule 3 misses a program that changes the limit, and processes that a leader has started
+//! before it got its mark (in exec-core it has the mark from the start). A process is missed only if no rule holds
+//! for it before the first scan.
 //!
-//! Rule 2 exists on Linux only: other systems do not show environments (`other.rs`).
+//! Rules 2 and 3 exist on Linux only: other systems show neither environments nor limits.
 
 #![allow(dead_code, reason = "each crate uses its own part of a shared file")]
 #![allow(
@@ -23,21 +27,17 @@
     reason = "each crate uses its own part of a shared file"
 )]
 
+mod process_mark;
 mod process_scanner;
 mod process_table;
+mod system;
 mod tree_ender;
 mod tree_root;
 
-#[cfg(target_os = "linux")]
-#[path = "linux.rs"]
-mod system;
-#[cfg(not(target_os = "linux"))]
-#[path = "other.rs"]
-mod system;
-
+pub(crate) use process_mark::ProcessMark;
 pub(crate) use process_scanner::ProcessScanner;
 pub(crate) use process_table::{ProcessInfo, ProcessTable};
-pub(crate) use system::Pidfd;
+pub(crate) use system::{MarkLimit, ProcessHandle, boot_id};
 pub(crate) use tree_ender::{TreeEnd, TreeEnder};
 pub(crate) use tree_root::TreeRoot;
 

@@ -46,6 +46,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 
+use super::process_mark::ProcessMark;
 use super::system;
 use super::tree_root::TreeRoot;
 use crate::shared::proc_stat::ProcessKey;
@@ -62,6 +63,8 @@ pub(crate) struct ProcessInfo {
     pub(crate) resident_pages: u64,
     /// The value of the tag variable in its environment.
     pub(crate) tag: Option<String>,
+    /// Read only if there is no tag.
+    pub(crate) mark: Option<ProcessMark>,
 }
 
 /// The result of one scan.
@@ -139,7 +142,13 @@ impl ProcessTable {
     /// The living processes of these trees, parents before their children. `found`: the
     /// processes that earlier scans found.
     ///
-    /// Never this process or one of its ancestors: an executor may run inside an execution.
+    /// Never this process or one of its ancestors: an executor may run inside an execution. In the
+    /// other direction, an execution whose executor belongs to the tree belongs to the tree as a
+    /// whole: its processes have a tag and a mark of their own, and those that have lost their
+    /// parents are found by these. Example: agent 40 runs an executor 41, which runs agent 42 with
+    /// the tag T. A tool 43 of agent 42 was started by a double fork. 41 and 42 are found by their
+    /// parents, 43 by the tag T of 42. A tag counts only if the process also has the mark of that
+    /// tag: a program can copy the environment of another execution, which is none of ours.
     pub(crate) fn tree(
         &self,
         roots: &[TreeRoot],
@@ -153,11 +162,17 @@ impl ProcessTable {
             .filter(|leader| self.contains(*leader))
             .map(|leader| leader.pid)
             .collect();
+        let mut tags: HashSet<&str> = roots
+            .iter()
+            .filter_map(|root| root.tag.as_deref())
+            .collect();
+        let mut marks: HashSet<ProcessMark> = roots.iter().filter_map(|root| root.mark).collect();
         let is_leader = |process: &&ProcessInfo| leaders.contains(&process.key.pid);
         let is_seed = |process: &&ProcessInfo| {
             leaders.contains(&process.group)
                 || found.contains(&process.key)
-                || (process.tag.is_some() && roots.iter().any(|root| root.tag == process.tag))
+                || process.tag.as_deref().is_some_and(|tag| tags.contains(tag))
+                || process.mark.is_some_and(|mark| marks.contains(&mark))
         };
         let mut children: HashMap<u32, Vec<&ProcessInfo>> = HashMap::new();
         for process in self.processes.values() {
@@ -176,6 +191,19 @@ impl ProcessTable {
                 tree.push(process);
             }
             queue.extend(children.get(&process.key.pid).into_iter().flatten());
+            if let Some(inner) = &process.tag
+                && !tags.contains(&**inner)
+            {
+                let mark = ProcessMark::of(inner);
+                if process.mark.or_else(|| system::mark_of(process.key.pid)) != Some(mark) {
+                    continue;
+                }
+                tags.insert(inner);
+                marks.insert(mark);
+                queue.extend(self.processes.values().filter(|process| {
+                    process.tag.as_ref() == Some(inner) || process.mark == Some(mark)
+                }));
+            }
         }
         tree
     }
@@ -259,6 +287,47 @@ mod tests {
 
     fn scan(since: u64, previous: &ProcessTable) -> ProcessTable {
         ProcessTable::read(VARIABLE, since, previous).unwrap()
+    }
+
+    #[test]
+    fn an_inner_execution_belongs_to_the_tree_as_a_whole() {
+        let (outer, inner) = (unique("outer"), unique("inner"));
+        let process = |pid, parent, tag: Option<&str>, mark| {
+            let process = ProcessInfo {
+                key: ProcessKey { pid, start_time: 1 },
+                parent,
+                group: pid,
+                alive: true,
+                cpu_ticks: 0,
+                resident_pages: 0,
+                tag: tag.map(str::to_owned),
+                mark,
+            };
+            (pid, process)
+        };
+        let table = ProcessTable {
+            processes: HashMap::from([
+                process(40, 1, Some(&outer), None),
+                process(41, 40, Some(&outer), None),
+                process(42, 41, Some(&inner), Some(ProcessMark::of(&inner))),
+                process(43, 1, Some(&inner), None),
+                process(44, 1, None, Some(ProcessMark::of(&inner))),
+                process(45, 1, None, Some(ProcessMark::of(&outer))),
+                process(46, 45, None, None),
+                process(47, 1, None, Some(ProcessMark::of("another"))),
+                process(48, 1, Some("another"), None),
+                process(49, 40, Some("another"), Some(ProcessMark::of(&outer))),
+            ]),
+            ..ProcessTable::default()
+        };
+        let tree = |tag: &String| {
+            let root = TreeRoot::recorded(Some(tag.clone()), None);
+            let mut tree = pids(table.tree(&[root], &HashSet::new()));
+            tree.sort_unstable();
+            tree
+        };
+        assert_eq!(tree(&outer), [40, 41, 42, 43, 44, 45, 46, 49]);
+        assert_eq!(tree(&inner), [42, 43, 44]);
     }
 
     fn pids(tree: Vec<&ProcessInfo>) -> Vec<u32> {

@@ -6,25 +6,33 @@
 //! asked to stop starts a clean-up program, a parent that dies leaves children that are reparented
 //! to init. So the loop alternates between scans and signals:
 //!
-//! 1. Scan. Open a pidfd for every process that is new, and check its start time again.
+//! 1. Scan. Open a handle of every process that is new, give it the mark of the tree, and check its
+//!    start time again. If a process did not have the mark before, scan once more.
 //! 2. Signal every process that has not yet had the signal of this step.
 //! 3. Wait until all of them have ended, or until the grace of the step is over. Scan again.
 //!
 //! **Invariants.**
 //! - The loop reports success only after a scan that began after the last known process had ended
 //!   found nothing. With the invariant of the process table, nothing of the tree is then left.
-//! - A signal never reaches an unrelated process. A pidfd refers to one process, also after its id
-//!   was reused; the start time is compared after the pidfd was opened, so an id that was reused
-//!   between the scan and the open is noticed. Without a descriptor (out of descriptors, not
+//! - A signal never reaches an unrelated process. A handle refers to one process, also after its id
+//!   was reused; the start time is compared after the handle was opened, so an id that was reused
+//!   between the scan and the open is noticed. Without a handle (out of descriptors, not
 //!   Linux) the start time is compared right before the signal; a reuse within these microseconds
 //!   is not noticed.
 //! - A process that was found once stays found (`found`), also when its parent has died and it
 //!   cleared its environment.
+//! - Before the first signal, every process that was found has the mark, and so has every process
+//!   that it starts from then on. A signal can therefore not turn a process that is known by its
+//!   parent only into one without a parent that is unknown.
 //!
 //! **Races.**
 //! - A process forks after the scan and before its signal: step 3 scans again, and the child gets
 //!   the signal of the same step.
-//! - A process forks and dies before its pidfd was opened: the scan found a process, but no target
+//! - A process without tag and mark (it was started before the leader got its mark, or it has
+//!   changed the limit) forks after the scan and before it gets the mark. The scan that follows
+//!   finds the child by its parent. This is repeated at most `EXTRA_SCANS` times: a program that
+//!   keeps removing the mark must not delay the stop.
+//! - A process forks and dies before its handle was opened: the scan found a process, but no target
 //!   is left. Scan again at once, until a scan finds nothing (`scan_targets`).
 //! - During `KILL` the tree may fork faster than it dies: the wait is cut to 100 ms there, so
 //!   that new processes are killed soon.
@@ -46,10 +54,10 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 use tokio::time::Instant;
 
+use super::process_mark::ProcessMark;
 use super::process_scanner::ProcessScanner;
-use super::process_table::ProcessTable;
-use super::raw_pid;
-use super::system::{self, Pidfd};
+use super::process_table::{ProcessInfo, ProcessTable};
+use super::system::{self, Marking, ProcessHandle};
 use super::tree_root::TreeRoot;
 use crate::shared::proc_stat::ProcessKey;
 
@@ -57,6 +65,8 @@ use crate::shared::proc_stat::ProcessKey;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Between two scans during `KILL`, and after a scan that failed.
 const LONG_PAUSE: Duration = Duration::from_millis(100);
+/// How often a scan is repeated because it found processes without the mark.
+const EXTRA_SCANS: usize = 3;
 
 /// The result of ending a tree.
 #[derive(Debug)]
@@ -80,9 +90,17 @@ pub(crate) struct TreeEnder<'a> {
     not_permitted: HashSet<ProcessKey>,
 }
 
+/// The result of bringing the targets up to date.
+struct TargetUpdate {
+    /// Whether the scan found any process of the trees.
+    found_any: bool,
+    /// Whether a process has got the mark that did not have it.
+    newly_marked: bool,
+}
+
 struct Target {
-    /// `None` if the system gave no descriptor: then the next scan shows the end.
-    pidfd: Option<Pidfd>,
+    /// `None` if the system gave no handle: then the next scan shows the end.
+    handle: Option<ProcessHandle>,
     signalled: Option<Signal>,
 }
 
@@ -106,8 +124,16 @@ impl<'a> TreeEnder<'a> {
 
     /// Scans; `true` if no process is left that we may signal.
     pub(crate) async fn scan_targets(&mut self) -> bool {
+        let mut extra_scans = 0;
         loop {
-            let found_any = self.update_targets().await;
+            let TargetUpdate {
+                found_any,
+                newly_marked,
+            } = self.update_targets().await;
+            if newly_marked && extra_scans < EXTRA_SCANS {
+                extra_scans += 1;
+                continue;
+            }
             if !self.targets.is_empty() {
                 return false;
             }
@@ -168,25 +194,44 @@ impl<'a> TreeEnder<'a> {
         }
     }
 
-    /// Brings the targets up to date. `true` if the scan found any process of the trees.
-    async fn update_targets(&mut self) -> bool {
+    async fn update_targets(&mut self) -> TargetUpdate {
         let table = self.scan().await;
         let tree = table.tree(self.roots, &self.found);
-        let alive: HashSet<ProcessKey> = tree
+        let alive: HashMap<ProcessKey, &ProcessInfo> = tree
             .into_iter()
-            .map(|process| process.key)
-            .filter(|key| !self.not_permitted.contains(key) && self.is_ours(*key))
+            .map(|process| (process.key, process))
+            .filter(|(key, _)| !self.not_permitted.contains(key) && self.is_ours(*key))
             .collect();
-        self.targets.retain(|key, _| alive.contains(key));
-        for &key in &alive {
+        self.targets.retain(|key, _| alive.contains_key(key));
+        let mut newly_marked = false;
+        for (&key, process) in &alive {
             self.found.insert(key);
             if !self.targets.contains_key(&key)
-                && let Some(target) = Target::open(key)
+                && let Some((target, marking)) = Target::open(key, self.mark_for(process))
             {
+                newly_marked |= marking == Marking::New;
                 self.targets.insert(key, target);
             }
         }
-        !alive.is_empty()
+        TargetUpdate {
+            found_any: !alive.is_empty(),
+            newly_marked,
+        }
+    }
+
+    /// The mark that a process of the trees should have; `None` to leave it as it is. A process of
+    /// an inner execution keeps the mark of that execution: its executor, which is ended at the
+    /// same time, searches for it.
+    fn mark_for(&self, process: &ProcessInfo) -> Option<ProcessMark> {
+        match (&process.tag, process.mark) {
+            (Some(_), _) => self
+                .roots
+                .iter()
+                .find(|root| root.tag == process.tag)
+                .and_then(|root| root.mark),
+            (None, Some(_)) => None,
+            (None, None) => self.roots.iter().find_map(|root| root.mark),
+        }
     }
 
     /// A process that has ended since the scan has no owner, but it counts as found: it may have
@@ -236,9 +281,9 @@ impl<'a> TreeEnder<'a> {
 
     async fn all_ended(&self) {
         for target in self.targets.values() {
-            match &target.pidfd {
-                Some(pidfd) => {
-                    if let Err(error) = pidfd.ended().await {
+            match &target.handle {
+                Some(handle) => {
+                    if let Err(error) = handle.ended().await {
                         tracing::warn!(%error, "cannot wait for a process");
                         tokio::time::sleep(PAUSE).await;
                     }
@@ -251,28 +296,27 @@ impl<'a> TreeEnder<'a> {
 
 impl Target {
     /// `None` if the process has ended since the scan.
-    fn open(key: ProcessKey) -> Option<Self> {
-        let pidfd = match Pidfd::open(key.pid) {
+    fn open(key: ProcessKey, mark: Option<ProcessMark>) -> Option<(Self, Marking)> {
+        let handle = match ProcessHandle::open(key.pid) {
             Ok(None) => return None,
-            Ok(pidfd) => pidfd,
+            Ok(handle) => handle,
             Err(error) => {
-                tracing::debug!(pid = key.pid, %error, "no descriptor for a process");
+                tracing::debug!(pid = key.pid, %error, "no handle of a process");
                 None
             }
         };
-        system::is_current(key).then_some(Self {
-            pidfd,
+        let marking = system::mark_if_current(key, mark)?;
+        let target = Self {
+            handle,
             signalled: None,
-        })
+        };
+        Some((target, marking))
     }
 
     fn send(&self, key: ProcessKey, signal: Signal) -> Result<(), Errno> {
-        match &self.pidfd {
-            Some(pidfd) => pidfd.send(signal),
-            None if system::is_current(key) => {
-                rustix::process::kill_process(raw_pid(key.pid).ok_or(Errno::SRCH)?, signal)
-            }
-            None => Err(Errno::SRCH),
+        match &self.handle {
+            Some(handle) => handle.send(signal),
+            None => system::signal_by_id(key, signal),
         }
     }
 }
@@ -329,6 +373,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_process_without_a_mark_gets_one_before_the_first_signal() {
+        let (mut child, roots) = start("unmarked");
+        let scanner = ProcessScanner::new(VARIABLE);
+        let mut ender = TreeEnder::new(&scanner, &roots);
+        assert!(!ender.scan_targets().await);
+        let key = system::key_of(child.id()).unwrap();
+        let marked = system::mark_if_current(key, roots[0].mark);
+        assert_eq!(marked, Some(Marking::Unchanged));
+        assert!(ender.kill(LIMIT).await);
+        child.wait().unwrap();
+    }
+
+    #[tokio::test]
     async fn a_reused_id_gets_no_signal() {
         let (mut child, _) = start("reused");
         let key = ProcessKey::of(child.id()).unwrap().unwrap();
@@ -336,14 +393,15 @@ mod tests {
             start_time: key.start_time - 1,
             ..key
         };
-        assert!(Target::open(earlier).is_none());
+        assert!(Target::open(earlier, None).is_none());
         let by_id = Target {
-            pidfd: None,
+            handle: None,
             signalled: None,
         };
         assert_eq!(by_id.send(earlier, Signal::KILL), Err(Errno::SRCH));
         assert!(child.try_wait().unwrap().is_none());
-        Target::open(key).unwrap().send(key, Signal::KILL).unwrap();
+        let (target, _) = Target::open(key, None).unwrap();
+        target.send(key, Signal::KILL).unwrap();
         child.wait().unwrap();
     }
 }

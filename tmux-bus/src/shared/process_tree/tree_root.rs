@@ -1,5 +1,6 @@
 use std::sync::OnceLock;
 
+use super::process_mark::ProcessMark;
 use super::system;
 use crate::shared::proc_stat::ProcessKey;
 
@@ -8,6 +9,8 @@ use crate::shared::proc_stat::ProcessKey;
 pub(crate) struct TreeRoot {
     /// The value of the tag variable.
     pub(crate) tag: Option<String>,
+    /// The mark that belongs to the tag.
+    pub(super) mark: Option<ProcessMark>,
     pid: Option<u32>,
     leader: OnceLock<Option<ProcessKey>>,
 }
@@ -18,6 +21,7 @@ impl TreeRoot {
     /// reported alive.
     pub(crate) fn new(tag: Option<String>, pid: Option<u32>) -> Self {
         Self {
+            mark: tag.as_deref().map(ProcessMark::of),
             tag,
             pid,
             leader: OnceLock::new(),
@@ -28,6 +32,7 @@ impl TreeRoot {
     /// been reused since: only a process with the same start time is the leader.
     pub(crate) fn recorded(tag: Option<String>, leader: Option<ProcessKey>) -> Self {
         Self {
+            mark: tag.as_deref().map(ProcessMark::of),
             tag,
             pid: None,
             leader: OnceLock::from(leader),

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use agent_snapshot::backend::{Stamp, StreamChange, assemble, decode_messages, plan};
+use agent_snapshot::backend::{HandleMemory, Stamp, StreamChange, assemble, decode_messages};
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentSnapshot, Error, SnapshotStorage, conformance};
 use async_trait::async_trait;
 
 #[derive(Debug, Default)]
-struct MapStorage(Mutex<BTreeMap<AgentId, Kept>>);
+struct MapStorage {
+    agents: Mutex<BTreeMap<AgentId, Kept>>,
+    memory: HandleMemory,
+}
 
 /// The stored data of one agent.
 #[derive(Debug, Default)]
@@ -30,7 +33,7 @@ struct Stored {
 
 impl MapStorage {
     fn with<T>(&self, agent: &AgentId, job: impl FnOnce(&mut Kept) -> T) -> T {
-        let mut map = self.0.lock().expect("nothing panics while it is locked");
+        let mut map = self.agents.lock().expect("nothing panics while it is locked");
         job(map.entry(agent.clone()).or_default())
     }
 }
@@ -40,7 +43,7 @@ impl SnapshotStorage for MapStorage {
     async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
         self.with(&snapshot.agent_id, |kept| {
             let stamp = kept.stored.as_ref().map(|stored| &stored.stamp);
-            let Some(write) = plan(snapshot, stamp, kept.epoch_floor)? else {
+            let Some(write) = self.memory.plan(snapshot, stamp, kept.epoch_floor)? else {
                 return Ok(());
             };
             let (mut stream, head) = match (kept.stored.take(), write.stream) {
@@ -49,6 +52,7 @@ impl SnapshotStorage for MapStorage {
             };
             stream.extend((write.from..).zip(write.messages));
             let (stamp, body) = (write.stamp, write.body);
+            self.memory.note(snapshot, &stamp);
             kept.stored = Some(Stored { stamp, body, head, stream });
             Ok(())
         })
@@ -61,12 +65,15 @@ impl SnapshotStorage for MapStorage {
             };
             let in_view = stored.stream.range(stored.stamp.first..stored.stamp.next);
             let messages = in_view.map(|(_, message)| message);
-            assemble(agent, "the map", &stored.stamp, &stored.body, &stored.head, messages)
-                .map(Some)
+            let snapshot =
+                assemble(agent, "the map", &stored.stamp, &stored.body, &stored.head, messages)?;
+            self.memory.note(&snapshot, &stored.stamp);
+            Ok(Some(snapshot))
         })
     }
 
     async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
+        self.memory.note_delete(agent);
         self.with(agent, |kept| {
             if let Some(stored) = kept.stored.take() {
                 kept.epoch_floor = kept.epoch_floor.max(stored.stamp.epoch);
@@ -76,7 +83,7 @@ impl SnapshotStorage for MapStorage {
     }
 
     async fn list(&self) -> Result<Vec<AgentId>, Error> {
-        let map = self.0.lock().expect("nothing panics while it is locked");
+        let map = self.agents.lock().expect("nothing panics while it is locked");
         let agents = map.iter().filter(|(_, kept)| kept.stored.is_some());
         Ok(agents.map(|(agent, _)| agent.clone()).collect())
     }

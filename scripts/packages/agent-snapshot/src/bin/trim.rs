@@ -5,7 +5,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use agent_snapshot::MemoryStorage;
-use agent_snapshot::conversation::{Message, SessionManager, StateManager, openai_request};
+use agent_snapshot::conversation::{Message, Provider, SessionManager, StateManager};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         session.append(Message::assistant(format!("answer {turn}, in a few more words")))?;
         session.commit().await?;
     }
-    let request = openai_request(session.messages())?;
+    let request = Provider::OpenAiChat.request(session.messages())?;
     let sent = request["messages"].as_array().map_or(0, Vec::len);
     assert!(sent > 10 && sent < 100, "{sent}");
     let all = sessions.stream(session.id()).await?;

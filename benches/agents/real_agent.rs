@@ -1,0 +1,89 @@
+//! One real agent program with a private home, a workspace and a model.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use examples::Result;
+use tempfile::TempDir;
+
+use crate::Context;
+use crate::model::{Model, script};
+
+pub(crate) struct RealAgent {
+    pub(crate) name: String,
+    pub(crate) model: Model,
+    /// The environment of the program.
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) workspace: PathBuf,
+    programs: PathBuf,
+    pub(crate) folder: TempDir,
+}
+
+impl RealAgent {
+    /// `seeded`: the questions of a first run are answered in advance.
+    pub(crate) fn prepare(context: &Context, name: &str, seeded: bool) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("agents-").tempdir()?;
+        let home = folder.path().join("home");
+        let workspace = home.join("project");
+        fs::create_dir_all(&workspace)?;
+        let git = Command::new("git")
+            .args(["init", "-q"])
+            .arg(&workspace)
+            .status()?;
+        if !git.success() {
+            return Err("git init failed".into());
+        }
+        let model = Model::start(folder.path())?;
+        let mut homes = Command::new("python3");
+        homes
+            .arg(script("homes.py"))
+            .arg(name)
+            .arg(&home)
+            .arg(&model.url);
+        if seeded {
+            homes.arg(&workspace);
+        }
+        let output = homes.output()?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into());
+        }
+        let programs = context.agents_dir.join(name).join("node_modules/.bin");
+        let path = format!("{}:{}", programs.display(), env::var("PATH")?);
+        let mut env = BTreeMap::from([
+            ("PATH".to_owned(), path),
+            ("HOME".to_owned(), home.display().to_string()),
+            ("LANG".to_owned(), "C.UTF-8".to_owned()),
+        ]);
+        for line in String::from_utf8(output.stdout)?.lines() {
+            if let Some((key, value)) = line.split_once('=') {
+                env.insert(key.to_owned(), value.to_owned());
+            }
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            model,
+            env,
+            workspace,
+            programs,
+            folder,
+        })
+    }
+
+    /// The installed program.
+    pub(crate) fn program(&self) -> PathBuf {
+        self.programs.join(&self.name)
+    }
+
+    /// The version that the program prints.
+    pub(crate) fn version(&self) -> Result<String> {
+        let output = Command::new(self.program())
+            .arg("--version")
+            .envs(&self.env)
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+    }
+}

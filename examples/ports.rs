@@ -1,0 +1,178 @@
+//! Gives each session ports that no other session has, and that no other program listens on.
+//!
+//! ```sh
+//! cargo run -p examples --example ports -- claim                 # 3000, or the next free one
+//! cargo run -p examples --example ports -- --name web claim      # a second port of the session
+//! cargo run -p examples --example ports -- claim --wait 60       # waits if all are taken
+//! cargo run -p examples --example ports -- --watch               # prints every change
+//! ```
+//!
+//! Two agents that start a server "on port 3000" at the same time fight over it. A claim is decided
+//! in one step for all processes; the bind probe finds programs that do not ask.
+//!
+//! Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong arguments.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line program prints"
+)]
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand};
+use examples::Result;
+use timed_store::blocking::TimedStorage;
+use timed_store::{Change, Claim, LockPolicy, SessionId};
+
+/// Gives ports to sessions, each port to one session only.
+#[derive(Parser)]
+#[command(name = "ports", arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Print every change until the program is stopped
+    #[arg(long)]
+    watch: bool,
+    /// The session [default: that of the terminal, else the parent process]
+    #[arg(long, global = true, value_name = "ID")]
+    session: Option<SessionId>,
+    /// A name for the port, so that a session can have several
+    #[arg(long, global = true, value_name = "NAME")]
+    name: Option<String>,
+    /// The file of the claims [default: {temp}/agent-ports-{hostname}.json]
+    #[arg(long, global = true, value_name = "FILE")]
+    state: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Claim a free port and print it; the session keeps a port that it has
+    Claim {
+        /// The first port
+        #[arg(long, default_value_t = 3000)]
+        from: u16,
+        /// The last port
+        #[arg(long, default_value_t = 3999)]
+        to: u16,
+        /// Wait so many seconds if no port is free
+        #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+        wait: u64,
+    },
+    /// Release the port
+    Release,
+    /// List all claimed ports
+    List,
+}
+
+fn main() -> ExitCode {
+    examples::report(run(&Arguments::parse()))
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let store = open(arguments)?;
+    match &arguments.command {
+        _ if arguments.watch => watch(&store),
+        Some(Command::Claim { from, to, wait }) => {
+            println!(
+                "{}",
+                claim(&store, *from..=*to, Duration::from_secs(*wait))?
+            );
+            Ok(())
+        }
+        Some(Command::Release) => {
+            if !store.remove()? {
+                return Err("the session has no port of this name".into());
+            }
+            Ok(())
+        }
+        Some(Command::List) | None => {
+            for (session, entry) in store.entries()?.iter() {
+                println!("{} {session}", entry.value());
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Claims one of the ports that no program listens on.
+///
+/// The probe cannot be part of the claim: a program that does not use the store may bind the port
+/// between the two. So the port is probed again after the claim, and the next one is tried if it was
+/// taken.
+fn claim(
+    store: &TimedStorage<u16>,
+    ports: std::ops::RangeInclusive<u16>,
+    wait: Duration,
+) -> Result<u16> {
+    // The program of this session may listen on its port already.
+    if let Some(port) = store.restore()?.filter(|port| ports.contains(port)) {
+        store.refresh()?;
+        return Ok(port);
+    }
+    let end = Instant::now() + wait;
+    loop {
+        // The slots of one session do not exclude each other.
+        let entries = store.entries()?;
+        let is_claimed = |port: &u16| entries.iter().any(|(_, entry)| entry.value() == port);
+        let others = |port: &u16| entries.others().any(|(_, entry)| entry.value() == port);
+        let is_own = |port: &u16| is_claimed(port) && !others(port);
+        let free = ports
+            .clone()
+            .filter(|port| !is_own(port) && can_bind(*port));
+        let free: Vec<u16> = free.collect();
+        if free.is_empty() {
+            return Err("other programs listen on all ports of the range".into());
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        match store.claim_any_within(free, left)? {
+            Claim::Granted(lease) if can_bind(*lease.value()) => return Ok(lease.into_value()),
+            // Taken since the first probe. The next claim gives this one back.
+            Claim::Granted(_) => {}
+            Claim::Busy { holder, expires_in } => {
+                return Err(format!(
+                    "all ports are claimed; the next one is free in {} s at the latest (session {holder})",
+                    expires_in.as_secs()
+                )
+                .into());
+            }
+        }
+    }
+}
+
+fn can_bind(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+}
+
+fn watch(store: &TimedStorage<u16>) -> Result<()> {
+    for change in store.watch() {
+        match change? {
+            Change::Set { session, entry } => println!("+ {} {session}", entry.value()),
+            Change::Removed { session } => println!("- {session}"),
+            _ => {}
+        }
+        std::io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+fn open(arguments: &Arguments) -> Result<TimedStorage<u16>> {
+    let mut builder = match &arguments.state {
+        Some(path) => TimedStorage::builder(path),
+        None => TimedStorage::builder_in_temp("agent-ports"),
+    };
+    if let Some(session) = &arguments.session {
+        builder = builder.session(session.clone());
+    }
+    let store = builder
+        .lock(LockPolicy::Wait(Duration::from_secs(5)))
+        .on_incident(|incident| eprintln!("note: {incident}"))
+        .open()?;
+    Ok(match &arguments.name {
+        Some(name) => store.slot(name)?,
+        None => store,
+    })
+}

@@ -1,0 +1,109 @@
+//! Patterns of files for several sessions.
+
+// Its unit tests: an example that is tested itself is not built as a program.
+#[path = "../../path_guard/overlap.rs"]
+mod overlap;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::sandbox::{Sandbox, stderr, stdout};
+
+struct Guard(Sandbox);
+
+impl Guard {
+    fn command(&self, session: &str, arguments: &[&str]) -> Command {
+        let mut command = self.0.example("path_guard");
+        command.args(["--session", session]).args(arguments);
+        command
+    }
+
+    #[track_caller]
+    fn allows(&self, session: &str, arguments: &[&str]) {
+        let output = self.0.run(&mut self.command(session, arguments));
+        assert_eq!((output.status.code(), &*stderr(&output)), (Some(0), ""));
+    }
+
+    #[track_caller]
+    fn refuses(&self, session: &str, arguments: &[&str], expected: &str) {
+        let output = self.0.run(&mut self.command(session, arguments));
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+
+    fn hook(&self, session: &str, json: &str) -> (Option<i32>, String) {
+        let mut process = self
+            .command(session, &["hook"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        process
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(json.as_bytes())
+            .unwrap();
+        let output = process.wait_with_output().unwrap();
+        (output.status.code(), stderr(&output))
+    }
+}
+
+#[test]
+fn overlapping_patterns_have_one_session() {
+    let guard = Guard(Sandbox::new());
+    guard.allows("a", &["claim", "src/parser/**", "docs/*.md"]);
+    guard.refuses(
+        "b",
+        &["claim", "src/**/mod.rs"],
+        "`src/parser/**` of session a",
+    );
+    guard.allows("b", &["claim", "src/lexer/**", "docs/*.txt"]);
+    guard.refuses("a", &["claim", "src/*/mod.rs"], "session b");
+    guard.refuses("a", &["claim", "src/[oops"], "unclosed character class");
+    let list = guard.0.run(&mut guard.command("a", &["list"]));
+    let list = stdout(&list);
+    assert!(list.contains("a: src/parser/** docs/*.md"), "{list}");
+    guard.allows("b", &["release"]);
+    guard.allows("a", &["claim", "src/**"]);
+}
+
+#[test]
+fn files_of_another_session_are_refused() {
+    let guard = Guard(Sandbox::new());
+    guard.allows("a", &["claim", "src/parser/**"]);
+    guard.allows("a", &["check", "src/parser/mod.rs"]);
+    let root = guard.0.home();
+    std::fs::create_dir_all(root.join("src/parser")).unwrap();
+    std::os::unix::fs::symlink("src", root.join("link")).unwrap();
+    for name in ["./src/../src/parser/mod.rs", "link/parser/new/file.rs"] {
+        guard.refuses("b", &["check", name], "session a");
+    }
+    guard.refuses(
+        "b",
+        &["--root", "absent", "check", "a"],
+        "there is no folder",
+    );
+    guard.allows("b", &["check", "src/lexer/mod.rs", "README.md"]);
+    guard.refuses(
+        "b",
+        &["check", "README.md", "./src/parser/mod.rs"],
+        "belongs to session a",
+    );
+}
+
+#[test]
+fn a_tool_call_on_a_file_of_another_session_is_refused() {
+    let guard = Guard(Sandbox::new());
+    guard.allows("a", &["claim", "src/**"]);
+    let call = r#"{"tool_name":"Edit","tool_input":{"file_path":"src/main.rs"}}"#;
+    let (code, reason) = guard.hook("b", call);
+    assert_eq!(code, Some(2));
+    assert!(
+        reason.contains("src/main.rs belongs to session a"),
+        "{reason}"
+    );
+    assert_eq!(guard.hook("a", call).0, Some(0));
+    let other = r#"{"tool_name":"Bash","tool_input":{"command":"ls"}}"#;
+    assert_eq!(guard.hook("b", other).0, Some(0));
+}

@@ -1,0 +1,110 @@
+//! Ports for several sessions.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Command, Output, Stdio};
+
+use crate::sandbox::{Sandbox, stderr, stdout};
+
+struct Ports {
+    sandbox: Sandbox,
+    /// Five ports in a row of which none is in use; other tests use other programs.
+    first: u16,
+}
+
+impl Ports {
+    fn new() -> Self {
+        let is_free = |port: &u16| {
+            let mut range = *port..*port + 5;
+            range.all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
+        };
+        let start = 20_000 + u16::try_from(std::process::id() % 20_000).unwrap();
+        Self {
+            sandbox: Sandbox::new(),
+            first: (start..60_000).step_by(5).find(is_free).unwrap(),
+        }
+    }
+
+    fn command(&self, session: &str, arguments: &[&str]) -> Command {
+        let mut command = self.sandbox.example("ports");
+        command
+            .args(["--state", "ports.json", "--session", session])
+            .args(arguments);
+        command
+    }
+
+    fn run(&self, session: &str, arguments: &[&str]) -> Output {
+        self.sandbox.run(&mut self.command(session, arguments))
+    }
+
+    fn claim(&self, session: &str, more: &[&str]) -> Output {
+        let (from, to) = (self.first.to_string(), (self.first + 2).to_string());
+        let mut arguments = vec!["claim", "--from", &from, "--to", &to];
+        arguments.extend(more);
+        self.run(session, &arguments)
+    }
+
+    #[track_caller]
+    fn gets(&self, session: &str, more: &[&str], offset: u16) {
+        let output = self.claim(session, more);
+        assert_eq!(stderr(&output), "");
+        assert_eq!(stdout(&output), format!("{}\n", self.first + offset));
+    }
+}
+
+#[test]
+fn each_session_gets_a_port_that_no_other_program_has() {
+    let ports = Ports::new();
+    let _program = TcpListener::bind(("127.0.0.1", ports.first)).unwrap();
+    ports.gets("a", &[], 1);
+    ports.gets("b", &[], 2);
+    let _own = TcpListener::bind(("127.0.0.1", ports.first + 1)).unwrap();
+    ports.gets("a", &[], 1);
+    let refused = ports.claim("c", &[]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        stderr(&refused).contains("all ports are claimed"),
+        "{}",
+        stderr(&refused)
+    );
+    assert!(ports.run("b", &["release"]).status.success());
+    ports.gets("c", &[], 2);
+}
+
+#[test]
+fn a_session_has_several_ports_by_name() {
+    let ports = Ports::new();
+    ports.gets("a", &[], 0);
+    ports.gets("a", &["--name", "web"], 1);
+    ports.gets("b", &[], 2);
+    let list = stdout(&ports.run("b", &["list"]));
+    assert_eq!(list.lines().count(), 3, "{list}");
+    assert!(list.contains("a#web"), "{list}");
+}
+
+#[test]
+fn a_watcher_sees_claims_and_releases_and_a_waiter_gets_the_port() {
+    let ports = Ports::new();
+    let mut watcher = ports
+        .command("watcher", &["--watch"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watcher.stdout.take().unwrap()).lines();
+    let mut next = || lines.next().unwrap().unwrap();
+    for (session, offset) in [("a", 0), ("b", 1), ("c", 2)] {
+        ports.gets(session, &[], offset);
+        assert_eq!(next(), format!("+ {} {session}", ports.first + offset));
+    }
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| ports.claim("d", &["--wait", "60"]));
+        assert!(ports.run("b", &["release"]).status.success());
+        let output = waiting.join().unwrap();
+        assert_eq!(stdout(&output), format!("{}\n", ports.first + 1));
+    });
+    // The release and the claim may be one change for the watcher.
+    let changes = [next(), next()];
+    assert!(changes.contains(&"- b".to_owned()), "{changes:?}");
+    watcher.kill().unwrap();
+    watcher.wait().unwrap();
+}

@@ -1,0 +1,30 @@
+//! Entries on a Redis or Valkey server, for several machines.
+//!
+//! A store is one hash, `timed-store:{name}`; `prelude.lua` lists its fields. The braces make a hash
+//! tag, so that all keys of a store are in one slot of a cluster.
+//!
+//! # Theory
+//!
+//! - *One script an operation.* The server runs a script as a whole, with its own clock: operations
+//!   are linearizable, and the clocks of clients do not matter.
+//! - *No double execution.* A client numbers its changes and sends one at a time. The server keeps
+//!   the last number of each client with its answer. A call whose answer was lost is sent again
+//!   with its number, and gets the remembered answer. A copy that arrives after a later call (a
+//!   stalled connection) is refused.
+//! - *Failover.* Replication is asynchronous: a promoted replica may not know the last grants, and
+//!   not the last token. So a token is larger than the server's time in milliseconds, too. With
+//!   `acknowledged_by`, a `WAIT` follows the script on the same connection; a grant that too few
+//!   replicas have is withdrawn.
+//! - *Waiting.* Every change is published on a channel with the name of the hash. Waiters keep a
+//!   ticket in the hash, which they renew; the ticket of a dead waiter expires. Messages can be
+//!   lost, so a waiter looks at least once a second.
+//! - *Owner processes* are checked by clients on the same machine, which then remove the entry.
+
+mod connection;
+mod redis_backend;
+mod redis_builder;
+mod subscriber;
+
+pub(crate) use redis_backend::RedisBackend;
+pub use redis_builder::RedisBuilder;
+pub(crate) use subscriber::Subscriber;

@@ -1,0 +1,500 @@
+//! What only a server has: lost answers, partitions, restarts, failover, clusters.
+
+use std::time::Duration;
+
+use timed_store::{Claim, Error, SessionId};
+
+use crate::redis_server::{Proxy, RedisServer};
+use crate::support::{LONG, Store, s, wait_until};
+
+const KEY: &str = "timed-store:{state}";
+
+fn open(url: &str, session: &str) -> Store {
+    Store::redis_builder(url, "state")
+        .session(SessionId::new(session).unwrap())
+        .connect()
+        .unwrap()
+}
+
+fn granted(claim: Result<Claim<String>, Error>) -> Option<u64> {
+    claim.unwrap().granted().map(|lease| lease.token())
+}
+
+fn number(server: &RedisServer, field: &str) -> u64 {
+    let text: Option<String> = server.command(&["HGET", KEY, field]);
+    text.map_or(0, |text| text.parse().unwrap())
+}
+
+#[test]
+fn a_call_whose_answer_was_lost_is_executed_once() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let a = open(&proxy.url(), "a");
+    a.store(&s("w")).unwrap();
+    for value in ["x", "y", "z"] {
+        let (version, token) = (number(&server, "version"), number(&server, "token"));
+        proxy.lose_next_answer();
+        let lease = granted(a.claim(s(value))).unwrap();
+        assert!(proxy.has_lost_it());
+        assert_eq!(number(&server, "version"), version + 1, "executed once");
+        assert_eq!(number(&server, "token"), lease);
+        assert!(lease > token);
+    }
+    proxy.lose_next_answer();
+    assert!(a.remove().unwrap(), "the answer of the first execution");
+    proxy.lose_next_answer();
+    assert!(!a.refresh().unwrap());
+    proxy.lose_next_answer();
+    let counted = a.transaction(|entries| {
+        let is_new = entries.mine().is_none();
+        entries.store(s("t"));
+        is_new
+    });
+    assert!(counted.unwrap());
+}
+
+/// The first copy of a call waits in the network, a second copy is executed, and later calls too.
+/// When the first copy arrives, it must do nothing.
+#[test]
+fn a_late_copy_of_a_call_is_not_executed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let (a, b) = (open(&proxy.url(), "a"), open(&server.url(), "b"));
+    a.store(&s("first")).unwrap();
+    proxy.stall(true);
+    let removed = std::thread::scope(|scope| {
+        let call = scope.spawn(|| a.remove());
+        // The client gives the first copy up after its response time, and sends another one, which
+        // waits as well. Both are executed when the network moves again.
+        std::thread::sleep(Duration::from_millis(2500));
+        assert_eq!(b.get_other_entries().unwrap().len(), 1);
+        proxy.stall(false);
+        call.join().unwrap()
+    });
+    assert!(removed.unwrap());
+    let version = number(&server, "version");
+    assert!(granted(a.claim(s("x"))).is_some());
+    assert_eq!(number(&server, "version"), version + 1);
+    assert_eq!(a.restore().unwrap(), Some(s("x")));
+}
+
+/// A peer that went away without a word is found by the probes of the system.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_system_probes_an_idle_connection() {
+    let server = RedisServer::start();
+    let a = open(&server.url(), "a");
+    a.store(&s("x")).unwrap();
+    let port = format!(":{:04X}", server.port());
+    wait_until("the timer of the probes runs", || {
+        let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        sockets.lines().any(|socket| {
+            // sl local_address rem_address st tx_queue:rx_queue tr:tm->when; see proc(5).
+            let fields: Vec<&str> = socket.split_whitespace().collect();
+            fields[2].ends_with(&port) && fields[3] == "01" && fields[5].starts_with("02:")
+        })
+    });
+}
+
+#[test]
+fn a_reset_connection_is_opened_again() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let a = open(&proxy.url(), "a");
+    for round in 0..5 {
+        proxy.reset_all();
+        a.store(&round.to_string()).unwrap();
+        proxy.reset_all();
+        assert_eq!(a.restore().unwrap(), Some(round.to_string()));
+    }
+}
+
+#[test]
+fn a_restarted_server_keeps_leases_tokens_and_identity() {
+    let mut server = RedisServer::start();
+    let (a, b) = (open(&server.url(), "a"), open(&server.url(), "b"));
+    let lease = a.claim(s("x")).unwrap().granted().unwrap();
+    server.kill();
+    std::thread::scope(|scope| {
+        let claim = scope.spawn(|| b.claim(s("x")));
+        server.restart();
+        assert_eq!(granted(claim.join().unwrap()), None);
+    });
+    assert_eq!(a.restore().unwrap(), Some(s("x")));
+    let next = b.claim(s("y")).unwrap().granted().unwrap();
+    assert!(next.token() > lease.token());
+    assert_eq!(next.store_id(), lease.store_id());
+}
+
+/// Notifications are lost with the connection: the waiter finds the release by itself.
+#[test]
+fn a_waiter_survives_a_restart_and_a_partition() {
+    let mut server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let (a, b) = (open(&server.url(), "a"), open(&proxy.url(), "b"));
+    assert!(granted(a.claim(s("x"))).is_some());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| b.claim_within(s("x"), LONG));
+        let joined = || {
+            let fields: Vec<String> = server.command(&["HKEYS", KEY]);
+            fields.iter().any(|field| field.starts_with("w:"))
+        };
+        wait_until("the waiter has joined", joined);
+        server.kill();
+        server.restart();
+        proxy.stall(true);
+        a.remove().unwrap();
+        proxy.reset_all();
+        proxy.stall(false);
+        assert!(granted(waiting.join().unwrap()).is_some());
+    });
+}
+
+/// The ticket of a waiter that died is not renewed, and expires.
+#[test]
+fn a_dead_waiter_on_a_server_loses_its_place() {
+    let server = RedisServer::start();
+    let (a, b) = (open(&server.url(), "a"), open(&server.url(), "b"));
+    assert!(granted(a.claim(s("x"))).is_some());
+    let ticket = format!("w:{:020}", 0);
+    let time: Vec<String> = server.command(&["TIME"]);
+    let expiry = time[0].parse::<u64>().unwrap() * 1000 + 3000;
+    let dead = format!("{expiry}\n\"x\"");
+    let _: u64 = server.command(&["HSET", KEY, &ticket, &dead]);
+    a.remove().unwrap();
+    assert!(granted(b.claim_within(s("x"), LONG)).is_some());
+}
+
+/// A server with a replica, which follows through a proxy.
+struct Pair {
+    primary: RedisServer,
+    replica: RedisServer,
+    link: Proxy,
+}
+
+impl Pair {
+    fn start() -> Self {
+        let primary = RedisServer::start();
+        let replica = RedisServer::start();
+        let link = Proxy::start(primary.port());
+        let port = link.port().to_string();
+        let _: String = replica.command(&["REPLICAOF", "127.0.0.1", &port]);
+        let pair = Self {
+            primary,
+            replica,
+            link,
+        };
+        wait_until("the replica follows", || {
+            let info: String = pair.replica.command(&["INFO", "replication"]);
+            info.contains("master_link_status:up")
+        });
+        pair
+    }
+
+    /// The primary is cut off from its replica, which takes over. Old clients still reach the
+    /// primary.
+    fn fail_over(&self) {
+        self.link.stall(true);
+        let _: String = self.replica.command(&["REPLICAOF", "NO", "ONE"]);
+    }
+}
+
+/// For replicas that answer, on a busy machine late.
+const PATIENT: Duration = LONG;
+/// For replicas that are cut off.
+const HASTY: Duration = Duration::from_millis(300);
+
+fn open_acknowledged(url: &str, session: &str, within: Duration) -> Store {
+    Store::redis_builder(url, "state")
+        .session(SessionId::new(session).unwrap())
+        .acknowledged_by(1, within)
+        .connect()
+        .unwrap()
+}
+
+#[test]
+fn an_acknowledged_grant_survives_a_failover() {
+    let pair = Pair::start();
+    let a = open_acknowledged(&pair.primary.url(), "a", PATIENT);
+    let lease = granted(a.claim(s("x"))).unwrap();
+    assert!(a.refresh().unwrap());
+    pair.fail_over();
+    let b = open(&pair.replica.url(), "b");
+    assert_eq!(granted(b.claim(s("x"))), None);
+    assert!(b.validate(lease).unwrap());
+    assert!(granted(b.claim(s("y"))).unwrap() > lease);
+}
+
+#[test]
+fn a_grant_that_was_not_acknowledged_is_withdrawn() {
+    let pair = Pair::start();
+    let patient = open_acknowledged(&pair.primary.url(), "a", PATIENT);
+    let first = granted(patient.claim(s("w"))).unwrap();
+    let a = open_acknowledged(&pair.primary.url(), "a", HASTY);
+    pair.link.stall(true);
+    for _ in 0..2 {
+        match a.claim(s("x")).unwrap_err() {
+            Error::NotAcknowledged {
+                wanted: 1,
+                acknowledged: 0,
+                ..
+            } => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(
+            a.restore().unwrap(),
+            Some(s("w")),
+            "the earlier value is back"
+        );
+        assert!(a.validate(first).unwrap());
+    }
+    assert!(matches!(
+        a.store(&s("y")),
+        Err(Error::NotAcknowledged { .. })
+    ));
+    assert!(matches!(a.refresh(), Err(Error::NotAcknowledged { .. })));
+    assert_eq!(a.restore().unwrap(), Some(s("w")));
+    assert!(a.remove().unwrap(), "a removal needs no acknowledgement");
+    assert!(matches!(
+        a.claim(s("x")),
+        Err(Error::NotAcknowledged { .. })
+    ));
+    assert_eq!(a.restore().unwrap(), None);
+    pair.fail_over();
+    // One holder only: the primary did not give `x`.
+    let b = open(&pair.replica.url(), "b");
+    assert!(granted(b.claim(s("x"))).unwrap() > first);
+}
+
+/// Without acknowledgement a failover gives a value to two holders. The token of the later one is
+/// larger, so that the resource refuses the earlier one.
+#[test]
+fn without_acknowledgement_the_token_still_fences() {
+    let pair = Pair::start();
+    let a = open(&pair.primary.url(), "a");
+    pair.link.stall(true);
+    let mut lost = granted(a.claim(s("x"))).unwrap();
+    // Many grants that the replica does not see: a counter alone would repeat their tokens.
+    for _ in 0..20 {
+        a.remove().unwrap();
+        lost = granted(a.claim(s("x"))).unwrap();
+    }
+    let time: Vec<String> = pair.primary.command(&["TIME"]);
+    let now = time[0].parse::<u64>().unwrap() * 1000 + time[1].parse::<u64>().unwrap() / 1000;
+    wait_until("the failover takes longer than the clocks differ", || {
+        let time: Vec<String> = pair.replica.command(&["TIME"]);
+        time[0].parse::<u64>().unwrap() * 1000 > now.max(lost)
+    });
+    pair.fail_over();
+    let b = open(&pair.replica.url(), "b");
+    let token = granted(b.claim(s("x")));
+    assert!(
+        token.unwrap() > lost,
+        "two holders, but {token:?} fences {lost}"
+    );
+    assert_eq!(
+        a.restore().unwrap(),
+        Some(s("x")),
+        "the old primary does not know"
+    );
+}
+
+/// The answer of an acknowledged claim is lost. The repeated call writes nothing new, and its
+/// acknowledgement must count for the first execution.
+#[test]
+fn a_repeated_call_is_acknowledged_for_its_first_execution() {
+    let pair = Pair::start();
+    let proxy = Proxy::start(pair.primary.port());
+    open_acknowledged(&pair.primary.url(), "a", PATIENT)
+        .store(&s("w"))
+        .unwrap();
+    let a = open_acknowledged(&proxy.url(), "a", HASTY);
+    pair.link.stall(true);
+    proxy.lose_next_answer();
+    assert!(matches!(
+        a.claim(s("x")),
+        Err(Error::NotAcknowledged { .. })
+    ));
+    assert!(proxy.has_lost_it());
+    assert_eq!(a.restore().unwrap(), Some(s("w")));
+}
+
+#[test]
+fn a_cluster_is_a_server_too() {
+    let server = RedisServer::start_with(&["--cluster-enabled", "yes"]);
+    let _: String = server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    wait_until("the cluster is up", || {
+        let info: String = server.command(&["CLUSTER", "INFO"]);
+        info.contains("cluster_state:ok")
+    });
+    let (a, b) = (open(&server.url(), "a"), open(&server.url(), "b"));
+    let first = granted(a.claim(s("x"))).unwrap();
+    assert_eq!(granted(b.claim(s("x"))), None);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| b.claim_within(s("x"), LONG));
+        a.remove().unwrap();
+        assert!(granted(waiting.join().unwrap()).unwrap() > first);
+    });
+    let refused = Store::redis_builder(&server.url(), "state")
+        .acknowledged_by(1, Duration::from_millis(100))
+        .connect();
+    assert!(matches!(refused, Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn what_is_not_a_store_is_an_error() {
+    let server = RedisServer::start_with(&[]);
+    let _: String = server.command(&["SET", KEY, "precious"]);
+    let a = open(&server.url(), "a");
+    assert!(matches!(a.store(&s("x")), Err(Error::NotAStore { .. })));
+    assert!(matches!(a.restore(), Err(Error::NotAStore { .. })));
+    let text: String = server.command(&["GET", KEY]);
+    assert_eq!(text, "precious");
+
+    for name in ["", "a{b}", "a\nb"] {
+        let refused = Store::connect(&server.url(), name);
+        assert!(matches!(refused, Err(Error::Invalid { .. })), "{name:?}");
+    }
+    let error = Store::connect("redis://user:secret@127.0.0.1:1/0", "state").unwrap_err();
+    assert!(matches!(error, Error::Server { .. }), "{error:?}");
+    let error = Store::connect("nonsense://user:secret@host", "state").unwrap_err();
+    assert!(
+        !format!("{error:?} {error}").contains("secret"),
+        "{error:?}"
+    );
+}
+
+/// A detected id means nothing on another host.
+#[test]
+fn the_default_session_carries_the_host() {
+    let server = RedisServer::start_with(&[]);
+    let store = Store::connect(&server.url(), "state").unwrap();
+    let host = rustix::system::uname();
+    let host = host.nodename().to_str().unwrap();
+    let session = store.session().as_str();
+    assert!(session.contains(&format!("@{host}-")), "{session}");
+    assert_eq!(open(&server.url(), "mine").session().as_str(), "mine");
+}
+
+/// Two values are equal if their JSON is: the order of keys does not matter.
+#[test]
+fn maps_are_compared_by_their_contents() {
+    use std::collections::HashMap;
+    use timed_store::blocking::TimedStorage;
+    let server = RedisServer::start_with(&[]);
+    let open = |session: &str| {
+        TimedStorage::<HashMap<String, u8>>::redis_builder(&server.url(), "state")
+            .session(SessionId::new(session).unwrap())
+            .connect()
+            .unwrap()
+    };
+    let map = |keys: &[&str]| {
+        keys.iter()
+            .map(|key| (s(key), 1))
+            .collect::<HashMap<_, _>>()
+    };
+    assert!(
+        open("a")
+            .claim(map(&["x", "y", "z"]))
+            .unwrap()
+            .granted()
+            .is_some()
+    );
+    for _ in 0..8 {
+        assert!(
+            open("b")
+                .claim(map(&["z", "y", "x"]))
+                .unwrap()
+                .granted()
+                .is_none()
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_async_store_on_a_server_is_the_same_store() {
+    use timed_store::{Change, TimedStorage};
+    let server = RedisServer::start_with(&[]);
+    let open = async |session: &str| {
+        TimedStorage::<String>::redis_builder(&server.url(), "state")
+            .session(SessionId::new(session).unwrap())
+            .ttl(Duration::from_secs(10))
+            .connect()
+            .await
+            .unwrap()
+    };
+    let (a, b) = (open("a").await, open("b").await);
+    let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
+    let guard = a.keep_alive(lease).unwrap().release_on_drop();
+    let mut changes = b.watch();
+    assert!(matches!(changes.next().await.unwrap(), Change::Set { .. }));
+    let waiting = tokio::spawn({
+        let b = b.clone();
+        async move { b.claim_within(s("x"), LONG).await }
+    });
+    drop(guard);
+    assert!(waiting.await.unwrap().unwrap().granted().is_some());
+    // A blocking handle works on a thread of a runtime, too.
+    let url = server.url();
+    let blocking = tokio::task::spawn_blocking(move || self::open(&url, "c"));
+    let blocking = blocking.await.unwrap();
+    assert_eq!(blocking.restore().unwrap(), None);
+    drop(blocking);
+}
+
+/// The part of a process that trusts the test's certificates.
+#[cfg(feature = "redis-tls")]
+pub(crate) fn use_tls(url: &str) {
+    let store = open(url, "a");
+    assert!(granted(store.claim(s("x"))).is_some());
+    assert_eq!(store.restore().unwrap(), Some(s("x")));
+    assert!(store.watch().next().unwrap().is_ok());
+}
+
+#[cfg(feature = "redis-tls")]
+#[test]
+fn a_server_with_tls_is_reached() {
+    use std::process::Command;
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let openssl = |arguments: &str| {
+        let done = Command::new("openssl")
+            .args(arguments.split(' '))
+            .current_dir(folder.path())
+            .output()
+            .expect("cannot run openssl; install it with your package manager");
+        assert!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+    };
+    std::fs::write(file("names"), "subjectAltName=DNS:localhost,IP:127.0.0.1").unwrap();
+    openssl("req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -days 2 -subj /CN=test");
+    openssl("req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost");
+    openssl(
+        "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt -days 2 -extfile names",
+    );
+    let port = crate::redis_server::free_port().to_string();
+    let _server = RedisServer::start_with(&[
+        "--tls-port",
+        &port,
+        "--tls-auth-clients",
+        "no",
+        "--tls-cert-file",
+        &file("server.crt"),
+        "--tls-key-file",
+        &file("server.key"),
+        "--tls-ca-cert-file",
+        &file("ca.crt"),
+    ]);
+    let url = format!("rediss://localhost:{port}/0");
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env("SSL_CERT_FILE", file("ca.crt"));
+    let part = format!("tls {url}");
+    let status = crate::worker::Worker::start_by(command, &part, folder.path()).wait();
+    assert!(status.success(), "see above");
+    // Without the certificate the server is refused.
+    let refused = Store::connect(&url, "state");
+    assert!(matches!(refused, Err(Error::Server { .. })), "{refused:?}");
+}

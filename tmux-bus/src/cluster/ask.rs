@@ -1,0 +1,359 @@
+//! One message to an agent, and its answer.
+//!
+//! # Theory
+//!
+//! 1. Wait for the lock of the pane.
+//! 2. Wait until the agent owes no answer and may be typed to.
+//! 3. Record that the agent owes an answer, see `owed_answer.rs`.
+//! 4. Type and submit the message, and log it.
+//! 5. Wait for the answer: by the hooks of the agent, or by the marker in its output.
+//! 6. Settle the record, log the answer, give the lock back.
+//!
+//! Steps 3 to 6 run in a task of their own: a caller that gives up must not leave half a message in an input line, and
+//! the answer is logged whether or not a caller waits for it.
+//!
+//! - **Timeout.** The caller gets the error and the pane is unlocked, but the record stays open. The task waits on for the
+//!   late answer and logs it. The next sender, of any process, waits in step 2.
+//! - **Invariant.** An answer that a hook reports is returned only if session and turn are those of this message.
+//! - **Race.** The program is restarted between steps 3 and 4. The message then goes to the new program, which has another
+//!   folder of events. The folder is chosen after the submit; all events in a new folder are new.
+
+use std::error::Error as _;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::answer::Answer;
+use super::answer_wait::{AnswerText, AnswerWait, HookWait};
+use super::cluster_manager::ClusterManager;
+use super::owed_answer::{OwedAnswer, OwedRecord};
+use crate::answer::marker::Marker;
+use crate::control::tap::deadline;
+use crate::definition::agent_definition::AgentDefinition;
+use crate::definition::hook_rules::HookRules;
+use crate::hook::{EventFolder, HookTurn, LaunchFolder};
+use crate::log::{FileWatch, Message, MessageType};
+use crate::pane::pane_lock::PaneLockGuard;
+use crate::pane::typist::Typist;
+use crate::pane::{PaneId, ResponseOptions, SendOptions};
+use crate::timing::FIRST_EVENT_WAIT;
+use crate::{Error, PartialAnswer};
+
+/// One message to an agent.
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub(super) cluster: ClusterManager,
+    pub(super) pane: PaneId,
+    /// As it is logged.
+    pub(super) message: Message,
+    /// As it is typed.
+    pub(super) text: String,
+    pub(super) marker: Marker,
+    pub(super) wants_answer: bool,
+    pub(super) response: ResponseOptions,
+    pub(super) send: SendOptions,
+    pub(super) without_marker: bool,
+    /// Waits while the agent asks a person something.
+    pub(super) waits_for_person: bool,
+    pub(super) is_command: bool,
+}
+
+impl Ask {
+    /// Sends the message and returns the answer; an empty one if none is wanted.
+    pub(super) async fn run(self) -> Result<Answer, Error> {
+        let (pane, io) = (self.pane, self.cluster.pane_io());
+        let lock = io.lock(pane, &self.text).await?;
+        let limit = deadline(Instant::now(), self.response.timeout);
+        let typist = self.typist(limit)?;
+        if let Some(typist) = &typist {
+            // An agent that asks a person will not settle what it owes.
+            io.refuse_question(typist).await?;
+        }
+        self.wait_until_settled(limit).await?;
+        match &typist {
+            Some(typist) => {
+                // The first event of a new agent can take a while: it is waited for before the agent is seen idle.
+                drop(self.hook(&self.launch()).await);
+                io.admit(typist).await?;
+            }
+            None => self.wait_while_in_copy_mode(limit).await?,
+        }
+        let (reply, answer) = oneshot::channel();
+        tokio::spawn(async move { self.send_and_read(typist, lock, Reply(Some(reply))).await });
+        // The runtime is shutting down, or the task panicked.
+        let unfinished = |_| Error::SubmitUnknown {
+            pane,
+            source: Box::new(Error::ShuttingDown),
+        };
+        answer.await.map_err(unfinished)?
+    }
+
+    /// How the message is typed, if the screen of the agent is known.
+    fn typist(&self, limit: Instant) -> Result<Option<Typist>, Error> {
+        let monitor = self.cluster.monitor(&self.message.to_agent)?;
+        let is_known = !monitor.definition().is_plain();
+        Ok(is_known.then(|| Typist {
+            monitor: monitor.clone(),
+            limit,
+            waits_for_person: self.waits_for_person,
+            is_command: self.is_command,
+        }))
+    }
+
+    /// Steps 3 to 6 of the theory.
+    async fn send_and_read(self, typist: Option<Typist>, lock: PaneLockGuard, mut reply: Reply) {
+        let io = self.cluster.pane_io();
+        let launch = self.launch();
+        let bound = match self.wants_answer {
+            true => self.response.timeout,
+            // A notice has no time limit of its own, and the agent need not answer it.
+            false => self.response.timeout / 10,
+        };
+        let record = OwedRecord::new(&self.message, &self.text, launch.clone(), bound);
+        let mut hook = self.hook(&launch).await;
+        let prepared = match &mut hook {
+            Some(hook) => hook.events.skip_existing(),
+            None => Ok(()),
+        };
+        let owed = prepared.and_then(|()| OwedAnswer::create(io.folder(), self.pane, record));
+        let mut owed = match owed {
+            Ok(owed) => owed,
+            Err(error) => return reply.send(Err(error)),
+        };
+        let sent = match io
+            .send_locked(self.pane, &self.text, &self.send, typist, lock)
+            .await
+        {
+            Ok(sent) => sent,
+            Err(error) => {
+                if !matches!(error, Error::SubmitUnknown { .. }) {
+                    owed.settle();
+                }
+                if !error.is_not_sent() {
+                    let id = self.log();
+                    self.log_reply(MessageType::Error, error.to_string(), id.as_deref());
+                }
+                return reply.send(Err(error));
+            }
+        };
+        let id = self.log();
+        let submitted_to = self.launch();
+        if submitted_to != launch {
+            hook = self.hook(&submitted_to).await;
+            owed.set_launch(submitted_to);
+        }
+        if !self.wants_answer {
+            reply.send(Ok(Answer::new(String::new(), None, &self.marker)));
+            if hook.is_some() {
+                // Its answer carries the ids of its turn.
+                owed.settle();
+                return;
+            }
+        }
+        let since = owed.record.since();
+        let mut wait = match hook {
+            Some(hook) => AnswerWait::Hook(Box::new(HookWait {
+                ask: &self,
+                sent: &sent,
+                turn: HookTurn::new(hook.rules, self.text.clone()),
+                events: hook.events,
+                is_silent: hook.is_silent,
+                since,
+            })),
+            None => {
+                let reader = io.reader(&sent, self.marker.clone(), &self.response);
+                AnswerWait::Marker(Box::new(
+                    match self.cluster.monitor(&self.message.to_agent) {
+                        Ok(monitor) => reader.observed_by(monitor),
+                        Err(_) => reader,
+                    },
+                ))
+            }
+        };
+        if self.wants_answer {
+            let limit = deadline(sent.submitted.at, self.response.timeout);
+            let read = wait.run(limit).await;
+            match read {
+                Err(error @ Error::ResponseTimeout { .. }) => {
+                    self.log_reply(MessageType::Error, error.to_string(), id.as_deref());
+                    owed.add_message(id);
+                    reply.send(Err(error));
+                }
+                read => {
+                    owed.settle();
+                    return reply.send(self.finish(read, id.as_deref()));
+                }
+            }
+        } else {
+            owed.add_message(id);
+        }
+        sent.release();
+        self.wait_for_late_answer(&mut wait, &owed).await;
+    }
+
+    /// Waits until the answer comes, another process settles the record, or the bound is reached.
+    async fn wait_for_late_answer(&self, wait: &mut AnswerWait<'_>, owed: &OwedAnswer) {
+        let limit = deadline(Instant::now(), owed.record.left());
+        let mut watch = FileWatch::new();
+        let settled_elsewhere = async {
+            loop {
+                watch.arm(owed.path());
+                if !owed.is_open() {
+                    return;
+                }
+                watch.changed().await;
+            }
+        };
+        tokio::select! {
+            read = wait.run(limit) => {
+                if owed.settle() && let Ok((text, _)) = read {
+                    self.log_late(owed, &text);
+                }
+            }
+            () = settled_elsewhere => {}
+        }
+    }
+
+    /// The answer for the caller, after it is logged.
+    fn finish(&self, read: Result<AnswerText, Error>, id: Option<&str>) -> Result<Answer, Error> {
+        let (text, altered) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                self.log_reply(MessageType::Error, error.to_string(), id);
+                return Err(error);
+            }
+        };
+        self.log_reply(MessageType::Result, text.clone(), id);
+        let to = &self.message.to_agent;
+        let mut answer = Answer::new(text, altered, &self.marker);
+        if !answer.has_marker {
+            tracing::warn!(agent = %to, marker = self.marker.as_str(), "an answer without its marker");
+        }
+        if answer.altered.is_some() {
+            tracing::warn!(agent = %to, "the agent has changed the white space of a message");
+        }
+        if self.without_marker {
+            answer.remove_marker(&self.marker);
+        }
+        Ok(answer)
+    }
+
+    fn log(&self) -> Option<String> {
+        let kind = match self.wants_answer {
+            true => MessageType::Task,
+            false => MessageType::Info,
+        };
+        // The message is submitted: its answer matters more than its log.
+        let logger = self.cluster.logger();
+        logger.log(&self.message, kind).inspect_err(report).ok()
+    }
+
+    fn log_reply(&self, kind: MessageType, content: String, id: Option<&str>) {
+        let reply = Message::new(&self.message.to_agent, &self.message.from_agent, content);
+        let logger = self.cluster.logger();
+        let logged = match id {
+            Some(id) => logger.log_reply(&reply, kind, id),
+            None => logger.log(&reply, kind),
+        };
+        let _ = logged.inspect_err(report);
+    }
+
+    /// Only for the process that has settled the record.
+    pub(super) fn log_late(&self, owed: &OwedAnswer, text: &str) {
+        let record = &owed.record;
+        let reply = Message::new(&record.to, &record.from, text);
+        let (logger, kind) = (self.cluster.logger(), MessageType::from("late"));
+        let logged = match &record.message {
+            Some(id) => logger.log_reply(&reply, kind, id),
+            None => logger.log(&reply, kind),
+        };
+        let _ = logged.inspect_err(report);
+    }
+
+    /// The id of the launch that runs in the pane.
+    pub(super) fn launch(&self) -> String {
+        let panes = self.cluster.pane_io().panes().launch(self.pane);
+        panes.unwrap_or_default()
+    }
+
+    /// The hooks of a launch; `None` if the agent has none, or was started without them, or they do not run.
+    pub(super) async fn hook(&self, launch: &str) -> Option<LaunchHooks<'_>> {
+        let rules = self.definition()?.hook.as_ref()?;
+        let io = self.cluster.pane_io();
+        let folder = LaunchFolder::new(io.folder(), launch);
+        if !folder.events().is_dir() {
+            return None;
+        }
+        let events = EventFolder::new(folder.events(), rules.event.clone());
+        // An agent that reports its start does so about when it shows its input line.
+        if !rules.ready.is_empty() && events.is_empty() {
+            // A reader of its own: the events that end this wait can be those of the message.
+            let mut reader = EventFolder::new(folder.events(), rules.event.clone());
+            let first = tokio::time::timeout(FIRST_EVENT_WAIT, reader.next());
+            if !folder.is_silent() && first.await.is_err() {
+                folder.mark_silent();
+                tracing::warn!(agent = %self.message.to_agent, "its hooks do not run");
+            }
+        }
+        let is_silent = events.is_empty() && folder.is_silent();
+        if is_silent && rules.transcript.is_none() {
+            return None;
+        }
+        Some(LaunchHooks {
+            rules,
+            events,
+            is_silent,
+        })
+    }
+
+    pub(super) fn definition(&self) -> Option<&AgentDefinition> {
+        let monitor = self.cluster.monitor(&self.message.to_agent).ok()?;
+        Some(monitor.definition())
+    }
+
+    pub(super) async fn no_answer(&self) -> Error {
+        Error::NoAnswer {
+            pane: self.pane,
+            partial: self.screen().await,
+        }
+    }
+
+    pub(super) async fn timed_out(&self) -> Error {
+        Error::ResponseTimeout {
+            marker: self.marker.as_str().to_owned(),
+            pane: self.pane,
+            after: self.response.timeout,
+            partial: self.screen().await,
+        }
+    }
+
+    /// The text on the screen.
+    pub(super) async fn screen(&self) -> PartialAnswer {
+        let screen = self.cluster.pane_io().screen(self.pane).await;
+        PartialAnswer::new(screen.unwrap_or_default().trim_end().to_owned())
+    }
+}
+
+/// The hooks of one launch of an agent.
+pub(super) struct LaunchHooks<'a> {
+    pub(super) rules: &'a HookRules,
+    pub(super) events: EventFolder,
+    /// No event will come: only the screen and the transcript tell.
+    pub(super) is_silent: bool,
+}
+
+/// Gives the result to the caller, once.
+struct Reply(Option<oneshot::Sender<Result<Answer, Error>>>);
+
+impl Reply {
+    fn send(&mut self, result: Result<Answer, Error>) {
+        if let Some(reply) = self.0.take() {
+            // The caller may have given up.
+            let _ = reply.send(result);
+        }
+    }
+}
+
+fn report(error: &Error) {
+    tracing::error!(%error, cause = ?error.source(), "cannot log a message");
+}

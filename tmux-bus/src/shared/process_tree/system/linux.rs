@@ -1,0 +1,407 @@
+//! Linux: processes through `/proc`, pidfds and `prlimit`.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::time::Duration;
+
+use memchr::memmem;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::super::process_mark::ProcessMark;
+use super::super::process_table::ProcessInfo;
+use super::super::raw_pid;
+use super::Marking;
+use crate::shared::proc_stat::{self, ProcStat, ProcessKey};
+
+/// How often to read the environment of a process that is in the middle of an exec, and the pause
+/// between two reads.
+const EXEC_READS: u32 = 500;
+const EXEC_PAUSE: Duration = Duration::from_micros(200);
+
+/// The limits that can carry a mark, with their names in `/proc/<pid>/limits`; the second one is
+/// for processes whose hard limit of the first one is low.
+const CARRIERS: [(Resource, &str); 2] = [
+    (Resource::Rttime, "Max realtime timeout"),
+    (Resource::Locks, "Max file locks"),
+];
+
+pub(crate) fn boot_id() -> io::Result<String> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(id.trim().to_owned())
+}
+
+pub(in super::super) fn key_of(pid: u32) -> Option<ProcessKey> {
+    ProcessKey::of(pid).unwrap_or_else(|error| {
+        tracing::error!(pid, %error, "cannot read the start time of a process");
+        None
+    })
+}
+
+/// Whether the process still has the id.
+fn is_current(key: ProcessKey) -> bool {
+    matches!(ProcessKey::of(key.pid), Ok(Some(current)) if current == key)
+}
+
+/// The user of a process; `None` if it has ended.
+pub(in super::super) fn owner_of(pid: u32) -> Option<u32> {
+    Some(std::fs::metadata(format!("/proc/{pid}")).ok()?.uid())
+}
+
+/// The mark of a process; `None` if it has none, or has ended.
+pub(in super::super) fn mark_of(pid: u32) -> Option<ProcessMark> {
+    let mut buffer = Vec::new();
+    let limits = proc_stat::read_file(pid, "limits", &mut buffer);
+    limits.ok().flatten().and_then(find_mark)
+}
+
+/// Sends a signal to the process with this id. A reuse of the id between the check and the signal
+/// is not noticed.
+pub(in super::super) fn signal_by_id(key: ProcessKey, signal: Signal) -> Result<(), Errno> {
+    match raw_pid(key.pid) {
+        Some(pid) if is_current(key) => rustix::process::kill_process(pid, signal),
+        _ => Err(Errno::SRCH),
+    }
+}
+
+/// Sets the mark of a process that a scan has found. `None` if the process has ended.
+///
+/// Race: `prlimit` takes an id, and the id may be reused after the scan. An unrelated process with
+/// the mark would be ended as part of the tree. So the start time is compared afterwards, and the
+/// limit of an unrelated process is put back.
+pub(in super::super) fn mark_if_current(
+    key: ProcessKey,
+    mark: Option<ProcessMark>,
+) -> Option<Marking> {
+    let Some((pid, mark)) = raw_pid(key.pid).zip(mark) else {
+        return is_current(key).then_some(Marking::Unchanged);
+    };
+    let (marking, changed) = change_mark(pid, mark);
+    if is_current(key) {
+        return Some(marking);
+    }
+    if let Some((resource, previous)) = changed {
+        let _ = rustix::process::prlimit(Some(pid), resource, previous);
+    }
+    None
+}
+
+/// A limit that carries a mark.
+#[derive(Clone, Copy)]
+pub(crate) struct MarkLimit {
+    resource: Resource,
+    limit: Rlimit,
+}
+
+impl MarkLimit {
+    /// The first limit that can carry the mark in this process and its children.
+    pub(in super::super) fn of(mark: ProcessMark) -> Option<Self> {
+        CARRIERS.iter().find_map(|&(resource, _)| {
+            let maximum = rustix::process::getrlimit(resource).maximum;
+            let limit = Rlimit {
+                current: Some(mark.limit()),
+                maximum,
+            };
+            maximum
+                .is_none_or(|maximum| maximum >= mark.limit())
+                .then_some(Self { resource, limit })
+        })
+    }
+
+    /// One system call: may be used between `vfork` and `exec`.
+    pub(crate) fn set_for_this_process(self) -> Result<(), Errno> {
+        rustix::process::setrlimit(self.resource, self.limit)
+    }
+}
+
+/// Sets the mark. Returns the limit that has changed, with its previous value.
+///
+/// The soft limit and the hard limit can only be set together. All processes of a tree have the
+/// hard limit of this process, except for one that has lowered its own: its limits are put back.
+fn change_mark(pid: Pid, mark: ProcessMark) -> (Marking, Option<(Resource, Rlimit)>) {
+    let Some(MarkLimit { resource, limit }) = MarkLimit::of(mark) else {
+        return (Marking::Refused, None);
+    };
+    match rustix::process::prlimit(Some(pid), resource, limit) {
+        Ok(previous) if previous == limit => (Marking::Unchanged, None),
+        Ok(previous) if previous.maximum == limit.maximum => {
+            (Marking::New, Some((resource, previous)))
+        }
+        Ok(previous) => {
+            let _ = rustix::process::prlimit(Some(pid), resource, previous);
+            (Marking::Refused, None)
+        }
+        Err(error) => {
+            tracing::debug!(?pid, %error, "cannot mark a process");
+            (Marking::Refused, None)
+        }
+    }
+}
+
+/// Reads processes with one buffer.
+pub(in super::super) struct ProcessReader<'a> {
+    variable: &'a str,
+    /// Older processes are not searched for a tag.
+    since: u64,
+    buffer: Vec<u8>,
+}
+
+impl<'a> ProcessReader<'a> {
+    pub(in super::super) fn new(variable: &'a str, since: u64) -> Self {
+        Self {
+            variable,
+            since,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// The ids of all processes, with the inodes of their folders.
+    pub(in super::super) fn list(&mut self) -> io::Result<Vec<(u32, u64)>> {
+        let mut listed = Vec::new();
+        for entry in std::fs::read_dir("/proc")? {
+            let entry = entry?;
+            if let Some(pid) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+            {
+                listed.push((pid, entry.ino()));
+            }
+        }
+        Ok(listed)
+    }
+
+    /// Reads a process; `None` if it has ended.
+    ///
+    /// A tag or mark that an earlier scan found is kept: a process belongs to the tree that started
+    /// it, also after it has cleared its environment. A process with a tag is not searched for a
+    /// mark: the second file would double the cost of a scan.
+    ///
+    /// Race: during an exec the old environment is gone and the new one not yet set up; both
+    /// `environ` and the addresses in `stat` can then be empty or disagree. A process read at that
+    /// moment would look untagged and escape the stop. Its mark does not change; a process without
+    /// one is read again until the environment is as long as `stat` says.
+    pub(in super::super) fn read(
+        &mut self,
+        pid: u32,
+        known: Option<&ProcessInfo>,
+    ) -> io::Result<Option<ProcessInfo>> {
+        let mut reads = 0;
+        loop {
+            let Some(stat) = ProcStat::read_with(pid, &mut self.buffer)? else {
+                return Ok(None);
+            };
+            let key = ProcessKey {
+                pid,
+                start_time: stat.start_time,
+            };
+            let known = known.filter(|known| known.key == key);
+            let mut tag = known.and_then(|known| known.tag.clone());
+            let mut mark = known.and_then(|known| known.mark);
+            let may_have_tag =
+                stat.is_alive() && !stat.is_kernel_thread() && stat.start_time >= self.since;
+            if tag.is_none() && may_have_tag {
+                let found = self.read_tag(&stat, pid)?;
+                if mark.is_none() && !matches!(found, Tag::Known(Some(_))) {
+                    mark = self.read_mark(pid)?;
+                }
+                match found {
+                    Tag::Known(found) => tag = found,
+                    Tag::Unknown if mark.is_some() => {}
+                    Tag::Unknown if reads < EXEC_READS => {
+                        reads += 1;
+                        std::thread::sleep(EXEC_PAUSE);
+                        continue;
+                    }
+                    Tag::Unknown => tracing::debug!(pid, "cannot read an environment"),
+                }
+            }
+            return Ok(Some(ProcessInfo {
+                key,
+                parent: stat.parent,
+                group: stat.group,
+                alive: stat.is_alive(),
+                cpu_ticks: stat.cpu_ticks,
+                resident_pages: stat.resident_pages,
+                tag,
+                mark,
+            }));
+        }
+    }
+
+    fn read_tag(&mut self, stat: &ProcStat, pid: u32) -> io::Result<Tag> {
+        let Some(environ) = proc_stat::read_file(pid, "environ", &mut self.buffer)? else {
+            return Ok(Tag::Known(None));
+        };
+        let tag = find_variable(environ, self.variable);
+        let (start, end) = stat.environment;
+        let is_whole = end > 0 && end.checked_sub(start) == Some(environ.len() as u64);
+        Ok(if tag.is_some() || is_whole {
+            Tag::Known(tag)
+        } else {
+            Tag::Unknown
+        })
+    }
+
+    fn read_mark(&mut self, pid: u32) -> io::Result<Option<ProcessMark>> {
+        let limits = proc_stat::read_file(pid, "limits", &mut self.buffer)?;
+        Ok(limits.and_then(find_mark))
+    }
+}
+
+enum Tag {
+    Known(Option<String>),
+    /// The process is in the middle of an exec.
+    Unknown,
+}
+
+fn find_variable(environ: &[u8], name: &str) -> Option<String> {
+    let name = name.as_bytes();
+    let at = memmem::find_iter(environ, name).find(|at| {
+        (*at == 0 || environ[at - 1] == 0) && environ.get(at + name.len()) == Some(&b'=')
+    })?;
+    let value = &environ[at + name.len() + 1..];
+    let end = memchr::memchr(0, value).unwrap_or(value.len());
+    String::from_utf8(value[..end].to_vec()).ok()
+}
+
+/// The mark in the text of `/proc/<pid>/limits`.
+fn find_mark(limits: &[u8]) -> Option<ProcessMark> {
+    CARRIERS.iter().find_map(|(_, name)| {
+        let at = memmem::find(limits, name.as_bytes())?;
+        let values = std::str::from_utf8(&limits[at + name.len()..]).ok()?;
+        let soft = values.split_ascii_whitespace().next()?;
+        ProcessMark::from_limit(soft.parse().ok()?)
+    })
+}
+
+/// A pidfd: refers to one process, also after the process id was reused.
+pub(crate) struct ProcessHandle {
+    fd: AsyncFd<OwnedFd>,
+}
+
+impl ProcessHandle {
+    /// `Ok(None)` if there is no such process.
+    pub(crate) fn open(pid: u32) -> io::Result<Option<Self>> {
+        let Some(pid) = raw_pid(pid) else {
+            return Ok(None);
+        };
+        let fd = match rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK) {
+            Ok(fd) => fd,
+            Err(Errno::SRCH) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        #[allow(
+            deprecated,
+            reason = "the successor is unsafe because of types that lie about their descriptor; \
+                      `OwnedFd` does not, and older versions of tokio have only this"
+        )]
+        let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
+        Ok(Some(Self { fd }))
+    }
+
+    /// Waits until the process has ended, reaped or not.
+    pub(crate) async fn ended(&self) -> io::Result<()> {
+        self.fd.readable().await.map(drop)
+    }
+
+    pub(crate) fn send(&self, signal: Signal) -> Result<(), Errno> {
+        rustix::process::pidfd_send_signal(self.fd.get_ref(), signal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(environ: &str, expected: Option<&str>) {
+        let found = find_variable(environ.as_bytes(), "TAG");
+        assert_eq!(found.as_deref(), expected, "{environ:?}");
+    }
+
+    #[test]
+    fn the_variable_is_found_by_its_whole_name() {
+        check("A=1\0TAG=x\0B=2\0", Some("x"));
+        check("TAG=x", Some("x"));
+        check("TAG=", Some(""));
+        check("XTAG=x\0", None);
+        check("TAGX=x\0", None);
+        check("A=TAG=x\0", None);
+        check("A=TAG=x\0TAG=y\0", Some("y"));
+        check("", None);
+    }
+
+    #[test]
+    fn the_mark_is_found_in_the_first_limit_that_carries_one() {
+        let mark = ProcessMark::of("a tag");
+        let text = |locks: &str, rttime: &str| {
+            format!(
+                "Limit                     Soft Limit           Hard Limit           Units     \n\
+                 Max file locks            {locks:<20} unlimited            locks     \n\
+                 Max realtime timeout      {rttime:<20} unlimited            us        \n"
+            )
+        };
+        let number = mark.limit().to_string();
+        let find = |locks: &str, rttime: &str| find_mark(text(locks, rttime).as_bytes());
+        assert_eq!(find("unlimited", "unlimited"), None);
+        assert_eq!(find("unlimited", &number), Some(mark));
+        assert_eq!(find(&number, "200000"), Some(mark));
+        assert_eq!(find("64", "200000"), None);
+        assert_eq!(find_mark(b""), None);
+    }
+
+    #[test]
+    fn a_mark_is_inherited_without_the_environment_and_is_read_again() {
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "read go; env -i setsid sleep 60 & echo $!; wait"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mark = ProcessMark::of("inherited");
+        let key = key_of(shell.id()).unwrap();
+        assert_eq!(mark_if_current(key, Some(mark)), Some(Marking::New));
+        assert_eq!(mark_if_current(key, Some(mark)), Some(Marking::Unchanged));
+        drop(shell.stdin.take());
+        let mut line = String::new();
+        let stdout = shell.stdout.take().unwrap();
+        io::BufRead::read_line(&mut io::BufReader::new(stdout), &mut line).unwrap();
+        let pid: u32 = line.trim().parse().unwrap();
+
+        let mut reader = ProcessReader::new("LINUX_RS_TEST", 0);
+        let process = reader.read(pid, None).unwrap().unwrap();
+        let mut earlier = process.key;
+        earlier.start_time -= 1;
+        let other = ProcessMark::of("other");
+        let reused = mark_if_current(earlier, Some(other));
+        let after = reader.read(pid, None).unwrap().unwrap();
+        signal_by_id(process.key, Signal::KILL).unwrap();
+        shell.wait().unwrap();
+        assert_eq!((process.tag, process.mark), (None, Some(mark)));
+        assert_eq!(reused, None);
+        assert_eq!(after.mark, Some(mark), "a reused id must keep its limit");
+    }
+
+    #[test]
+    fn a_process_in_the_middle_of_an_exec_keeps_its_tag() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("again.sh"), "exec sh ./again.sh\n").unwrap();
+        let mut child = std::process::Command::new("sh")
+            .arg("./again.sh")
+            .current_dir(dir.path())
+            .env("LINUX_RS_TEST", "tagged")
+            .spawn()
+            .unwrap();
+        let mut reader = ProcessReader::new("LINUX_RS_TEST", 0);
+        for _ in 0..500 {
+            let process = reader.read(child.id(), None).unwrap().unwrap();
+            assert_eq!(process.tag.as_deref(), Some("tagged"));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
