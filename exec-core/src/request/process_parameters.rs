@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::{
-    EnvPolicy, EventParser, FailureClassifier, ProtocolDriver, SessionIdLookup, SessionIdResolver,
-    StopLadder, Wrapper,
+    EnvPolicy, EventParser, FailureClassifier, PermissionPolicy, ProtocolDriver, SessionIdLookup,
+    SessionIdResolver, StopLadder, Wrapper,
 };
 
 /// The parameters of one launch, made by a profile from a request.
@@ -42,6 +42,9 @@ pub struct ProcessParameters {
     /// [`event_parser`](Self::event_parser) and [`session_id_resolver`](Self::session_id_resolver).
     /// Only for [`Profile::build_live_parameters`](crate::Profile::build_live_parameters).
     pub protocol_driver: Option<Box<dyn ProtocolDriver>>,
+    /// Decides the permission requests of a live session. The policy of the session, if it has one,
+    /// replaces it.
+    pub permission_policy: Option<PermissionPolicy>,
     /// Recognises failures by their text. `None`: failures that the parser does not classify are of
     /// class [`FailureKind::Agent`](crate::FailureKind::Agent).
     pub failure_classifier: Option<Box<dyn FailureClassifier>>,
@@ -68,6 +71,7 @@ impl ProcessParameters {
             session_id_lookup: None,
             event_parser: None,
             protocol_driver: None,
+            permission_policy: None,
             failure_classifier: None,
             stop_ladder: None,
             env: BTreeMap::new(),
