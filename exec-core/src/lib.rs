@@ -41,9 +41,9 @@ mod shared {
 
 pub use error::Error;
 pub use live::{
-    Decision, DriverCommand, DriverOutput, DropReason, LiveEvent, MessageId, PermissionAction,
-    PermissionPolicy, PermissionRequest, PermissionRule, ProtocolDriver, SettledBy, TurnId,
-    TurnOutcome,
+    Decision, DriverCommand, DriverOutput, DriverSignal, DropReason, LiveEvent, MessageId,
+    PermissionAction, PermissionPolicy, PermissionRequest, PermissionRule, ProtocolDriver,
+    SettledBy, TurnId, TurnOutcome,
 };
 pub use output::{
     AgentEvent, AgentEventKind, Event, EventKind, EventParser, EventStream, Failure,

@@ -9,5 +9,6 @@ mod shell_words;
 pub use live_event::{DropReason, LiveEvent, MessageId, SettledBy, TurnId};
 pub use permission_policy::{PermissionAction, PermissionPolicy, PermissionRule};
 pub use protocol_driver::{
-    Decision, DriverCommand, DriverOutput, PermissionRequest, ProtocolDriver, TurnOutcome,
+    Decision, DriverCommand, DriverOutput, DriverSignal, PermissionRequest, ProtocolDriver,
+    TurnOutcome,
 };
