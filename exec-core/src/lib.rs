@@ -41,9 +41,10 @@ mod shared {
 
 pub use error::Error;
 pub use live::{
-    Decision, DriverCommand, DriverOutput, DriverSignal, DropReason, LiveEvent, MessageId,
-    PermissionAction, PermissionPolicy, PermissionRequest, PermissionRule, ProtocolDriver,
-    SettledBy, TurnId, TurnOutcome,
+    Decision, DriverCommand, DriverOutput, DriverSignal, DropReason, InterruptReport, LiveEvent,
+    LiveRequest, LiveSession, LiveState, LiveStatus, MessageId, PermissionAction, PermissionPolicy,
+    PermissionRequest, PermissionRule, ProtocolDriver, QueuedMessage, SettledBy, Steered, Turn,
+    TurnId, TurnOutcome, TurnReport,
 };
 pub use output::{
     AgentEvent, AgentEventKind, Event, EventKind, EventParser, EventStream, Failure,

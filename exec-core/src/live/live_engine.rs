@@ -22,6 +22,8 @@
 //!   If the cancel was sent before the end was read, agents ignore it, or end the turn as interrupted.
 //! - A steer and the end of the turn cross: the agent refuses the text, and the message goes to the
 //!   front of the queue. Until the agent has said so no other message is delivered.
+//! - A stop and the end of the turn cross: after [`LiveEngine::wind_down`] no further message is
+//!   delivered, so an agent that is about to be stopped does not begin new work.
 //! - The process ends with a turn in flight: the outcome is [`TurnOutcome::Uncertain`], because the
 //!   prompt may have had any effect. Messages of the queue stay for a resumed session.
 //!
@@ -44,12 +46,17 @@ use super::protocol_driver::{
     TurnOutcome,
 };
 use crate::output::cut_at;
-use crate::{AgentEvent, AgentEventKind, Failure, UsageTotals};
+use crate::process::LONGEST_LIMIT;
+use crate::{AgentEvent, AgentEventKind, Failure, FailureKind, UsageTotals};
 
-/// How many settled requests are remembered, so that a late answer is told who was first.
+/// How many settled requests are remembered, so that a late answer is told who was first, and how many
+/// bytes their ids may have.
 const MAX_SETTLED: usize = 256;
-/// How many requests may be open. An agent that asks for more is denied.
+const MAX_SETTLED_BYTES: usize = 16 << 10;
+/// How many requests may be open, and how many bytes their arguments may have if there is more than
+/// one. An agent that asks for more is denied.
 const MAX_OPEN: usize = 256;
+const MAX_OPEN_BYTES: usize = 8 << 20;
 /// The longest text of a turn that is kept for its report.
 const MAX_TEXT: usize = 16 << 20;
 
@@ -103,6 +110,15 @@ pub(crate) struct LiveStep {
     pub(crate) refused: Option<String>,
 }
 
+/// What passes through the engine, for the one who keeps the totals and classes of the run.
+pub(crate) enum Observed<'a> {
+    Event(&'a mut AgentEvent),
+    /// The failure of a turn.
+    Failure(&'a mut Failure),
+}
+
+type Observer = Box<dyn FnMut(Observed<'_>) + Send>;
+
 /// Why the engine does not take a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CommandError {
@@ -111,17 +127,17 @@ pub(crate) enum CommandError {
     /// The queue has no room.
     QueueFull,
     /// The turn is not in flight.
-    NotInFlight,
+    NotInFlight(TurnId),
     /// The request is settled, or was never asked.
     Settled(Option<SettledBy>),
-    /// The agent, or its protocol, does not support the command.
-    Refused(String),
+    /// The session is not open yet.
+    Opening,
 }
 
 enum Phase {
     Opening,
     Idle,
-    Working(RunningTurn),
+    Working(Box<RunningTurn>),
     Ended,
 }
 
@@ -133,8 +149,7 @@ struct RunningTurn {
 }
 
 struct OpenRequest {
-    id: String,
-    tool: String,
+    request: PermissionRequest,
     deadline: Instant,
 }
 
@@ -159,6 +174,9 @@ pub(crate) struct LiveEngine {
     settled: VecDeque<(String, SettledBy)>,
     policy: PermissionPolicy,
     workspace: PathBuf,
+    /// No message is accepted or delivered any more.
+    winding_down: bool,
+    observer: Observer,
 }
 
 impl LiveEngine {
@@ -179,14 +197,65 @@ impl LiveEngine {
             settled: VecDeque::new(),
             policy,
             workspace,
+            winding_down: false,
+            observer: Box::new(|_| {}),
         }
     }
 
-    /// Continues with the queue of a session whose process has ended.
-    pub(crate) fn with_queue_of(mut self, ended: &mut Self) -> Self {
-        self.queue = std::mem::take(&mut ended.queue);
-        self.last_message = ended.last_message;
+    /// Shows every event and failure to `observer`, which may complete them, before it is used.
+    pub(crate) fn observed_by(
+        mut self,
+        observer: impl FnMut(Observed<'_>) + Send + 'static,
+    ) -> Self {
+        self.observer = Box::new(observer);
         self
+    }
+
+    /// Continues the numbers of a session whose process has ended.
+    pub(crate) fn numbered_after(mut self, last_message: u64) -> Self {
+        self.last_message = last_message;
+        self
+    }
+
+    pub(crate) fn last_message(&self) -> u64 {
+        self.last_message
+    }
+
+    /// Takes the queue over from a session whose process has ended. The messages come before those
+    /// that this session already has.
+    pub(crate) fn adopt(&mut self, queue: Vec<WaitingMessage>, now: Instant) -> LiveStep {
+        let mut step = LiveStep::default();
+        for message in queue.into_iter().rev() {
+            let event = LiveEvent::MessageQueued {
+                message: message.id,
+            };
+            step.events.insert(0, event);
+            self.queue.push_front(message);
+        }
+        self.deliver(&mut step, now);
+        step
+    }
+
+    /// The messages that wait, for the session that continues this one.
+    pub(crate) fn take_queue(&mut self) -> Vec<WaitingMessage> {
+        self.queue.drain(..).collect()
+    }
+
+    /// The requests that wait for an answer, oldest first.
+    pub(crate) fn open_requests(&self) -> impl Iterator<Item = &PermissionRequest> {
+        self.open.iter().map(|open| &open.request)
+    }
+
+    /// The process is about to be stopped: refuses messages, cancels the running turn and settles all
+    /// open requests. The queue stays for a resumed session.
+    pub(crate) fn wind_down(&mut self, now: Instant) -> LiveStep {
+        self.winding_down = true;
+        let mut step = match self.turn_in_flight() {
+            Some(turn) => self.interrupt(turn, now).unwrap_or_default(),
+            None => LiveStep::default(),
+        };
+        self.void_open(&mut step, !matches!(self.phase, Phase::Ended));
+        step
     }
 
     pub(crate) fn open(&mut self, now: Instant) -> LiveStep {
@@ -208,10 +277,10 @@ impl LiveEngine {
     ) -> Result<(TurnId, LiveStep), CommandError> {
         let id = self.enqueue(text)?;
         let mut step = LiveStep::default();
-        if !matches!(self.phase, Phase::Idle) {
+        if !self.can_deliver() {
             step.events.push(LiveEvent::MessageQueued { message: id });
         }
-        self.deliver_next(&mut step, now);
+        self.deliver(&mut step, now);
         Ok((TurnId(id.0), step))
     }
 
@@ -221,6 +290,9 @@ impl LiveEngine {
         text: String,
         now: Instant,
     ) -> Result<(SteerStart, LiveStep), CommandError> {
+        if self.winding_down {
+            return Err(CommandError::Ended);
+        }
         let turn = match &self.phase {
             Phase::Working(turn) if !turn.interrupted => Some(turn.id),
             _ => None,
@@ -238,7 +310,11 @@ impl LiveEngine {
         };
         self.offered = Some((message, turn));
         let command = DriverCommand::Steer(&text);
-        let step = self.drive(now, |driver, out| driver.command(command, out));
+        let mut step = self.drive(now, |driver, out| driver.command(command, out));
+        if step.refused.take().is_some() {
+            self.steered(false, &mut step);
+            self.deliver(&mut step, now);
+        }
         Ok((SteerStart::Offered(id), step))
     }
 
@@ -256,12 +332,17 @@ impl LiveEngine {
                 running.interrupted = true;
             }
             Phase::Ended => return Err(CommandError::Ended),
-            _ => return Err(CommandError::NotInFlight),
+            _ => return Err(CommandError::NotInFlight(turn)),
         }
         let mut step = self.drive(now, |driver, out| {
-            driver.command(DriverCommand::Interrupt, out)
+            driver.command(DriverCommand::Interrupt, out);
         });
         self.void_open(&mut step, true);
+        if step.refused.is_some()
+            && let Phase::Working(running) = &mut self.phase
+        {
+            running.interrupted = false;
+        }
         Ok(step)
     }
 
@@ -273,6 +354,7 @@ impl LiveEngine {
     ) -> Result<LiveStep, CommandError> {
         let mut step = LiveStep::default();
         if self.settle(permission, decision, SettledBy::Caller, &mut step, now) {
+            self.deliver(&mut step, now);
             return Ok(step);
         }
         let first = self.settled.iter().find(|(id, _)| id == permission);
@@ -298,18 +380,10 @@ impl LiveEngine {
     ) -> Result<LiveStep, CommandError> {
         match self.phase {
             Phase::Ended => return Err(CommandError::Ended),
-            Phase::Opening => {
-                return Err(CommandError::Refused(
-                    "the session is not open yet".to_owned(),
-                ));
-            }
+            Phase::Opening => return Err(CommandError::Opening),
             Phase::Idle | Phase::Working(_) => {}
         }
-        let step = self.drive(now, |driver, out| driver.command(command, out));
-        match step.refused {
-            Some(reason) => Err(CommandError::Refused(reason)),
-            None => Ok(step),
-        }
+        Ok(self.drive(now, |driver, out| driver.command(command, out)))
     }
 
     /// Takes a message back that was not delivered yet.
@@ -341,16 +415,21 @@ impl LiveEngine {
     pub(crate) fn timer(&mut self, now: Instant) -> LiveStep {
         let mut step = LiveStep::default();
         let due = |request: &&OpenRequest| request.deadline <= now;
-        let due: Vec<String> = self.open.iter().filter(due).map(|r| r.id.clone()).collect();
+        let due = self.open.iter().filter(due);
+        let due: Vec<String> = due.map(|open| open.request.id.clone()).collect();
         for id in due {
             self.settle(&id, Decision::Deny, SettledBy::Deadline, &mut step, now);
         }
+        self.deliver(&mut step, now);
         step
     }
 
     /// The process has ended.
     pub(crate) fn process_ended(&mut self) -> LiveStep {
         let mut step = LiveStep::default();
+        if matches!(self.phase, Phase::Ended) {
+            return step;
+        }
         if let Some((message, _)) = self.offered.take() {
             step.events.push(LiveEvent::MessageDropped {
                 message: message.id,
@@ -360,6 +439,7 @@ impl LiveEngine {
         self.void_open(&mut step, false);
         self.end_turn(TurnOutcome::Uncertain, None, &mut step);
         self.phase = Phase::Ended;
+        step.events.push(LiveEvent::Ended);
         step
     }
 
@@ -388,18 +468,21 @@ impl LiveEngine {
         !self.open.is_empty()
     }
 
-    pub(crate) fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Idle | Phase::Working(_))
+    pub(crate) fn is_opening(&self) -> bool {
+        matches!(self.phase, Phase::Opening)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended)
     }
 
     fn enqueue(&mut self, text: String) -> Result<MessageId, CommandError> {
-        if matches!(self.phase, Phase::Ended) {
+        if self.winding_down || matches!(self.phase, Phase::Ended) {
             return Err(CommandError::Ended);
         }
         let bytes: usize = self.queue.iter().map(|waiting| waiting.text.len()).sum();
         // A message for an idle agent does not wait, so it needs no room.
-        let must_wait = !matches!(self.phase, Phase::Idle);
-        if must_wait
+        if !self.can_deliver()
             && (self.queue.len() >= self.limits.messages || bytes + text.len() > self.limits.bytes)
         {
             return Err(CommandError::QueueFull);
@@ -410,30 +493,37 @@ impl LiveEngine {
         Ok(id)
     }
 
-    /// Gives the next message to the driver if no turn is in flight.
-    fn deliver_next(&mut self, step: &mut LiveStep, now: Instant) {
-        if !matches!(self.phase, Phase::Idle) || self.offered.is_some() {
-            return;
+    fn can_deliver(&self) -> bool {
+        matches!(self.phase, Phase::Idle) && self.offered.is_none() && !self.winding_down
+    }
+
+    /// Gives the next message to the driver if no turn is in flight. A loop, because a driver may end
+    /// a turn at once.
+    fn deliver(&mut self, step: &mut LiveStep, now: Instant) {
+        while self.can_deliver()
+            && let Some(message) = self.queue.pop_front()
+        {
+            let turn = TurnId(message.id.0);
+            self.phase = Phase::Working(Box::new(RunningTurn {
+                id: turn,
+                interrupted: false,
+                text: TurnText::default(),
+                usage: None,
+            }));
+            step.events.push(LiveEvent::MessageDelivered {
+                message: message.id,
+                turn,
+            });
+            step.events.push(LiveEvent::TurnStarted { turn });
+            let mut out = DriverOutput::default();
+            self.driver
+                .command(DriverCommand::Prompt(&message.text), &mut out);
+            self.take(out, step, now);
+            if let Some(reason) = step.refused.take() {
+                let failure = Failure::new(FailureKind::Agent, reason);
+                self.end_turn(TurnOutcome::Failed { failure }, None, step);
+            }
         }
-        let Some(message) = self.queue.pop_front() else {
-            return;
-        };
-        let turn = TurnId(message.id.0);
-        self.phase = Phase::Working(RunningTurn {
-            id: turn,
-            interrupted: false,
-            text: TurnText::default(),
-            usage: None,
-        });
-        step.events.push(LiveEvent::MessageDelivered {
-            message: message.id,
-            turn,
-        });
-        step.events.push(LiveEvent::TurnStarted { turn });
-        let mut out = DriverOutput::default();
-        self.driver
-            .command(DriverCommand::Prompt(&message.text), &mut out);
-        self.take(out, step, now);
     }
 
     fn drive(
@@ -445,6 +535,10 @@ impl LiveEngine {
         call(self.driver.as_mut(), &mut out);
         let mut step = LiveStep::default();
         self.take(out, &mut step, now);
+        // Not a refusal of the message that is delivered next.
+        let refused = step.refused.take();
+        self.deliver(&mut step, now);
+        step.refused = refused;
         step
     }
 
@@ -457,7 +551,11 @@ impl LiveEngine {
 
     fn signal(&mut self, signal: DriverSignal, step: &mut LiveStep, now: Instant) {
         match signal {
-            DriverSignal::Event(event) => {
+            // The end of a turn is a signal of its own.
+            DriverSignal::Event(event) if matches!(event.kind, AgentEventKind::Finished { .. }) => {
+            }
+            DriverSignal::Event(mut event) => {
+                (self.observer)(Observed::Event(&mut event));
                 if let Phase::Working(turn) = &mut self.phase {
                     turn.observe(&event);
                 }
@@ -468,27 +566,27 @@ impl LiveEngine {
                     self.phase = Phase::Idle;
                     step.native_id = native_id;
                     step.events.push(LiveEvent::Opened);
-                    self.deliver_next(step, now);
                 }
             }
             DriverSignal::OpenFailed(failure) => step.open_failed = Some(failure),
-            DriverSignal::TurnEnded { outcome, text } => {
+            DriverSignal::TurnEnded { mut outcome, text } => {
+                if let TurnOutcome::Failed { failure } = &mut outcome {
+                    (self.observer)(Observed::Failure(failure));
+                }
                 self.end_turn(outcome, text, step);
-                self.deliver_next(step, now);
             }
             DriverSignal::Asked(request) => self.ask(request, step, now),
             DriverSignal::Withdrawn { permission } => {
-                if let Some(at) = self.open.iter().position(|open| open.id == permission) {
-                    let request = self.open.remove(at);
+                if let Some(request) = self.take_open(&permission) {
                     self.remember(request, None, SettledBy::Cancel, step);
                 }
             }
-            DriverSignal::Steered { injected } => self.steered(injected, step, now),
+            DriverSignal::Steered { injected } => self.steered(injected, step),
             DriverSignal::Refused { reason } => step.refused = Some(reason),
         }
     }
 
-    fn steered(&mut self, injected: bool, step: &mut LiveStep, now: Instant) {
+    fn steered(&mut self, injected: bool, step: &mut LiveStep) {
         let Some((message, turn)) = self.offered.take() else {
             return;
         };
@@ -500,8 +598,6 @@ impl LiveEngine {
         if !injected {
             self.queue.push_front(message);
         }
-        // The turn may have ended in the meantime.
-        self.deliver_next(step, now);
     }
 
     fn end_turn(&mut self, outcome: TurnOutcome, text: Option<String>, step: &mut LiveStep) {
@@ -533,18 +629,23 @@ impl LiveEngine {
             paths: &request.paths,
         };
         let action = self.policy.decide(&facts, &self.workspace);
-        let is_known = self.open.iter().any(|open| open.id == request.id);
+        let is_known = self.open.iter().any(|open| open.request.id == request.id);
         if is_known {
             // A repeated request: the answer to the first one is also the answer to this one.
             return;
         }
-        let open = OpenRequest {
-            id: request.id.clone(),
-            tool: request.tool.clone(),
-            deadline: now + self.policy.question_limit(),
-        };
-        let is_full = self.open.len() >= MAX_OPEN;
-        self.open.push(open);
+        let bytes = self.open.iter().map(|open| open.request.heap_bytes());
+        let bytes = bytes.sum::<usize>() + request.heap_bytes();
+        let is_full =
+            self.open.len() >= MAX_OPEN || (!self.open.is_empty() && bytes > MAX_OPEN_BYTES);
+        self.open.push(OpenRequest {
+            request: request.clone(),
+            deadline: now + self.policy.question_limit().min(LONGEST_LIMIT),
+        });
+        if self.is_cancelling() {
+            // The request crossed the cancel. Some agents do not end the turn before it is answered.
+            return self.void_open(step, true);
+        }
         match action {
             PermissionAction::Allow => {
                 self.settle(&request.id, Decision::Allow, SettledBy::Policy, step, now);
@@ -568,10 +669,9 @@ impl LiveEngine {
         step: &mut LiveStep,
         now: Instant,
     ) -> bool {
-        let Some(at) = self.open.iter().position(|open| open.id == permission) else {
+        let Some(request) = self.take_open(permission) else {
             return false;
         };
-        let request = self.open.remove(at);
         let mut out = DriverOutput::default();
         let command = DriverCommand::Answer {
             permission: &request.id,
@@ -583,9 +683,19 @@ impl LiveEngine {
         true
     }
 
+    fn is_cancelling(&self) -> bool {
+        self.winding_down || matches!(&self.phase, Phase::Working(turn) if turn.interrupted)
+    }
+
+    fn take_open(&mut self, permission: &str) -> Option<PermissionRequest> {
+        let mut open = self.open.iter();
+        let at = open.position(|open| open.request.id == permission)?;
+        Some(self.open.remove(at).request)
+    }
+
     /// Settles all open requests without a decision. `tell`: the agent lives and may need an answer.
     fn void_open(&mut self, step: &mut LiveStep, tell: bool) {
-        for request in std::mem::take(&mut self.open) {
+        for OpenRequest { request, .. } in std::mem::take(&mut self.open) {
             if tell {
                 let mut out = DriverOutput::default();
                 let command = DriverCommand::Withdraw {
@@ -600,14 +710,11 @@ impl LiveEngine {
 
     fn remember(
         &mut self,
-        request: OpenRequest,
+        request: PermissionRequest,
         decision: Option<Decision>,
         by: SettledBy,
         step: &mut LiveStep,
     ) {
-        if self.settled.len() == MAX_SETTLED {
-            self.settled.pop_front();
-        }
         step.events.push(LiveEvent::PermissionSettled {
             permission: request.id.clone(),
             tool: request.tool,
@@ -615,6 +722,12 @@ impl LiveEngine {
             by,
         });
         self.settled.push_back((request.id, by));
+        let bytes = |settled: &VecDeque<(String, SettledBy)>| {
+            settled.iter().map(|(id, _)| id.len()).sum::<usize>()
+        };
+        while self.settled.len() > MAX_SETTLED || bytes(&self.settled) > MAX_SETTLED_BYTES {
+            self.settled.pop_front();
+        }
     }
 }
 

@@ -217,7 +217,10 @@ fn an_interrupt_names_its_turn_and_is_sent_once() {
     session.interrupt(first).unwrap();
     session.line("cancelled");
     let second = session.prompt("b").unwrap();
-    assert_eq!(session.interrupt(first), Err(CommandError::NotInFlight));
+    assert_eq!(
+        session.interrupt(first),
+        Err(CommandError::NotInFlight(first))
+    );
     assert_eq!(session.lines, ["open", "prompt a", "interrupt", "prompt b"]);
     session.line("done");
     assert_eq!(session.ended[0].outcome, TurnOutcome::Interrupted);
@@ -374,9 +377,10 @@ fn the_end_of_the_process_leaves_the_outcome_uncertain_and_the_queue_whole() {
         PathBuf::from("/"),
         QueueLimits::default(),
     );
-    let mut resumed = resumed.with_queue_of(&mut session.engine);
+    let mut resumed = resumed.numbered_after(session.engine.last_message());
     resumed.open(session.now);
-    let step = resumed.line("opened", session.now);
+    resumed.line("opened", session.now);
+    let step = resumed.adopt(session.engine.take_queue(), session.now);
     assert_eq!(
         step.lines,
         ["prompt b"],

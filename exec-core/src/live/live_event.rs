@@ -51,6 +51,13 @@ impl From<TurnId> for MessageId {
     }
 }
 
+/// The turn that the message starts.
+impl From<MessageId> for TurnId {
+    fn from(message: MessageId) -> Self {
+        Self(message.0)
+    }
+}
+
 /// An event of a live session. `docs/live-json.md` describes its JSON form.
 ///
 /// ```
@@ -66,6 +73,8 @@ impl From<TurnId> for MessageId {
 pub enum LiveEvent {
     /// The agent is ready for prompts.
     Opened,
+    /// The process of the agent has ended. Messages that wait stay for a resumed session.
+    Ended,
     /// A message waits for its turn.
     MessageQueued {
         /// The message.
@@ -115,6 +124,29 @@ pub enum LiveEvent {
         /// By whom.
         by: SettledBy,
     },
+    /// The agent has refused a command after it was sent, such as a mode that it does not know.
+    CommandRefused {
+        /// The words of the agent.
+        reason: String,
+    },
+}
+
+impl LiveEvent {
+    /// The memory on the heap, for the bound of the log.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match self {
+            Self::PermissionAsked(request) => request.heap_bytes(),
+            Self::PermissionSettled {
+                permission, tool, ..
+            } => permission.capacity() + tool.capacity() + 32,
+            Self::CommandRefused { reason } => reason.capacity() + 16,
+            Self::TurnEnded {
+                outcome: TurnOutcome::Failed { failure },
+                ..
+            } => failure.message.capacity() + 64,
+            _ => 0,
+        }
+    }
 }
 
 /// Why a message was not delivered.
@@ -138,6 +170,16 @@ pub enum DropReason {
     Uncertain,
 }
 
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TakenBack => "it was taken back",
+            Self::SessionEnded => "the session has ended",
+            Self::Uncertain => "the process ended while it was offered to a running turn",
+        })
+    }
+}
+
 /// Who has settled a permission request.
 ///
 /// ```
@@ -158,4 +200,15 @@ pub enum SettledBy {
     Deadline,
     /// An interrupt, a stop, the end of the turn, or the agent itself.
     Cancel,
+}
+
+impl fmt::Display for SettledBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Caller => "a caller",
+            Self::Policy => "the policy",
+            Self::Deadline => "its deadline",
+            Self::Cancel => "a cancel",
+        })
+    }
 }

@@ -169,12 +169,6 @@ impl PermissionPolicy {
         self.deadline
     }
 
-    /// The rules of both; the deadline of `self`.
-    pub(crate) fn with(mut self, other: &Self) -> Self {
-        self.rules.extend_from_slice(&other.rules);
-        self
-    }
-
     /// The strictest action of the rules that match.
     pub(crate) fn decide(&self, facts: &PermissionFacts<'_>, workspace: &Path) -> PermissionAction {
         let matching = self

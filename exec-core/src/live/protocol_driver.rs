@@ -143,6 +143,24 @@ impl PermissionRequest {
             parent: None,
         }
     }
+
+    /// The memory on the heap, for the bounds of the log and of the open requests.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        const ALLOCATION: usize = 16;
+        let optional = |text: &Option<String>| text.as_ref().map_or(0, String::capacity);
+        let paths: usize = self
+            .paths
+            .iter()
+            .map(|path| path.capacity() + size_of::<PathBuf>() + ALLOCATION)
+            .sum();
+        self.id.capacity()
+            + self.tool.capacity()
+            + self.input.as_str().len()
+            + optional(&self.command)
+            + optional(&self.parent)
+            + paths
+            + 5 * ALLOCATION
+    }
 }
 
 impl fmt::Debug for PermissionRequest {
@@ -267,7 +285,8 @@ impl DriverOutput {
         self.lines.push(line);
     }
 
-    /// Reports an event of the agent's work.
+    /// Reports an event of the agent's work. [`Finished`](crate::AgentEventKind::Finished) is ignored:
+    /// the end of a turn is [`turn_ended`](Self::turn_ended).
     pub fn event(&mut self, event: impl Into<AgentEvent>) {
         self.signals.push(DriverSignal::Event(event.into()));
     }

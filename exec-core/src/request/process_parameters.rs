@@ -93,6 +93,8 @@ impl fmt::Debug for ProcessParameters {
             .field("session_id_resolver", &self.session_id_resolver.is_some())
             .field("session_id_lookup", &self.session_id_lookup.is_some())
             .field("event_parser", &self.event_parser.is_some())
+            .field("protocol_driver", &self.protocol_driver.is_some())
+            .field("permission_policy", &self.permission_policy)
             .field("failure_classifier", &self.failure_classifier.is_some())
             .field("stop_ladder", &self.stop_ladder)
             .field("env", &self.env.keys().collect::<Vec<_>>())
