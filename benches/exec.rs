@@ -18,6 +18,8 @@ mod host;
 mod hostile;
 #[path = "exec/idle.rs"]
 mod idle;
+#[path = "exec/live.rs"]
+mod live;
 #[path = "exec/relay.rs"]
 mod relay;
 #[path = "exec/spawn.rs"]
@@ -39,12 +41,16 @@ fn main() {
     if hostile::is_host() {
         return hostile::play();
     }
+    if live::is_agent_or_host() {
+        return live::play();
+    }
     host::raise_file_limit();
     let bench = Bench::from_args("exec-core");
     let runtime = Runtime::new().expect("a runtime");
     bench.steps(vec![
         Step::new("spawn", 2, 8.0, |bench| spawn::compare(bench, &runtime)),
         Step::new("relay", 1, 14.0, |bench| relay::compare(bench, &runtime)),
+        Step::new("live", 2, 20.0, |bench| live::compare(bench, &runtime)),
         Step::new("idle", 0, 4.0, idle::figures),
         Step::new("hostile", 0, 4.0, hostile::figures),
         Step::new("growth", 0, 8.0, |bench| growth::report(bench, &runtime)),

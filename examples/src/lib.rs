@@ -1,5 +1,6 @@
-//! Shared by the example programs: the end by a signal, a stand-in for a coding agent, the terminal
-//! input of a program in a tmux pane, and private servers of Redis and PostgreSQL.
+//! Shared by the example programs: the end by a signal, a stand-in for a coding agent, the JSON form
+//! of live sessions, the terminal input of a program in a tmux pane, and private servers of Redis and
+//! PostgreSQL.
 
 #![allow(
     clippy::missing_errors_doc,
@@ -9,10 +10,12 @@
 
 pub mod availability;
 pub mod console;
+pub mod live_json;
 pub mod pane_agent;
 pub mod postgres_server;
 pub mod redis_server;
 pub mod scripted_agent;
+mod scripted_live;
 
 use std::error::Error;
 use std::io::Write;

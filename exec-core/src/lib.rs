@@ -15,6 +15,9 @@ mod service;
 // One execution, from the launch to the exit report.
 mod run;
 
+// One process for many turns.
+mod live;
+
 // Names of span attributes.
 mod telemetry;
 
@@ -37,6 +40,12 @@ mod shared {
 }
 
 pub use error::Error;
+pub use live::{
+    Decision, DriverCommand, DriverOutput, DriverSignal, DropReason, InterruptReport, LiveEvent,
+    LiveRequest, LiveSession, LiveState, LiveStatus, MessageId, PermissionAction, PermissionPolicy,
+    PermissionRequest, PermissionRule, ProtocolDriver, QueuedMessage, SettledBy, Steered, Turn,
+    TurnId, TurnOutcome, TurnReport,
+};
 pub use output::{
     AgentEvent, AgentEventKind, Event, EventKind, EventParser, EventStream, Failure,
     FailureClassifier, FailureKind, FailureMatch, Line, MemoryPolicy, Outcome, Output,

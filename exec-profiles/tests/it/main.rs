@@ -6,6 +6,7 @@ mod events;
 mod failures;
 mod gemini_files;
 mod hostile;
+mod live_replay;
 mod registry;
 mod request;
 mod service;

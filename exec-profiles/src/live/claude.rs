@@ -1,0 +1,313 @@
+//! The control protocol of Claude Code: `-p --input-format stream-json --output-format stream-json
+//! --permission-prompt-tool stdio`.
+//!
+//! - Events come from the parser of the one-shot mode. It holds the result of a run back while there
+//!   are sub-agents in the background; a turn ends nevertheless with its own `result`.
+//! - A `result` whose `origin` is a `task-notification` belongs to a turn that Claude started itself,
+//!   when a sub-agent in the background had finished. It does not end the turn of a prompt.
+//! - After an interrupt the `result` line is an error without a `result`. One that crossed the interrupt
+//!   is a success.
+//! - Claude confirms an interrupt that comes before the turn has begun, and then runs the turn to its
+//!   end. So the interrupt waits for the begin of the turn (`system/init`).
+//! - Claude withdraws the permission requests of a turn that is cancelled (`control_cancel_request`),
+//!   and ignores the answers to them. A void request is denied nevertheless: one of a sub-agent in the
+//!   background would stay open.
+//! - A text for the running turn cannot be injected: Claude would queue it, and the queue is ours.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use exec_core::{
+    AgentEventKind, Decision, DriverCommand, DriverOutput, EventParser, Failure, FailureKind,
+    Outcome, PermissionRequest, ProtocolDriver, ToolInput, TurnOutcome,
+};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::json_rpc::MAX_ID;
+use crate::EventFormat;
+use crate::events::{Json, parse_line};
+
+/// How many permission requests may be open. The service bounds them, too.
+const MAX_OPEN: usize = 256;
+
+/// The id of the first request.
+const INITIALIZE: &str = "initialize";
+
+pub(crate) struct ClaudeDriver {
+    /// The id that Claude gets as an argument.
+    session: String,
+    parser: Box<dyn EventParser>,
+    phase: Phase,
+    interrupt: Interrupt,
+    last_request: u64,
+    /// The request of the last mode or model.
+    option: Option<String>,
+    /// The arguments of the open permission requests: an answer repeats them.
+    asked: BTreeMap<String, ToolInput>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Opening,
+    Idle,
+    /// A prompt is sent; Claude has not begun its turn.
+    Prompted,
+    InTurn,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interrupt {
+    No,
+    /// To be sent when the turn has begun.
+    Due,
+    Sent,
+}
+
+impl ClaudeDriver {
+    pub(crate) fn new(session: impl Into<String>) -> Self {
+        Self {
+            session: session.into(),
+            parser: EventFormat::Claude.parser(),
+            phase: Phase::Opening,
+            interrupt: Interrupt::No,
+            last_request: 0,
+            option: None,
+            asked: BTreeMap::new(),
+        }
+    }
+
+    fn control(&mut self, request: serde_json::Value, out: &mut DriverOutput) -> String {
+        self.last_request += 1;
+        let id = format!("host-{}", self.last_request);
+        let line = json!({ "type": "control_request", "request_id": id, "request": request });
+        out.send(line.to_string());
+        id
+    }
+
+    fn send_interrupt(&mut self, out: &mut DriverOutput) {
+        self.interrupt = Interrupt::Sent;
+        self.control(json!({ "subtype": "interrupt" }), out);
+    }
+
+    fn requested(&mut self, line: &ClaudeLine<'_>, out: &mut DriverOutput) {
+        let Some(id) = line.request_id.text() else {
+            return;
+        };
+        let request: ControlBody<'_> = line.request.object();
+        let subtype = request.subtype.word();
+        if subtype != "can_use_tool" || id.len() > MAX_ID {
+            let error = format!("unknown request `{subtype}`");
+            let response = json!({ "subtype": "error", "request_id": id, "error": error });
+            let line = json!({ "type": "control_response", "response": response });
+            return out.send(line.to_string());
+        }
+        if self.asked.contains_key(&id) {
+            return;
+        }
+        if self.asked.len() >= MAX_OPEN {
+            return out.send(response(&id, &denied("too many open requests")));
+        }
+        let input = request.input.tool_input();
+        self.asked.insert(id.clone(), input.clone());
+        let tool = request.tool_name.text().unwrap_or_default();
+        let mut asked = PermissionRequest::new(id, tool, input);
+        asked.command = request.input.at("command").text();
+        let keys = ["file_path", "notebook_path", "path"].into_iter();
+        let paths = keys.filter_map(|key| request.input.at(key).text());
+        asked.paths = paths.map(PathBuf::from).collect();
+        let parents = [request.parent_tool_use_id, request.agent_id].into_iter();
+        asked.parent = parents.filter_map(Json::text).next();
+        out.asked(asked);
+    }
+
+    fn responded(&mut self, line: &ClaudeLine<'_>, out: &mut DriverOutput) {
+        let response: ResponseBody<'_> = line.response.object();
+        let id = response.request_id.text().unwrap_or_default();
+        let failed = response.subtype.word() == "error";
+        let reason = || match response.error.text() {
+            Some(reason) => reason,
+            None => "it gave no reason".to_owned(),
+        };
+        if self.phase == Phase::Opening && id == INITIALIZE {
+            if failed {
+                return out.open_failed(Failure::new(FailureKind::Agent, reason()));
+            }
+            self.phase = Phase::Idle;
+            out.opened(Some(self.session.clone()));
+        } else if self.option.as_deref() == Some(&id) {
+            self.option = None;
+            if failed {
+                out.refused(reason());
+            }
+        }
+    }
+
+    /// Reads events, and the end of the turn.
+    fn worked(&mut self, text: &str, line: &ClaudeLine<'_>, out: &mut DriverOutput) {
+        let kind = line.r#type.word();
+        if kind == "system" && line.subtype.word() == "init" && self.phase == Phase::Prompted {
+            self.phase = Phase::InTurn;
+            if self.interrupt == Interrupt::Due {
+                self.send_interrupt(out);
+            }
+        }
+        let mut events = self.parser.parse_line(text);
+        let is_result = kind == "result";
+        if is_result {
+            events.extend(self.parser.finish());
+        }
+        let mut finish = None;
+        for event in events {
+            match event.kind {
+                AgentEventKind::Finished {
+                    outcome,
+                    text,
+                    failure,
+                } => finish = Some((outcome, text, failure)),
+                _ => out.event(event),
+            }
+        }
+        if !is_result || !matches!(self.phase, Phase::Prompted | Phase::InTurn) {
+            return;
+        }
+        if line.origin.at("kind").word() == "task-notification" {
+            // The prompt waits behind the turn that has ended here, so its own is still to begin.
+            self.phase = Phase::Prompted;
+            if self.interrupt == Interrupt::Sent {
+                self.interrupt = Interrupt::Due;
+            }
+            return;
+        }
+        let (outcome, text, failure) = finish.unwrap_or((Outcome::Failure, None, None));
+        self.phase = Phase::Idle;
+        let was_interrupted = std::mem::replace(&mut self.interrupt, Interrupt::No);
+        let is_success = outcome == Outcome::Success;
+        let outcome = match (is_success, was_interrupted) {
+            (true, _) => TurnOutcome::Completed,
+            (false, Interrupt::Sent) => TurnOutcome::Interrupted,
+            (false, _) => TurnOutcome::Failed {
+                failure: failure.unwrap_or_else(|| {
+                    Failure::new(FailureKind::Agent, "the turn ended without a result")
+                }),
+            },
+        };
+        out.turn_ended(outcome, text.filter(|_| is_success));
+    }
+}
+
+impl ProtocolDriver for ClaudeDriver {
+    fn open(&mut self, out: &mut DriverOutput) {
+        let request = json!({ "subtype": "initialize" });
+        let line =
+            json!({ "type": "control_request", "request_id": INITIALIZE, "request": request });
+        out.send(line.to_string());
+    }
+
+    fn line(&mut self, text: &str, out: &mut DriverOutput) {
+        let Some(line) = parse_line::<ClaudeLine<'_>>(text) else {
+            return;
+        };
+        match line.r#type.word() {
+            "control_request" => self.requested(&line, out),
+            "control_response" => self.responded(&line, out),
+            "control_cancel_request" => {
+                if let Some(id) = line.request_id.text()
+                    && self.asked.remove(&id).is_some()
+                {
+                    out.withdrawn(id);
+                }
+            }
+            _ => self.worked(text, &line, out),
+        }
+    }
+
+    fn command(&mut self, command: DriverCommand<'_>, out: &mut DriverOutput) {
+        match command {
+            DriverCommand::Prompt(text) => {
+                self.phase = Phase::Prompted;
+                self.interrupt = Interrupt::No;
+                let message = json!({ "role": "user", "content": text });
+                out.send(json!({ "type": "user", "message": message }).to_string());
+            }
+            DriverCommand::Interrupt => match self.phase {
+                Phase::InTurn => self.send_interrupt(out),
+                Phase::Prompted => self.interrupt = Interrupt::Due,
+                Phase::Opening | Phase::Idle => {}
+            },
+            DriverCommand::Answer {
+                permission,
+                decision,
+            } => {
+                let Some(input) = self.asked.remove(permission) else {
+                    return;
+                };
+                let answer = match decision {
+                    // As text: a number that is parsed and printed may change.
+                    Decision::Allow => format!(r#"{{"behavior":"allow","updatedInput":{input}}}"#),
+                    Decision::Deny => denied("the user does not allow this call"),
+                };
+                out.send(response(permission, &answer));
+            }
+            DriverCommand::Withdraw { permission } => {
+                if self.asked.remove(permission).is_some() {
+                    out.send(response(permission, &denied("the question is void")));
+                }
+            }
+            DriverCommand::SetMode(mode) => {
+                let request = json!({ "subtype": "set_permission_mode", "mode": mode });
+                self.option = Some(self.control(request, out));
+            }
+            DriverCommand::SetModel(model) => {
+                let request = json!({ "subtype": "set_model", "model": model });
+                self.option = Some(self.control(request, out));
+            }
+            _ => out.refused("Claude Code does not know this command"),
+        }
+    }
+}
+
+fn denied(message: &str) -> String {
+    json!({ "behavior": "deny", "message": message }).to_string()
+}
+
+/// The answer to a request; `answer` is JSON.
+fn response(id: &str, answer: &str) -> String {
+    format!(
+        r#"{{"type":"control_response","response":{{"subtype":"success","request_id":{},"response":{answer}}}}}"#,
+        json!(id)
+    )
+}
+
+/// The fields of a line that no event uses.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ClaudeLine<'a> {
+    #[serde(borrow)]
+    r#type: Json<'a>,
+    subtype: Json<'a>,
+    request_id: Json<'a>,
+    request: Json<'a>,
+    response: Json<'a>,
+    origin: Json<'a>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ControlBody<'a> {
+    #[serde(borrow)]
+    subtype: Json<'a>,
+    tool_name: Json<'a>,
+    input: Json<'a>,
+    parent_tool_use_id: Json<'a>,
+    agent_id: Json<'a>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ResponseBody<'a> {
+    #[serde(borrow)]
+    subtype: Json<'a>,
+    request_id: Json<'a>,
+    error: Json<'a>,
+}
