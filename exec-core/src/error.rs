@@ -149,6 +149,12 @@ pub enum Error {
         /// The process ids.
         pids: Vec<u32>,
     },
+    /// A launch was [cancelled](crate::WaitingLaunch::cancel) while it waited.
+    #[error("the launch of session {session} was cancelled while it waited")]
+    Cancelled {
+        /// The session of the request.
+        session: SessionId,
+    },
     /// The service was [shut down](crate::ExecutionService::shutdown) and starts nothing. Or the
     /// tokio runtime of the execution is shutting down: the end of the execution cannot be observed,
     /// and [`reap_orphans`](crate::ExecutionService::reap_orphans) of the next run ends its
@@ -198,6 +204,12 @@ impl Error {
     #[must_use]
     pub fn is_session_busy(&self) -> bool {
         matches!(self, Self::SessionBusy { .. })
+    }
+
+    /// Whether a launch was cancelled while it waited.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Cancelled { .. })
     }
 }
 

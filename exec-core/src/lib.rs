@@ -12,6 +12,9 @@ mod request;
 // Types that the embedder holds and receives.
 mod service;
 
+// When a launch may start.
+mod admission;
+
 // One execution, from the launch to the exit report.
 mod run;
 
@@ -29,6 +32,7 @@ pub mod hot_paths;
 
 /// Modules that other crates of this workspace have too, byte for byte.
 mod shared {
+    pub(crate) mod fifo_lock;
     pub(crate) mod json_lines;
     pub(crate) mod kernel_lock;
     pub(crate) mod private_file;
@@ -36,6 +40,7 @@ mod shared {
     pub(crate) mod process_tree;
 }
 
+pub use admission::{WaitReason, WaitingLaunch};
 pub use error::Error;
 pub use output::{
     AgentEvent, AgentEventKind, Event, EventKind, EventParser, EventStream, Failure,

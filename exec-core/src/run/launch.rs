@@ -12,6 +12,7 @@ use super::live_execution::{CurrentSession, IdState, LiveExecution, Progress};
 use super::run_tracker::RunTracker;
 use super::session_resolution::{LookupSlot, RunningLookup, SessionResolution};
 use super::supervisor::{StdinFeed, Supervisor};
+use crate::admission::AdmissionSlot;
 use crate::output::{EventLog, LineHandler, Pump, RawLog};
 use crate::process::{Child, LaunchPlan, Pipes};
 use crate::records::{LaunchRecord, LiveRecord, milliseconds};
@@ -43,6 +44,7 @@ struct Launched {
     request: LaunchRequest,
     parameters: ProcessParameters,
     used_before: Option<Usage>,
+    admission: Option<AdmissionSlot>,
 }
 
 impl ServiceInner {
@@ -53,6 +55,7 @@ impl ServiceInner {
         checked: CheckedRequest,
         parameters: ProcessParameters,
         slot: Option<LookupSlot>,
+        admission: Option<AdmissionSlot>,
     ) -> Result<Execution, Error> {
         // Held until the execution is in the registry, so that a shutdown finds it.
         let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
@@ -76,6 +79,7 @@ impl ServiceInner {
                     request,
                     parameters,
                     used_before,
+                    admission,
                 };
                 Ok(self.supervise(launched, &plan, slot))
             }
@@ -151,6 +155,7 @@ impl ServiceInner {
             request,
             parameters,
             used_before,
+            admission,
         } = launched;
         let process_id = spawned.child.pid();
         let span = tracing::info_span!(
@@ -237,6 +242,7 @@ impl ServiceInner {
         let supervisor = Box::new(Supervisor {
             known_sessions: Arc::clone(&self.known_sessions),
             owner: Arc::clone(&self.owner),
+            admission,
             child: spawned.child,
             stdin: stdin.map(|pipe| StdinFeed {
                 pipe,

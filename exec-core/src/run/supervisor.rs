@@ -51,6 +51,7 @@ use tokio::sync::Notify;
 use super::activity::{Activity, WatchdogLimits};
 use super::live_execution::{ExecutionEnd, LiveExecution, StopManner};
 use super::session_resolution::SessionResolution;
+use crate::admission::AdmissionSlot;
 use crate::output::Pump;
 use crate::process::{Child, ChildExit, StoppedTree, stop_tree};
 use crate::records::{HistoryEvent, OwnerJournal};
@@ -64,6 +65,7 @@ pub(crate) struct Supervisor {
     pub(crate) execution: Arc<LiveExecution>,
     pub(crate) owner: Arc<OwnerJournal>,
     pub(crate) known_sessions: Arc<KnownSessions>,
+    pub(crate) admission: Option<AdmissionSlot>,
     pub(crate) child: Child,
     pub(crate) stdin: Option<StdinFeed>,
     pub(crate) stdout: Pump,
@@ -257,6 +259,8 @@ impl Supervisor {
         if let Err(error) = self.owner.ended(&execution.id) {
             tracing::error!(%error, "cannot record the end");
         }
+        // Before the end is published: a caller that waited for it may launch at once.
+        drop(self.admission.take());
         execution.registry.unregister(&session_id);
         // Before the last event, so that a subscriber that has seen it gets the exit report.
         execution.progress.send_modify(|progress| {

@@ -6,6 +6,7 @@ use std::sync::{Arc, RwLock};
 
 use super::execution_service_builder::ServiceSettings;
 use super::known_sessions::KnownSessions;
+use crate::admission::{AdmissionGate, AdmissionSlot, WaitList};
 use crate::process::TAG_VARIABLE;
 use crate::records::OwnerJournal;
 use crate::run::LookupSlots;
@@ -15,6 +16,7 @@ use crate::{
     ActiveExecutionRegistry, CommandConfig, Error, Execution, ExecutionKind, ExecutionResult,
     ExecutionServiceBuilder, FollowUpRequest, History, LaunchRequest, NewChatRequest,
     ProcessParameters, Profile, ProfileSource, Run, SessionId, StopOutcome, Usage, UsageTotals,
+    WaitingLaunch,
 };
 
 /// Starts, continues and stops executions of agents.
@@ -60,6 +62,8 @@ pub(crate) struct ServiceInner {
     /// Whether launches are refused; see `shutdown`.
     pub(crate) closed: RwLock<bool>,
     pub(crate) known_sessions: Arc<KnownSessions>,
+    pub(crate) waits: Arc<WaitList>,
+    admission: Option<AdmissionGate>,
 }
 
 /// A request that has passed the checks, with the profile's command for it.
@@ -104,6 +108,8 @@ impl ExecutionService {
                 lookup_slots: LookupSlots::default(),
                 closed: RwLock::new(false),
                 known_sessions: Arc::default(),
+                waits: Arc::default(),
+                admission: AdmissionGate::open(&settings.state_dir, settings.admission)?,
                 settings,
             }),
         })
@@ -166,8 +172,10 @@ impl ExecutionService {
     /// Starts an execution and returns its handle at once, before the session id is known.
     ///
     /// The request is a [`NewChatRequest`], a [`FollowUpRequest`] or a [`LaunchRequest`]. The call
-    /// waits only if the profile looks up session ids in the file system: launches of the same
-    /// profile in the same workspace then do so one after the other.
+    /// waits if the profile looks up session ids in the file system: launches of the same profile in
+    /// the same workspace then do so one after the other. It also waits for
+    /// [`max_running`](ExecutionServiceBuilder::max_running) and
+    /// [`min_free_memory`](ExecutionServiceBuilder::min_free_memory); see [`waiting`](Self::waiting).
     ///
     /// # Errors
     ///
@@ -177,8 +185,8 @@ impl ExecutionService {
     /// [`Error::Invalid`] (the trace parent),
     /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::BinaryNotFound`], [`Error::Invalid`]
     /// (the name of a variable), [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`];
-    /// [`Error::ShuttingDown`] after a [`shutdown`](Self::shutdown). No process was started and
-    /// nothing is registered.
+    /// [`Error::ShuttingDown`] after a [`shutdown`](Self::shutdown), [`Error::Cancelled`] after
+    /// [`WaitingLaunch::cancel`]. No process was started and nothing is registered.
     ///
     /// # Cancel safety
     ///
@@ -191,7 +199,8 @@ impl ExecutionService {
         if request.kind == ExecutionKind::FollowUp {
             self.inner.recall(&mut request).await;
         }
-        let checked = self.inner.check(request)?;
+        let mut checked = self.inner.check(request)?;
+        let admission = self.inner.admit(&mut checked).await?;
         let mut parameters = checked.parameters()?;
         let mut slot = None;
         if parameters.session_id_lookup.is_some() && checked.request.kind == ExecutionKind::New {
@@ -207,7 +216,7 @@ impl ExecutionService {
             // again.
             parameters = checked.parameters()?;
         }
-        self.inner.start(checked, parameters, slot)
+        self.inner.start(checked, parameters, slot, admission)
     }
 
     /// Ends the live execution of a session with all its processes, by the ladder of its profile.
@@ -230,6 +239,13 @@ impl ExecutionService {
     /// The live execution of a session.
     pub fn execution(&self, session_id: &SessionId) -> Option<Execution> {
         self.inner.registry.execution(session_id)
+    }
+
+    /// The launches of this service that wait, and why; the oldest first.
+    ///
+    /// Dropping the future of a launch, or [`WaitingLaunch::cancel`], ends the wait.
+    pub fn waiting(&self) -> Vec<WaitingLaunch> {
+        self.inner.waits.snapshot()
     }
 
     /// All live executions, in no particular order.
@@ -271,6 +287,24 @@ impl ServiceInner {
             Ok(Err(error)) => tracing::warn!(%error, "cannot read the history of the session"),
             Err(_) => {}
         }
+    }
+
+    /// Waits until the launch may start.
+    async fn admit(&self, checked: &mut CheckedRequest) -> Result<Option<AdmissionSlot>, Error> {
+        let Some(gate) = &self.admission else {
+            return Ok(None);
+        };
+        let context = &checked.request.context;
+        let ticket = (self.waits).ticket(&checked.request.session_id, &context.profile_label);
+        let slot = tokio::select! {
+            slot = gate.enter(&ticket) => slot?,
+            error = ticket.ended() => return Err(error),
+        };
+        if ticket.has_waited() {
+            // Another execution of the session may have begun or ended, the workspace may be gone.
+            *checked = self.check(checked.request.clone())?;
+        }
+        Ok(Some(slot))
     }
 
     /// The checks that need no process, in the order of the specification.

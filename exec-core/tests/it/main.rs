@@ -1,6 +1,7 @@
 //! Each file tests one behaviour with real processes: the agents are shell scripts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod admission;
 mod checks;
 mod environment;
 mod escape;
