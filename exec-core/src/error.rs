@@ -2,8 +2,8 @@ use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::SessionId;
 use crate::shared::private_file::FileError;
+use crate::{BudgetNotice, BudgetResource, SessionId};
 
 /// Why an operation failed.
 ///
@@ -148,6 +148,22 @@ pub enum Error {
         session: SessionId,
         /// The process ids.
         pids: Vec<u32>,
+    },
+    /// A budget of the request has nothing left.
+    #[error("nothing is left of the budget: {notice}")]
+    BudgetExhausted {
+        /// The budget.
+        notice: BudgetNotice,
+    },
+    /// The agent does not report what a budget of the request limits.
+    #[error("cannot limit {resource} of {label}: {reason}")]
+    BudgetNotMeasurable {
+        /// The profile.
+        label: String,
+        /// What cannot be limited.
+        resource: BudgetResource,
+        /// The reason, and the remedy.
+        reason: &'static str,
     },
     /// A launch was [cancelled](crate::WaitingLaunch::cancel) while it waited.
     #[error("the launch of session {session} was cancelled while it waited")]

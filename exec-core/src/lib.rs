@@ -12,8 +12,9 @@ mod request;
 // Types that the embedder holds and receives.
 mod service;
 
-// When a launch may start.
+// When a launch may start, and how much it may use.
 mod admission;
+mod budget;
 
 // One execution, from the launch to the exit report.
 mod run;
@@ -41,6 +42,7 @@ mod shared {
 }
 
 pub use admission::{WaitReason, WaitingLaunch};
+pub use budget::{Budget, BudgetNotice, BudgetResource, BudgetScope, Price, PriceTable, Spent};
 pub use error::Error;
 pub use output::{
     AgentEvent, AgentEventKind, Event, EventKind, EventParser, EventStream, Failure,

@@ -13,6 +13,7 @@ use super::run_tracker::RunTracker;
 use super::session_resolution::{LookupSlot, RunningLookup, SessionResolution};
 use super::supervisor::{StdinFeed, Supervisor};
 use crate::admission::AdmissionSlot;
+use crate::budget::BudgetMeter;
 use crate::output::{EventLog, LineHandler, Pump, RawLog};
 use crate::process::{Child, LaunchPlan, Pipes};
 use crate::records::{LaunchRecord, LiveRecord, milliseconds};
@@ -45,6 +46,7 @@ struct Launched {
     parameters: ProcessParameters,
     used_before: Option<Usage>,
     admission: Option<AdmissionSlot>,
+    budget: Option<BudgetMeter>,
 }
 
 impl ServiceInner {
@@ -71,8 +73,18 @@ impl ServiceInner {
         let id = ExecutionId::mint();
         let plan = LaunchPlan::new(&id, &request, &command, &parameters)?;
         self.registry.register(&request.session_id)?;
-        match self.spawn(&id, &request, &plan) {
-            Ok(spawned) => {
+        let started = self.open_budget(&id, &request).and_then(|budget| {
+            let spawned = self.spawn(&id, &request, &plan);
+            match spawned {
+                Ok(spawned) => Ok((spawned, budget)),
+                Err(error) => {
+                    budget.into_iter().for_each(|mut budget| budget.cancel());
+                    Err(error)
+                }
+            }
+        });
+        match started {
+            Ok((spawned, budget)) => {
                 let launched = Launched {
                     id,
                     spawned,
@@ -80,6 +92,7 @@ impl ServiceInner {
                     parameters,
                     used_before,
                     admission,
+                    budget,
                 };
                 Ok(self.supervise(launched, &plan, slot))
             }
@@ -88,6 +101,26 @@ impl ServiceInner {
                 Err(error)
             }
         }
+    }
+
+    fn open_budget(
+        &self,
+        id: &ExecutionId,
+        request: &LaunchRequest,
+    ) -> Result<Option<BudgetMeter>, Error> {
+        if request.budgets.is_empty() {
+            return Ok(None);
+        }
+        let settings = &self.settings;
+        let (budgets, prices) = (request.budgets.clone(), settings.prices.clone());
+        BudgetMeter::open(
+            budgets,
+            &settings.state_dir,
+            id,
+            &request.session_id,
+            prices,
+        )
+        .map(Some)
     }
 
     fn spawn(
@@ -156,6 +189,7 @@ impl ServiceInner {
             parameters,
             used_before,
             admission,
+            budget,
         } = launched;
         let process_id = spawned.child.pid();
         let span = tracing::info_span!(
@@ -202,6 +236,7 @@ impl ServiceInner {
                 parameters.failure_classifier,
                 span.clone(),
             )),
+            budget: budget.map(Mutex::new),
             progress: watch::Sender::new(Progress {
                 resolved,
                 ..Progress::default()

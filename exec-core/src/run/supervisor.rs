@@ -136,6 +136,7 @@ impl Supervisor {
         let mut feeding = pin!(feed(self.stdin.take(), close_stdin));
         let mut resolving = pin!(self.resolution.run(execution));
         let mut watchdog = pin!(self.activity.idle(self.limits));
+        let mut budgets = pin!(execution.watch_budgets());
         let (mut reading, mut writing, mut unresolved) = (true, true, true);
         let mut stopped_outside = false;
         loop {
@@ -147,6 +148,7 @@ impl Supervisor {
                 () = &mut output, if reading => reading = false,
                 () = &mut feeding, if writing => writing = false,
                 () = &mut resolving, if unresolved => unresolved = false,
+                () = &mut budgets => {}
                 fired = &mut watchdog, if stopped_by.is_none() => {
                     tracing::warn!(watchdog = ?fired, "watchdog fired");
                     execution.log.push(EventKind::Watchdog(fired));
@@ -223,6 +225,11 @@ impl Supervisor {
             run.close_spans(&execution.session_id(), failure.as_ref());
             (failure, run.usage())
         };
+        let budget = execution.with_budget(|budget| {
+            budget.finish();
+            budget.first_exceeded().cloned()
+        });
+        let budget = budget.flatten();
         let ChildExit {
             code,
             signal,
@@ -241,6 +248,7 @@ impl Supervisor {
             code,
             signal,
             stopped_by,
+            budget,
             failure,
             usage,
             stderr_tail,

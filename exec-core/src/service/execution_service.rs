@@ -7,16 +7,17 @@ use std::sync::{Arc, RwLock};
 use super::execution_service_builder::ServiceSettings;
 use super::known_sessions::KnownSessions;
 use crate::admission::{AdmissionGate, AdmissionSlot, WaitList};
+use crate::budget::{Ledger, group_path};
 use crate::process::TAG_VARIABLE;
 use crate::records::OwnerJournal;
 use crate::run::LookupSlots;
 use crate::shared::process_tree::ProcessScanner;
 use crate::telemetry::TRACEPARENT_VARIABLE;
 use crate::{
-    ActiveExecutionRegistry, CommandConfig, Error, Execution, ExecutionKind, ExecutionResult,
-    ExecutionServiceBuilder, FollowUpRequest, History, LaunchRequest, NewChatRequest,
-    ProcessParameters, Profile, ProfileSource, Run, SessionId, StopOutcome, Usage, UsageTotals,
-    WaitingLaunch,
+    ActiveExecutionRegistry, BudgetResource, CommandConfig, Error, Execution, ExecutionKind,
+    ExecutionResult, ExecutionServiceBuilder, FollowUpRequest, History, LaunchRequest,
+    NewChatRequest, ProcessParameters, Profile, ProfileSource, Run, SessionId, Spent, StopOutcome,
+    Usage, UsageTotals, WaitingLaunch,
 };
 
 /// Starts, continues and stops executions of agents.
@@ -185,6 +186,7 @@ impl ExecutionService {
     /// [`Error::Invalid`] (the trace parent),
     /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::BinaryNotFound`], [`Error::Invalid`]
     /// (the name of a variable), [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`];
+    /// [`Error::BudgetNotMeasurable`] and [`Error::BudgetExhausted`];
     /// [`Error::ShuttingDown`] after a [`shutdown`](Self::shutdown), [`Error::Cancelled`] after
     /// [`WaitingLaunch::cancel`]. No process was started and nothing is registered.
     ///
@@ -200,6 +202,7 @@ impl ExecutionService {
             self.inner.recall(&mut request).await;
         }
         let mut checked = self.inner.check(request)?;
+        checked.check_budgets(self.inner.settings.prices.is_some())?;
         let admission = self.inner.admit(&mut checked).await?;
         let mut parameters = checked.parameters()?;
         let mut slot = None;
@@ -256,6 +259,17 @@ impl ExecutionService {
     /// The sessions that have a live execution.
     pub fn active_executions(&self) -> &ActiveExecutionRegistry {
         &self.inner.registry
+    }
+
+    /// What the executions that name a [group](crate::Budget::for_group) have used, in all processes
+    /// that share the state folder. What a running execution has used is at most a second old.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for an invalid name, [`Error::Io`] or [`Error::NotPrivate`] if the file of
+    /// the group cannot be read.
+    pub fn spent_by_group(&self, name: &str) -> Result<Spent, Error> {
+        Ledger::new(group_path(&self.inner.settings.state_dir, name)?).total()
     }
 
     /// The executions of the past and present.
@@ -365,6 +379,43 @@ impl ServiceInner {
 }
 
 impl CheckedRequest {
+    /// Refuses limits that could never be enforced: the agent reports no such number.
+    fn check_budgets(&self, has_prices: bool) -> Result<(), Error> {
+        let budgets = &self.request.budgets;
+        let limited = |resource: BudgetResource| {
+            let mut budgets = budgets.iter();
+            budgets.any(|budget| budget.limit_of(resource).is_some())
+        };
+        if budgets.is_empty() {
+            return Ok(());
+        }
+        let parameters = self.parameters()?;
+        let missing = match &parameters.event_parser {
+            None => {
+                let counted = [
+                    BudgetResource::Tokens,
+                    BudgetResource::Cost,
+                    BudgetResource::ToolCalls,
+                ];
+                let limited = counted.into_iter().find(|resource| limited(*resource));
+                limited.map(|resource| (resource, "the profile reads no events from its output"))
+            }
+            Some(parser) if parser.reports_cost() || has_prices => None,
+            Some(_) => limited(BudgetResource::Cost).then_some((
+                BudgetResource::Cost,
+                "the agent reports no cost; give the service a `price_table`",
+            )),
+        };
+        match missing {
+            None => Ok(()),
+            Some((resource, reason)) => Err(Error::BudgetNotMeasurable {
+                label: self.request.context.profile_label.clone(),
+                resource,
+                reason,
+            }),
+        }
+    }
+
     fn parameters(&self) -> Result<ProcessParameters, Error> {
         let context = &self.request.context;
         let mut parameters = self

@@ -1,11 +1,12 @@
 //! The settings of a service.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::admission::AdmissionRules;
 use crate::run::WatchdogLimits;
-use crate::{Error, ExecutionService, MemoryPolicy, ProfileSource, StopLadder};
+use crate::{Error, ExecutionService, MemoryPolicy, PriceTable, ProfileSource, StopLadder};
 
 /// The settings of an [`ExecutionService`].
 ///
@@ -44,6 +45,7 @@ pub(crate) struct ServiceSettings {
     pub(crate) watchdogs: WatchdogLimits,
     pub(crate) end_with_host: bool,
     pub(crate) admission: AdmissionRules,
+    pub(crate) prices: Option<Arc<PriceTable>>,
 }
 
 impl ExecutionServiceBuilder {
@@ -59,6 +61,7 @@ impl ExecutionServiceBuilder {
             watchdogs: WatchdogLimits::default(),
             end_with_host: false,
             admission: AdmissionRules::default(),
+            prices: None,
         };
         Self { profiles, settings }
     }
@@ -158,6 +161,13 @@ impl ExecutionServiceBuilder {
     /// the next one. It is not reserved: agents that have just started may not have taken theirs.
     pub fn min_free_memory(mut self, bytes: u64) -> Self {
         self.settings.admission.min_free_memory = Some(bytes);
+        self
+    }
+
+    /// Sets the prices of models, for the [cost budgets](crate::Budget::cost_usd) of agents that
+    /// report no cost; the default is none. A reported cost comes first.
+    pub fn price_table(mut self, prices: PriceTable) -> Self {
+        self.settings.prices = Some(Arc::new(prices));
         self
     }
 
