@@ -19,6 +19,9 @@ mod budget;
 // One execution, from the launch to the exit report.
 mod run;
 
+// One process for many turns.
+mod live;
+
 // Names of span attributes.
 mod telemetry;
 
@@ -44,6 +47,12 @@ mod shared {
 pub use admission::{WaitReason, WaitingLaunch};
 pub use budget::{Budget, BudgetNotice, BudgetResource, BudgetScope, Price, PriceTable, Spent};
 pub use error::Error;
+pub use live::{
+    Decision, DriverCommand, DriverOutput, DropReason, InterruptReport, LiveEvent, LiveRequest,
+    LiveSession, LiveState, LiveStatus, MessageId, PermissionAction, PermissionPolicy,
+    PermissionRequest, PermissionRule, ProtocolDriver, QueuedMessage, SettledBy, Steered, Turn,
+    TurnId, TurnOutcome, TurnReport,
+};
 pub use output::{
     AgentEvent, AgentEventKind, Event, EventKind, EventParser, EventStream, Failure,
     FailureClassifier, FailureKind, FailureMatch, Line, MemoryPolicy, Outcome, Output,

@@ -56,8 +56,11 @@ struct Account {
 
 impl BudgetMeter {
     /// Begins to count. The launch is refused if a budget has nothing left.
+    ///
+    /// `turns`: the prompts of the launch itself.
     pub(crate) fn open(
         budgets: Vec<Budget>,
+        turns: u64,
         state_dir: &Path,
         id: &ExecutionId,
         session_id: &SessionId,
@@ -69,7 +72,7 @@ impl BudgetMeter {
             state_dir: state_dir.to_owned(),
             started: Instant::now(),
             spent: Spent {
-                turns: 1,
+                turns,
                 ..Spent::default()
             },
             tool_calls: HashSet::new(),
@@ -169,7 +172,6 @@ impl BudgetMeter {
     }
 
     /// One more prompt of the same process.
-    #[cfg_attr(not(test), expect(dead_code, reason = "a launch is one turn"))]
     pub(crate) fn begin_turn(&mut self) -> Result<(), Error> {
         for account in &mut self.accounts {
             if let Some(ledger) = &mut account.ledger {
@@ -183,6 +185,12 @@ impl BudgetMeter {
         self.spent.turns += 1;
         self.write(false);
         Ok(())
+    }
+
+    /// A prompt that was counted was not delivered.
+    pub(crate) fn drop_turn(&mut self) {
+        self.spent.turns = self.spent.turns.saturating_sub(1);
+        self.write(false);
     }
 
     /// The time at which [`tick`](Self::tick) is to be called; `None` if time has no effect.
@@ -308,7 +316,7 @@ mod tests {
 
     fn meter_at(state_dir: &Path, budget: Budget) -> Result<BudgetMeter, Error> {
         let id = ExecutionId::mint();
-        BudgetMeter::open(vec![budget], state_dir, &id, &session(), None)
+        BudgetMeter::open(vec![budget], 1, state_dir, &id, &session(), None)
     }
 
     fn meter(budget: Budget) -> BudgetMeter {
@@ -450,7 +458,8 @@ mod tests {
         meter.rename_session(&own);
         meter.finish();
         let id = ExecutionId::mint();
-        let mut next = BudgetMeter::open(vec![budget()], folder.path(), &id, &own, None).unwrap();
+        let mut next =
+            BudgetMeter::open(vec![budget()], 1, folder.path(), &id, &own, None).unwrap();
         assert_eq!(next.observe(&[usage(60, None)]).len(), 2);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::{AgentEvent, BudgetNotice, ExitReport, Line, SessionId, Watchdog};
+use crate::{AgentEvent, BudgetNotice, ExitReport, Line, LiveEvent, SessionId, Watchdog};
 
 /// One event of an execution.
 ///
@@ -78,6 +78,8 @@ pub enum EventKind {
     },
     /// Events of the agent that belong to no line: those that only the end of its output decides.
     Agent(Vec<AgentEvent>),
+    /// An event of a live session.
+    Live(LiveEvent),
     /// A watchdog fired; the execution is being stopped.
     Watchdog(Watchdog),
     /// A budget is nearly used: 80 % of a limit. Once for each limit.
@@ -197,6 +199,7 @@ impl EventKind {
                 FIXED + output.line.as_bytes().len() + of_events(&output.events)
             }
             Self::Agent(events) => FIXED + of_events(events),
+            Self::Live(event) => FIXED + event.heap_bytes(),
             _ => FIXED,
         }
     }

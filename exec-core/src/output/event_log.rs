@@ -98,9 +98,38 @@ impl EventLog {
         }
     }
 
-    /// Adds an event without waiting, whatever the policy: for the few that are not output.
-    pub(crate) fn push(&self, kind: EventKind) {
-        self.force_output(&mut VecDeque::from([kind]));
+    /// Adds an event without waiting, whatever the policy: for the few that are not output, and for
+    /// the output of live sessions, whose reader waits before it reads on ([`room`](Self::room)).
+    /// Returns the sequence number.
+    pub(crate) fn push(&self, kind: EventKind) -> u64 {
+        let at = SystemTime::now();
+        let mut window = self.shared.lock();
+        window.make_room(self.shared.policy, kind.cost());
+        let sequence = window.next_sequence();
+        window.append(kind, at);
+        window.wake_subscribers();
+        sequence
+    }
+
+    /// The number of the event that is added next.
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.shared.lock().next_sequence()
+    }
+
+    /// Waits until the log is not above its bound.
+    pub(crate) async fn room(&self) {
+        loop {
+            let mut room = pin!(self.shared.room.notified());
+            room.as_mut().enable();
+            if self.has_room() {
+                return;
+            }
+            room.await;
+        }
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.shared.lock().make_room(self.shared.policy, 0)
     }
 
     /// Moves all events of `pending` into the log; waits for room.

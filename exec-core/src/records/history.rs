@@ -13,7 +13,10 @@ use super::history_contents::{HistoryContents, SkippedLine};
 use crate::shared::json_lines;
 use crate::shared::kernel_lock::LockedFile;
 use crate::shared::private_file;
-use crate::{Error, ExecutionId, ExecutionKind, ExitReport, HistoryState, SessionId, Usage};
+use crate::{
+    Decision, Error, ExecutionId, ExecutionKind, ExitReport, HistoryState, SessionId, SettledBy,
+    Usage,
+};
 
 /// The size at which the file is rotated.
 const MAX_BYTES: u64 = 8 << 20;
@@ -64,6 +67,14 @@ pub(crate) enum HistoryEvent {
     },
     Resolved {
         session_id: SessionId,
+    },
+    /// A settled permission request of a live session.
+    Permission {
+        permission: String,
+        tool: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        decision: Option<Decision>,
+        by: SettledBy,
     },
     Ended {
         report: Box<ExitReport>,

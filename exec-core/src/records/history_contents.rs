@@ -224,6 +224,7 @@ impl HistoryContents {
                 entry.rename(report.session_id.clone());
                 entry.state = HistoryState::Ended(report);
             }
+            (HistoryEvent::Permission { .. }, Some(_)) => {}
             (HistoryEvent::Reaped, Some(entry)) => entry.state = HistoryState::Reaped,
         }
     }

@@ -111,6 +111,9 @@ pub enum StoppedBy {
     TimeLimit,
     /// A budget; see [`ExitReport::budget`].
     Budget,
+    /// The agent of a live session did not read its input, has closed its input or output, or could
+    /// not open the session.
+    Disconnected,
 }
 
 /// A condition that stops an execution. Both are off by default; see

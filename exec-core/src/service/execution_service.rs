@@ -67,6 +67,15 @@ pub(crate) struct ServiceInner {
     admission: Option<AdmissionGate>,
 }
 
+/// What a process is started for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The text of the request.
+    OneTurn,
+    /// Prompts that follow.
+    Live,
+}
+
 /// A request that has passed the checks, with the profile's command for it.
 pub(crate) struct CheckedRequest {
     pub(crate) request: LaunchRequest,
@@ -156,16 +165,26 @@ impl ExecutionService {
         Ok(execution.result())
     }
 
-    /// Sends a message to a session whose last execution has ended.
+    /// Sends a message to a session: to a new process if the last execution has ended, or as a prompt
+    /// to the process of a [live session](crate::LiveSession) of this service.
+    ///
+    /// The result of a message to a live session has the process and the start of that session. The
+    /// message may wait in its queue; the answer is in its events.
     ///
     /// # Errors
     ///
-    /// As [`launch`](Self::launch).
+    /// - As [`launch`](Self::launch).
+    /// - [`Error::LiveElsewhere`] if the session is live with another profile, variant or workspace than
+    ///   that of the request.
+    /// - As [`LiveSession::prompt`](crate::LiveSession::prompt).
     ///
     /// # Cancel safety
     ///
     /// Not cancel safe: as [`start_new_chat`](Self::start_new_chat).
     pub async fn send_follow_up(&self, request: FollowUpRequest) -> Result<ExecutionResult, Error> {
+        if let Some(result) = self.follow_up_live(&request)? {
+            return Ok(result);
+        }
         let execution = self.launch(request).await?;
         Ok(execution.result())
     }
@@ -201,9 +220,8 @@ impl ExecutionService {
         if request.kind == ExecutionKind::FollowUp {
             self.inner.recall(&mut request).await;
         }
-        let mut checked = self.inner.check(request)?;
-        checked.check_budgets(self.inner.settings.prices.is_some())?;
-        let admission = self.inner.admit(&mut checked).await?;
+        let mut checked = self.inner.check(request, Purpose::OneTurn)?;
+        let admission = self.inner.admit(&mut checked, Purpose::OneTurn).await?;
         let mut parameters = checked.parameters()?;
         let mut slot = None;
         if parameters.session_id_lookup.is_some() && checked.request.kind == ExecutionKind::New {
@@ -219,7 +237,7 @@ impl ExecutionService {
             // again.
             parameters = checked.parameters()?;
         }
-        self.inner.start(checked, parameters, slot, admission)
+        self.inner.start(checked, parameters, slot, admission, None)
     }
 
     /// Ends the live execution of a session with all its processes, by the ladder of its profile.
@@ -285,7 +303,7 @@ impl ExecutionService {
 impl ServiceInner {
     /// Looks up in the history what an earlier service knew of the session of a follow-up: its
     /// current id, and its usage. Once for each session: the result is kept.
-    async fn recall(&self, request: &mut LaunchRequest) {
+    pub(super) async fn recall(&self, request: &mut LaunchRequest) {
         let current = self.registry.current_id(&request.session_id);
         if current != request.session_id || self.known_sessions.get(&current).is_some() {
             return;
@@ -303,8 +321,13 @@ impl ServiceInner {
         }
     }
 
-    /// Waits until the launch may start.
-    async fn admit(&self, checked: &mut CheckedRequest) -> Result<Option<AdmissionSlot>, Error> {
+    /// Refuses a budget that cannot be measured, and waits until the launch may start.
+    pub(super) async fn admit(
+        &self,
+        checked: &mut CheckedRequest,
+        purpose: Purpose,
+    ) -> Result<Option<AdmissionSlot>, Error> {
+        checked.check_budgets(purpose, self.settings.prices.is_some())?;
         let Some(gate) = &self.admission else {
             return Ok(None);
         };
@@ -316,13 +339,17 @@ impl ServiceInner {
         };
         if ticket.has_waited() {
             // Another execution of the session may have begun or ended, the workspace may be gone.
-            *checked = self.check(checked.request.clone())?;
+            *checked = self.check(checked.request.clone(), purpose)?;
         }
         Ok(Some(slot))
     }
 
     /// The checks that need no process, in the order of the specification.
-    fn check(&self, mut request: LaunchRequest) -> Result<CheckedRequest, Error> {
+    pub(super) fn check(
+        &self,
+        mut request: LaunchRequest,
+        purpose: Purpose,
+    ) -> Result<CheckedRequest, Error> {
         let context = &mut request.context;
         context.workspace_path = check_workspace(&context.workspace_path)?;
         let label = &context.profile_label;
@@ -350,7 +377,10 @@ impl ServiceInner {
             .ok_or_else(|| Error::CommandNotFound {
                 label: label.clone(),
             })?;
-        if request.text.trim().is_empty() && !profile.accepts_empty_prompt() {
+        if purpose == Purpose::OneTurn
+            && request.text.trim().is_empty()
+            && !profile.accepts_empty_prompt()
+        {
             return Err(Error::EmptyPrompt {
                 label: label.clone(),
             });
@@ -380,7 +410,7 @@ impl ServiceInner {
 
 impl CheckedRequest {
     /// Refuses limits that could never be enforced: the agent reports no such number.
-    fn check_budgets(&self, has_prices: bool) -> Result<(), Error> {
+    fn check_budgets(&self, purpose: Purpose, has_prices: bool) -> Result<(), Error> {
         let budgets = &self.request.budgets;
         let limited = |resource: BudgetResource| {
             let mut budgets = budgets.iter();
@@ -389,8 +419,11 @@ impl CheckedRequest {
         if budgets.is_empty() {
             return Ok(());
         }
-        let parameters = self.parameters()?;
-        let missing = match &parameters.event_parser {
+        let reports_cost = match purpose {
+            Purpose::OneTurn => self.parameters()?.event_parser.map(|p| p.reports_cost()),
+            Purpose::Live => (self.live_parameters()?.protocol_driver).map(|d| d.reports_cost()),
+        };
+        let missing = match reports_cost {
             None => {
                 let counted = [
                     BudgetResource::Tokens,
@@ -400,7 +433,7 @@ impl CheckedRequest {
                 let limited = counted.into_iter().find(|resource| limited(*resource));
                 limited.map(|resource| (resource, "the profile reads no events from its output"))
             }
-            Some(parser) if parser.reports_cost() || has_prices => None,
+            Some(reports_cost) if reports_cost || has_prices => None,
             Some(_) => limited(BudgetResource::Cost).then_some((
                 BudgetResource::Cost,
                 "the agent reports no cost; give the service a `price_table`",
@@ -417,14 +450,35 @@ impl CheckedRequest {
     }
 
     fn parameters(&self) -> Result<ProcessParameters, Error> {
-        let context = &self.request.context;
-        let mut parameters = self
+        let built = self
             .profile
-            .build_process_parameters(&self.command, &self.request)
-            .map_err(|source| Error::Parameters {
-                label: context.profile_label.clone(),
-                source,
-            })?;
+            .build_process_parameters(&self.command, &self.request);
+        self.complete(built)
+    }
+
+    /// The parameters of a live session, with a driver.
+    pub(super) fn live_parameters(&self) -> Result<ProcessParameters, Error> {
+        let built = self
+            .profile
+            .build_live_parameters(&self.command, &self.request);
+        let has_driver = |parameters: &ProcessParameters| parameters.protocol_driver.is_some();
+        match built.map(|built| built.filter(has_driver)).transpose() {
+            Some(built) => self.complete(built),
+            None => Err(Error::NoLiveProtocol {
+                label: self.request.context.profile_label.clone(),
+            }),
+        }
+    }
+
+    fn complete(
+        &self,
+        built: Result<ProcessParameters, Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Result<ProcessParameters, Error> {
+        let context = &self.request.context;
+        let mut parameters = built.map_err(|source| Error::Parameters {
+            label: context.profile_label.clone(),
+            source,
+        })?;
         if let Some(traceparent) = &context.traceparent {
             let name = TRACEPARENT_VARIABLE.to_owned();
             parameters.env.insert(name, traceparent.clone());

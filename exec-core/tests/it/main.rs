@@ -9,6 +9,8 @@ mod escape;
 mod hops;
 mod host_watcher;
 mod lab;
+mod live;
+mod live_agent;
 mod orphans;
 mod output;
 mod prefix;
