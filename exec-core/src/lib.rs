@@ -22,6 +22,9 @@ mod run;
 // One process for many turns.
 mod live;
 
+// Health, and the executions of a host that has died.
+mod supervision;
+
 // Names of span attributes.
 mod telemetry;
 
@@ -75,4 +78,8 @@ pub use run::{
 pub use service::{
     ActiveExecutionRegistry, ExecutionService, ExecutionServiceBuilder, Run, RunResult,
     ShutdownGuard, ShutdownReport, termination_signal,
+};
+pub use supervision::{
+    Health, HealthState, LeaderEvidence, RecoveredSession, RecoveredState, Recovery,
+    RecoveryEvidence, SessionIdSource,
 };

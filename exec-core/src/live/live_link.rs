@@ -158,6 +158,10 @@ pub(crate) struct LiveControl<'a> {
 }
 
 impl LiveControl<'_> {
+    pub(crate) fn status(&self) -> LiveStatus {
+        self.link.state().status
+    }
+
     /// The driver opens the session.
     pub(crate) fn open(&self) {
         self.apply(|engine| engine.open(now()));

@@ -111,6 +111,11 @@ impl EventLog {
         sequence
     }
 
+    /// When the last event was added, if it is still in the log.
+    pub(crate) fn last_event_at(&self) -> Option<SystemTime> {
+        self.shared.lock().events.back().map(|event| event.at)
+    }
+
     /// The number of the event that is added next.
     pub(crate) fn next_sequence(&self) -> u64 {
         self.shared.lock().next_sequence()

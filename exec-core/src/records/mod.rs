@@ -24,4 +24,4 @@ pub use history_contents::{
 pub use orphans::{ReapReport, ReapedExecution};
 
 pub(crate) use history::{HistoryEvent, milliseconds};
-pub(crate) use owner_journal::{LaunchRecord, LiveRecord, OwnerJournal};
+pub(crate) use owner_journal::{LaunchRecord, LiveRecord, OrphanedJournal, OwnerJournal, boot_id};

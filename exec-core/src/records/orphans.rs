@@ -140,7 +140,7 @@ impl ExecutionService {
 impl ServiceInner {
     /// The host may have died before it wrote the start to the history. A second start line has
     /// no effect.
-    fn write_missing_start(&self, record: &LiveRecord) {
+    pub(crate) fn write_missing_start(&self, record: &LiveRecord) {
         let Some(start) = &record.start else { return };
         self.history.write_at(
             start.at,

@@ -59,6 +59,13 @@ pub(crate) struct LaunchRecord {
     pub(crate) variant: Option<String>,
     pub(crate) kind: ExecutionKind,
     pub(crate) workspace: String,
+    /// Whether the agent makes the id of a new session by itself. An earlier version did not tell.
+    #[serde(default = "unknown_id")]
+    pub(crate) id_awaited: bool,
+}
+
+fn unknown_id() -> bool {
+    true
 }
 
 impl LiveRecord {
@@ -267,7 +274,7 @@ impl JournalFile {
 #[derive(Debug)]
 pub(crate) struct OrphanedJournal {
     path: PathBuf,
-    _lock: LockedFile,
+    lock: LockedFile,
     pub(crate) header: OwnerHeader,
     pub(crate) live: Vec<LiveRecord>,
 }
@@ -292,7 +299,8 @@ impl OrphanedJournal {
     /// `None` if the service lives, if its file has been removed since the listing, or if no line
     /// names its owner.
     fn open(path: PathBuf) -> Result<Option<Self>, Error> {
-        match private_file::open_existing(&path, File::options().read(true))? {
+        let mut options = File::options();
+        match private_file::open_existing(&path, options.read(true).append(true))? {
             Some(file) => Self::lock(path, file),
             None => Ok(None),
         }
@@ -333,10 +341,23 @@ impl OrphanedJournal {
         };
         Ok(Some(Self {
             path,
-            _lock: lock,
+            lock,
             header,
             live: live.into_values().collect(),
         }))
+    }
+
+    /// An execution has ended, or has another owner.
+    pub(crate) fn ended(&mut self, id: &ExecutionId) -> Result<(), Error> {
+        let line = JournalLine::Ended {
+            execution_id: id.clone(),
+        };
+        let appended = serde_json::to_vec(&line)
+            .map_err(io::Error::from)
+            .and_then(|line| json_lines::append(&self.lock, &line));
+        appended.map_err(Error::io("write", &self.path))?;
+        self.live.retain(|record| record.execution_id != *id);
+        Ok(())
     }
 
     /// To be called when all executions of the journal have ended.

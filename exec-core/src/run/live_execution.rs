@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use super::activity::Activity;
 use super::run_tracker::RunTracker;
 use crate::budget::{BudgetMeter, BudgetVerdict};
 use crate::live::{LiveControl, LiveLink};
@@ -39,6 +40,7 @@ pub(crate) struct LiveExecution {
     pub(crate) has_parser: bool,
     /// `None` without budgets.
     pub(crate) budget: Option<Mutex<BudgetMeter>>,
+    pub(crate) activity: Arc<Activity>,
     /// Shared with the engine of a live session.
     pub(crate) run: Arc<Mutex<RunTracker>>,
     /// The protocol of a live session.

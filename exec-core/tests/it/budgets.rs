@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use exec_core::{
     AgentEvent, AgentEventKind, Budget, BudgetResource, BudgetScope, Error, Event, EventKind,
-    EventParser, ExecutionService, FollowUpRequest, HistoryState, LaunchRequest, NewChatRequest,
-    Price, PriceTable, StoppedBy, ToolInput, Usage, UsageTotals,
+    EventParser, ExecutionService, FollowUpRequest, HistoryState, LaunchRequest, LiveRequest,
+    NewChatRequest, Price, PriceTable, StoppedBy, ToolInput, Usage, UsageTotals,
 };
 
 use crate::lab::{Lab, Scripted, all_events, helper, helper_lab, script, until, within};
+use crate::live_agent;
 
 /// Reads `tokens <total of the run>`, `cost <total>`, `call <id>`, `say <text>`, `session: <id>`.
 #[derive(Default)]
@@ -261,6 +262,51 @@ async fn the_executions_of_a_group_are_stopped_together() {
     let both = greedy.usage.run.input_tokens.unwrap() + 40;
     assert_eq!((spent.tokens, spent.turns), (both, 2));
     assert!(spent.wall_time() > Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_live_session_counts_its_messages_and_its_usage() {
+    let lab = Lab::new();
+    let service = lab.service(live_agent::agent());
+    let request = |budget| LiveRequest::new(lab.context()).budget(budget);
+    let turns = request(Budget::for_group("live").turns(3));
+    let session = within("the session", service.open_live(turns))
+        .await
+        .unwrap();
+    assert_eq!(service.spent_by_group("live").unwrap().turns, 0);
+    let first = session.prompt("work").unwrap();
+    let second = session.prompt("say two").unwrap();
+    session.prompt("say three").unwrap();
+    let refused = session.prompt("say four").unwrap_err();
+    assert!(
+        matches!(refused, Error::BudgetExhausted { .. }),
+        "{refused}"
+    );
+    // A message that is taken back does not count.
+    session.take_back(second.id().into()).unwrap();
+    session.prompt("say four").unwrap();
+    assert!(session.prompt("say five").is_err());
+    within("the interrupt", session.interrupt(first.id()))
+        .await
+        .unwrap();
+    within("the close", session.close()).await.unwrap();
+    assert_eq!(service.spent_by_group("live").unwrap().turns, 3);
+
+    let tokens = request(Budget::new().tokens(100));
+    let session = within("the session", service.open_live(tokens))
+        .await
+        .unwrap();
+    session.prompt("usage 90").unwrap();
+    session.prompt("usage 101").unwrap();
+    let report = within("the end", session.execution().wait()).await.unwrap();
+    assert_eq!(report.stopped_by, Some(StoppedBy::Budget));
+    assert_eq!(report.usage.run.output_tokens, Some(101));
+    let costly = request(Budget::new().cost_usd(1.0));
+    let refused = service.open_live(costly).await.unwrap_err();
+    assert!(
+        matches!(refused, Error::BudgetNotMeasurable { .. }),
+        "{refused}"
+    );
 }
 
 /// How many hosts and launches the referee of the ledger sees: `<hosts>x<launches of each>`.
