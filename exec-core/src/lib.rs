@@ -22,7 +22,8 @@ mod run;
 // One process for many turns.
 mod live;
 
-// Health, and the executions of a host that has died.
+// Limits, failures, health, and the executions of a host that has died.
+mod limits;
 mod supervision;
 
 // Names of span attributes.
@@ -50,6 +51,7 @@ mod shared {
 pub use admission::{WaitReason, WaitingLaunch};
 pub use budget::{Budget, BudgetNotice, BudgetResource, BudgetScope, Price, PriceTable, Spent};
 pub use error::Error;
+pub use limits::LimitPolicy;
 pub use live::{
     Decision, DriverCommand, DriverOutput, DropReason, InterruptReport, LiveEvent, LiveRequest,
     LiveSession, LiveState, LiveStatus, MessageId, PermissionAction, PermissionPolicy,
@@ -81,5 +83,5 @@ pub use service::{
 };
 pub use supervision::{
     Health, HealthState, LeaderEvidence, RecoveredSession, RecoveredState, Recovery,
-    RecoveryEvidence, SessionIdSource,
+    RecoveryEvidence, RestartPolicy, SessionIdSource,
 };

@@ -14,4 +14,4 @@ mod wait_list;
 pub use wait_list::{WaitReason, WaitingLaunch};
 
 pub(crate) use admission_gate::{AdmissionGate, AdmissionRules, AdmissionSlot};
-pub(crate) use wait_list::WaitList;
+pub(crate) use wait_list::{WaitList, WaitTicket};

@@ -85,6 +85,18 @@ pub enum WaitReason {
         /// The minimum in bytes.
         minimum: u64,
     },
+    /// The credential has reached a usage limit; see [`LimitPolicy`](crate::LimitPolicy).
+    Limit {
+        /// The name of the credential.
+        credential: String,
+        /// When the limit is reset, if the agent has said so.
+        resets_at: Option<SystemTime>,
+    },
+    /// The agent has failed, and is restarted later; see [`RestartPolicy`](crate::RestartPolicy).
+    Restart {
+        /// When.
+        at: SystemTime,
+    },
 }
 
 /// Why a wait ended without a launch.
@@ -233,6 +245,10 @@ impl fmt::Display for WaitReason {
                     "{free} bytes of memory are free, the minimum is {minimum}"
                 )
             }
+            Self::Limit { credential, .. } => {
+                write!(f, "{credential} has reached a usage limit")
+            }
+            Self::Restart { .. } => f.write_str("the agent has failed and is restarted later"),
         }
     }
 }

@@ -267,6 +267,12 @@ impl LiveExecution {
             .unwrap_or_else(PoisonError::into_inner)))
     }
 
+    /// Whether the agent itself knows the session by its id: a follow-up can continue it.
+    pub(crate) fn is_session_known(&self) -> bool {
+        let is_reported = self.lock_session().state == IdState::Reported;
+        self.kind == ExecutionKind::FollowUp || is_reported
+    }
+
     /// What is known of the run. The lock is held for the events of one line at most.
     pub(crate) fn run(&self) -> MutexGuard<'_, RunTracker> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)

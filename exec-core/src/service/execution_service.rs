@@ -8,6 +8,7 @@ use super::execution_service_builder::ServiceSettings;
 use super::known_sessions::KnownSessions;
 use crate::admission::{AdmissionGate, AdmissionSlot, WaitList};
 use crate::budget::{Ledger, group_path};
+use crate::limits::CredentialHolds;
 use crate::process::TAG_VARIABLE;
 use crate::records::OwnerJournal;
 use crate::run::LookupSlots;
@@ -64,6 +65,7 @@ pub(crate) struct ServiceInner {
     pub(crate) closed: RwLock<bool>,
     pub(crate) known_sessions: Arc<KnownSessions>,
     pub(crate) waits: Arc<WaitList>,
+    pub(crate) holds: CredentialHolds,
     admission: Option<AdmissionGate>,
 }
 
@@ -119,6 +121,7 @@ impl ExecutionService {
                 closed: RwLock::new(false),
                 known_sessions: Arc::default(),
                 waits: Arc::default(),
+                holds: CredentialHolds::default(),
                 admission: AdmissionGate::open(&settings.state_dir, settings.admission)?,
                 settings,
             }),

@@ -488,6 +488,10 @@ impl LostExecution {
             _ => SessionIdSource::Unknown,
         };
         record.session_id = known.clone();
+        if let Some(start) = &mut record.start {
+            // An adopted execution is recorded anew, under the current id.
+            start.id_awaited = id_source == SessionIdSource::Unknown;
+        }
         Self {
             record,
             journals: Vec::new(),

@@ -17,6 +17,7 @@ mod output;
 mod prefix;
 mod recovery;
 mod report;
+mod restarts;
 mod runs;
 mod session_ids;
 mod shutdown;
