@@ -1,5 +1,4 @@
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use super::*;
 use crate::{PermissionRule, ToolInput};
