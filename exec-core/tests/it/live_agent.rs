@@ -10,10 +10,12 @@
 //!
 //! The text of a prompt says what the agent does with it; see [`AGENT`].
 
+use std::time::Duration;
+
 use exec_core::{
     AgentEventKind, Decision, DriverCommand, DriverOutput, ExecutionKind, ExecutionService,
     Failure, FailureKind, LiveRequest, LiveSession, PermissionRequest, ProtocolDriver, RateLimit,
-    RateLimitStatus, ToolInput, TurnOutcome, UsageTotals,
+    RateLimitStatus, StopAction, StopLadder, ToolInput, TurnOutcome, UsageTotals,
 };
 
 use crate::lab::{Lab, Scripted, script, within};
@@ -142,6 +144,11 @@ pub(crate) fn live_script(text: &str) -> Scripted {
             resume: resume.then(|| native_id.to_owned()),
             can_steer: request.context.variant_label.as_deref() == Some("steer"),
         }));
+        parameters.stop_ladder = Some(
+            StopLadder::kill_at_once()
+                .then(StopAction::CloseStdin, Duration::from_millis(300))
+                .then(StopAction::Terminate, Duration::from_secs(5)),
+        );
     })
 }
 

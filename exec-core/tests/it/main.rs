@@ -9,6 +9,7 @@ mod host_watcher;
 mod lab;
 mod live;
 mod live_agent;
+mod live_faults;
 mod orphans;
 mod output;
 mod prefix;
