@@ -10,6 +10,8 @@ mod lab;
 mod live;
 mod live_agent;
 mod live_faults;
+mod live_races;
+mod live_stop;
 mod orphans;
 mod output;
 mod prefix;
