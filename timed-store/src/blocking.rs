@@ -96,7 +96,7 @@ fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
 }
 
 /// The changes of a store, as an iterator that never ends; `next` blocks until there is one. An
-/// error does not end it either: the next item comes from a new attempt.
+/// error does not end it either: the next item comes from a new attempt, after a change or after a second.
 ///
 /// Changes that follow each other quickly may be merged; the last state is always told. A refresh
 /// is not a change. [`Change`] has an example.

@@ -157,7 +157,7 @@ fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
 }
 
 /// The changes of a store, as a [`Stream`] that never ends. An error does not end it either: the
-/// next item comes from a new attempt.
+/// next item comes from a new attempt, after a change or after a second.
 ///
 /// Changes that follow each other quickly may be merged; the last state is always told. A refresh
 /// is not a change. Dropping it ends the watch.

@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::store::{Changes, Core, EXPIRED, LONGEST_PAUSE, Runtime, RuntimeContext, Value};
 use crate::{Entry, Error, SessionId};
@@ -57,6 +58,10 @@ impl<T> fmt::Debug for Change<T> {
     }
 }
 
+/// How long a watcher waits after an error before it looks at the store again, unless it hears of a
+/// change. A caller that goes on after each error would otherwise be a busy loop.
+const AFTER_ERROR: Duration = Duration::from_secs(1);
+
 /// What a watcher has told so far.
 pub(crate) struct WatchState<T> {
     core: Arc<Core>,
@@ -64,6 +69,7 @@ pub(crate) struct WatchState<T> {
     /// Value and token of each entry.
     told: BTreeMap<SessionId, (String, Option<u64>)>,
     to_tell: VecDeque<Change<T>>,
+    has_failed: bool,
 }
 
 impl<T> WatchState<T> {
@@ -73,6 +79,7 @@ impl<T> WatchState<T> {
             core,
             told: BTreeMap::new(),
             to_tell: VecDeque::new(),
+            has_failed: false,
         }
     }
 
@@ -84,6 +91,15 @@ impl<T> WatchState<T> {
 impl<T: Value> WatchState<T> {
     /// Compares the entries with what was told, and waits for a change if they are the same.
     pub(crate) async fn next<R: Runtime>(&mut self) -> Result<Change<T>, Error> {
+        if self.has_failed {
+            R::at_most(AFTER_ERROR, self.changes.changed()).await;
+        }
+        let change = self.look::<R>().await;
+        self.has_failed = change.is_err();
+        change
+    }
+
+    async fn look<R: Runtime>(&mut self) -> Result<Change<T>, Error> {
         loop {
             if let Some(change) = self.to_tell.pop_front() {
                 return Ok(change);

@@ -58,12 +58,13 @@ impl Usage {
         })
     }
 
-    /// Field by field, this minus `earlier`; unknown where one of them is unknown.
+    /// Field by field, this minus `earlier`; unknown where one of them is unknown, and where the
+    /// later total is smaller: the agent then counts something else than the session.
     fn minus(&self, earlier: &Self) -> Self {
         self.combine(
             earlier,
-            |a, b| Some(a?.saturating_sub(b?)),
-            |a, b| Some((a? - b?).max(0.0)),
+            |a, b| a?.checked_sub(b?),
+            |a, b| Some(a? - b?).filter(|difference| *difference >= 0.0),
         )
     }
 
@@ -215,6 +216,18 @@ mod tests {
         let with_cost = usage(Some(10), Some(0.5));
         let sum = usage(Some(20), None);
         check(UsageTotals::of_run(with_cost), Some(ten), with_cost, sum);
+    }
+
+    #[test]
+    fn a_total_that_went_back_is_no_difference_of_zero() {
+        let before = Some(usage(Some(20), Some(0.5)));
+        let less = usage(Some(10), Some(0.1));
+        check(
+            UsageTotals::of_session(less),
+            before,
+            Usage::default(),
+            less,
+        );
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The async store: the same operations; waits do not block the runtime.
 
+use std::time::Duration;
+
 use timed_store::{Durability, Error, LockPolicy, SessionId, TimedStorage};
 
 use crate::support::{LONG, Place, s};
@@ -142,4 +144,19 @@ impl ForeignLock {
     fn release(mut self) {
         drop(self.0.try_write().unwrap());
     }
+}
+
+/// A caller that goes on after each error must not become a busy loop.
+#[tokio::test(start_paused = true)]
+async fn a_watcher_pauses_between_two_reports_of_a_lasting_error() {
+    let place = Place::new();
+    std::fs::create_dir(place.path()).unwrap();
+    let store = TimedStorage::<String>::builder(place.path())
+        .open()
+        .unwrap();
+    let mut changes = store.watch();
+    assert!(changes.next().await.is_err());
+    let first = tokio::time::Instant::now();
+    assert!(changes.next().await.is_err());
+    assert!(first.elapsed() >= Duration::from_secs(1));
 }
