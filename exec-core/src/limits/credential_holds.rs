@@ -142,6 +142,11 @@ impl CredentialHolds {
 }
 
 impl HoldPass {
+    /// Whether the other runs wait for this one.
+    pub(crate) fn is_probe(&self) -> bool {
+        self.is_probe
+    }
+
     /// The model has answered: there is no limit.
     pub(crate) fn progress(&mut self) {
         if !std::mem::take(&mut self.is_probe) {

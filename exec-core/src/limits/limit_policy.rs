@@ -6,13 +6,14 @@ use crate::supervision::{Backoff, DEFAULT_MESSAGE, jitter};
 const AFTER_RESET: Duration = Duration::from_secs(1);
 
 /// What to do when an agent reaches a usage limit: wait for the reset, then resume the session. Set by
-/// [`Run::wait_for_limits`](crate::Run::wait_for_limits).
+/// [`Run::wait_for_limits`](crate::Run::wait_for_limits), or given to
+/// [`LiveSession::run_turn`](crate::LiveSession::run_turn).
 ///
 /// - A limit with a reported reset is waited for until a second after the reset. Without one, and for an
 ///   overloaded service, the wait is 30 seconds at first, doubles up to 15 minutes, and is shortened by
 ///   a random part of up to one half.
-/// - The session is resumed by a follow-up with [`message`](Self::message). The prompt is not sent again:
-///   the agent has it in its session.
+/// - The session is resumed by a follow-up with [`message`](Self::message), a live session by the next
+///   prompt with it. The first prompt is not sent again: the agent has it in its session.
 /// - **One hold for each credential.** All runs of a service with this policy and the same credential
 ///   wait together. After the reset one of them is resumed, or started; the others follow when it has
 ///   made progress. So a limit that still holds is hit by one request.

@@ -142,6 +142,10 @@ impl LiveSession {
         })
     }
 
+    pub(super) fn service(&self) -> &ExecutionService {
+        &self.service
+    }
+
     /// The execution: events, usage of the process tree, stop, log files.
     pub fn execution(&self) -> &Execution {
         &self.execution

@@ -5,10 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use exec_core::{
     AgentEvent, AgentEventKind, Budget, EventParser, ExecutionKind, Failure, FailureKind,
-    LaunchRequest, LimitPolicy, Outcome, RestartPolicy, WaitReason,
+    FailureMatch, LaunchRequest, LimitPolicy, LiveRequest, Outcome, RestartPolicy, WaitReason,
 };
 
 use crate::lab::{Lab, Scripted, script, until, within};
+use crate::live_agent::WordDriver;
 
 /// Reads `session: <id>`, `say <text>`, `failed <class> <seconds until the reset>`.
 struct FailureParser;
@@ -194,4 +195,50 @@ async fn budgets_hold_for_restarts() {
     assert_eq!(sent(&lab).len(), 3);
     assert_eq!(result.earlier_exits.len(), 2);
     assert_eq!(result.exit.signal, Some(9));
+}
+
+#[tokio::test]
+async fn a_live_turn_waits_for_a_limit_and_prompts_again() {
+    let lab = Lab::new();
+    // Refuses the first prompt.
+    let agent = script(
+        r#"while read -r word rest; do
+            echo "$word $rest" >> read
+            case $word in
+                open) echo "opened native-1" ;;
+                prompt)
+                    if [ -e refused ]; then echo "say $rest"; echo done
+                    else touch refused; echo "failed overloaded"; fi ;;
+            esac
+        done"#,
+    )
+    .live(|_, parameters| {
+        parameters.protocol_driver = Some(Box::new(WordDriver {
+            resume: None,
+            can_steer: false,
+        }));
+        parameters.failure_classifier = Some(Box::new(|text: &str| {
+            let kind = FailureKind::Overloaded;
+            let is_known = text.contains("overloaded");
+            is_known.then_some(FailureMatch {
+                kind,
+                retries: false,
+            })
+        }));
+    });
+    let service = lab.service(agent);
+    let request = LiveRequest::new(lab.context());
+    let session = within("the session", service.open_live(request))
+        .await
+        .unwrap();
+    let short = Duration::from_millis(200);
+    let policy = LimitPolicy::new().backoff(short, short).message("go on");
+    let report = within("the turn", session.run_turn("the prompt", &policy)).await;
+    let report = report.unwrap();
+    assert_eq!(report.text, "go on");
+    assert_eq!(
+        lab.written("read").lines().collect::<Vec<_>>(),
+        ["open ", "prompt the prompt", "prompt go on"]
+    );
+    within("the close", session.close()).await.unwrap();
 }
