@@ -3,7 +3,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::shared::private_file::FileError;
-use crate::{DropReason, Failure, MessageId, SessionId, SettledBy, TurnId};
+use crate::{
+    BudgetNotice, BudgetResource, DropReason, Failure, MessageId, SessionId, SettledBy, TurnId,
+};
 
 /// Why an operation failed.
 ///
@@ -149,6 +151,28 @@ pub enum Error {
         /// The process ids.
         pids: Vec<u32>,
     },
+    /// A budget of the request has nothing left.
+    #[error("nothing is left of the budget: {notice}")]
+    BudgetExhausted {
+        /// The budget.
+        notice: BudgetNotice,
+    },
+    /// The agent does not report what a budget of the request limits.
+    #[error("cannot limit {resource} of {label}: {reason}")]
+    BudgetNotMeasurable {
+        /// The profile.
+        label: String,
+        /// What cannot be limited.
+        resource: BudgetResource,
+        /// The reason, and the remedy.
+        reason: &'static str,
+    },
+    /// A launch was [cancelled](crate::WaitingLaunch::cancel) while it waited.
+    #[error("the launch of session {session} was cancelled while it waited")]
+    Cancelled {
+        /// The session of the request.
+        session: SessionId,
+    },
     /// The profile has no protocol for live sessions.
     #[error("profile {label} has no live sessions: its agent is started for each prompt")]
     NoLiveProtocol {
@@ -267,6 +291,12 @@ impl Error {
     #[must_use]
     pub fn is_session_busy(&self) -> bool {
         matches!(self, Self::SessionBusy { .. })
+    }
+
+    /// Whether a launch was cancelled while it waited.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Cancelled { .. })
     }
 }
 

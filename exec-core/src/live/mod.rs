@@ -16,6 +16,7 @@ mod live_session;
 mod live_state;
 mod permission_policy;
 mod protocol_driver;
+mod run_turn;
 mod shell_words;
 mod turn;
 

@@ -60,6 +60,12 @@ pub trait ProtocolDriver: Send {
     fn can_steer(&self) -> bool {
         false
     }
+
+    /// Whether the agent reports the cost of its turns. Otherwise a
+    /// [cost budget](crate::Budget::cost_usd) needs a price table.
+    fn reports_cost(&self) -> bool {
+        false
+    }
 }
 
 /// A command of the host for a [`ProtocolDriver`].

@@ -18,6 +18,8 @@ use crate::shared::process_tree::ProcessHandle;
 pub(crate) struct Child {
     pid: u32,
     handle: ProcessHandle,
+    /// Whether this process is its parent.
+    is_ours: bool,
 }
 
 /// Our ends of the child's pipes.
@@ -57,7 +59,36 @@ impl Child {
             stdout: pipe::Receiver::from_owned_fd_unchecked(nonblocking(spawned.stdout)?)?,
             stderr: pipe::Receiver::from_owned_fd_unchecked(nonblocking(spawned.stderr)?)?,
         };
-        Ok((Self { pid, handle }, pipes))
+        let child = Self {
+            pid,
+            handle,
+            is_ours: true,
+        };
+        Ok((child, pipes))
+    }
+
+    /// A process that another host has started. Its pipes have no other end. `None` if there is no
+    /// process with this id; the caller checks whether it is the right one.
+    pub(crate) fn of_another_host(pid: u32) -> io::Result<Option<(Self, Pipes)>> {
+        let Some(handle) = ProcessHandle::open(pid)? else {
+            return Ok(None);
+        };
+        let at_end = || -> io::Result<pipe::Receiver> {
+            let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+            drop(writer);
+            pipe::Receiver::from_owned_fd_unchecked(nonblocking(reader)?)
+        };
+        let pipes = Pipes {
+            stdin: None,
+            stdout: at_end()?,
+            stderr: at_end()?,
+        };
+        let child = Self {
+            pid,
+            handle,
+            is_ours: false,
+        };
+        Ok(Some((child, pipes)))
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -73,8 +104,11 @@ impl Child {
         }
     }
 
-    /// Reaps a child that has ended.
+    /// Reaps a child that has ended. The exit of a process that is not our child is not known.
     pub(crate) fn reap(&self) -> ChildExit {
+        if !self.is_ours {
+            return ChildExit::default();
+        }
         let pid = i32::try_from(self.pid).unwrap_or(-1);
         let mut status = 0;
         // SAFETY: `rusage` is a struct of integers, for which all zeros is a value.

@@ -19,9 +19,9 @@ mod owner_journal;
 
 pub use history::History;
 pub use history_contents::{
-    HistoryContents, HistoryEntry, HistoryState, ProfileStatistics, SkippedLine,
+    HistoryContents, HistoryEntry, HistoryPermission, HistoryState, ProfileStatistics, SkippedLine,
 };
 pub use orphans::{ReapReport, ReapedExecution};
 
 pub(crate) use history::{HistoryEvent, milliseconds};
-pub(crate) use owner_journal::{LaunchRecord, LiveRecord, OwnerJournal};
+pub(crate) use owner_journal::{LaunchRecord, LiveRecord, OrphanedJournal, OwnerJournal, boot_id};

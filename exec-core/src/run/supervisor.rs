@@ -52,6 +52,7 @@ use tokio::sync::Notify;
 use super::activity::{Activity, WatchdogLimits};
 use super::live_execution::{ExecutionEnd, LiveExecution, StopManner, StopRequest};
 use super::session_resolution::SessionResolution;
+use crate::admission::AdmissionSlot;
 use crate::live::LiveControl;
 use crate::output::{Pump, RawLog};
 use crate::process::{Child, ChildExit, StoppedTree, stop_tree};
@@ -72,6 +73,7 @@ pub(crate) struct Supervisor {
     pub(crate) execution: Arc<LiveExecution>,
     pub(crate) owner: Arc<OwnerJournal>,
     pub(crate) known_sessions: Arc<KnownSessions>,
+    pub(crate) admission: Option<AdmissionSlot>,
     pub(crate) child: Child,
     pub(crate) stdin: Option<StdinFeed>,
     pub(crate) stdout: Pump,
@@ -165,6 +167,7 @@ impl Supervisor {
         let mut deadlines = pin!(run_deadlines(control));
         let mut resolving = pin!(self.resolution.run(execution));
         let mut watchdog = pin!(self.activity.idle(self.limits));
+        let mut budgets = pin!(execution.watch_budgets());
         let (mut reading, mut writing, mut unresolved) = (true, true, true);
         let mut stopped_outside = false;
         loop {
@@ -176,6 +179,7 @@ impl Supervisor {
                 () = &mut output, if reading => reading = false,
                 () = &mut feeding, if writing => writing = false,
                 () = &mut resolving, if unresolved => unresolved = false,
+                () = &mut budgets => {}
                 () = &mut deadlines => {}
                 fired = &mut watchdog, if stopped_by.is_none() => {
                     tracing::warn!(watchdog = ?fired, "watchdog fired");
@@ -253,6 +257,11 @@ impl Supervisor {
             run.close_spans(&execution.session_id(), failure.as_ref());
             (failure, run.usage())
         };
+        let budget = execution.with_budget(|budget| {
+            budget.finish();
+            budget.first_exceeded().cloned()
+        });
+        let budget = budget.flatten();
         let ChildExit {
             code,
             signal,
@@ -271,6 +280,7 @@ impl Supervisor {
             code,
             signal,
             stopped_by,
+            budget,
             failure,
             usage,
             stderr_tail,
@@ -289,6 +299,8 @@ impl Supervisor {
         if let Err(error) = self.owner.ended(&execution.id) {
             tracing::error!(%error, "cannot record the end");
         }
+        // Before the end is published: a caller that waited for it may launch at once.
+        drop(self.admission.take());
         execution.registry.unregister(&session_id);
         // Before the last event, so that a subscriber that has seen it gets the exit report.
         execution.progress.send_modify(|progress| {
@@ -311,6 +323,9 @@ impl Drop for Supervisor {
             return;
         }
         tracing::error!(execution_id = %execution.id, "the runtime ended before the execution");
+        if let Some(control) = execution.control() {
+            control.process_ended();
+        }
         execution.registry.unregister(&execution.session_id());
         execution.log.close();
         let progress = &execution.progress;

@@ -1,10 +1,12 @@
 //! The settings of a service.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::admission::AdmissionRules;
 use crate::run::WatchdogLimits;
-use crate::{Error, ExecutionService, MemoryPolicy, ProfileSource, StopLadder};
+use crate::{Error, ExecutionService, MemoryPolicy, PriceTable, ProfileSource, StopLadder};
 
 /// The settings of an [`ExecutionService`].
 ///
@@ -42,6 +44,8 @@ pub(crate) struct ServiceSettings {
     pub(crate) stop_ladder: StopLadder,
     pub(crate) watchdogs: WatchdogLimits,
     pub(crate) end_with_host: bool,
+    pub(crate) admission: AdmissionRules,
+    pub(crate) prices: Option<Arc<PriceTable>>,
 }
 
 impl ExecutionServiceBuilder {
@@ -56,6 +60,8 @@ impl ExecutionServiceBuilder {
             stop_ladder: StopLadder::default(),
             watchdogs: WatchdogLimits::default(),
             end_with_host: false,
+            admission: AdmissionRules::default(),
+            prices: None,
         };
         Self { profiles, settings }
     }
@@ -133,6 +139,35 @@ impl ExecutionServiceBuilder {
     /// A child that this process forks without an exec must not keep the pipe open.
     pub fn end_with_host(mut self) -> Self {
         self.settings.end_with_host = true;
+        self
+    }
+
+    /// Sets how many executions may run at the same time; the default is any number.
+    ///
+    /// The number holds for all services that share the state folder and have set it, in all
+    /// processes; they should set the same number. Further launches wait, first come, first served:
+    /// see [`ExecutionService::waiting`]. The place of an execution is free when it has ended or its
+    /// host has died. The agents of a host that was killed do not count: end them by
+    /// [`end_with_host`](Self::end_with_host), or after the restart by
+    /// [`reap_orphans`](ExecutionService::reap_orphans).
+    pub fn max_running(mut self, executions: usize) -> Self {
+        self.settings.admission.max_running = Some(executions.max(1));
+        self
+    }
+
+    /// Sets how many bytes of memory must be free for a launch; the default is any number.
+    ///
+    /// The free memory is what the kernel estimates as available (`MemAvailable`) when the launch is
+    /// the next one. It is not reserved: agents that have just started may not have taken theirs.
+    pub fn min_free_memory(mut self, bytes: u64) -> Self {
+        self.settings.admission.min_free_memory = Some(bytes);
+        self
+    }
+
+    /// Sets the prices of models, for the [cost budgets](crate::Budget::cost_usd) of agents that
+    /// report no cost; the default is none. A reported cost comes first.
+    pub fn price_table(mut self, prices: PriceTable) -> Self {
+        self.settings.prices = Some(Arc::new(prices));
         self
     }
 

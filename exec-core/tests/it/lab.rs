@@ -323,8 +323,8 @@ pub(crate) async fn until(what: &str, mut reached: impl FnMut() -> bool) {
 }
 
 /// Fails instead of hanging.
-pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(DEADLINE, future).await {
+pub(crate) async fn within<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
+    match tokio::time::timeout(DEADLINE, future.into_future()).await {
         Ok(value) => value,
         Err(_) => panic!("timed out: {what}"),
     }

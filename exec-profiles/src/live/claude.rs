@@ -265,6 +265,10 @@ impl ProtocolDriver for ClaudeDriver {
             _ => out.refused("Claude Code does not know this command"),
         }
     }
+
+    fn reports_cost(&self) -> bool {
+        true
+    }
 }
 
 fn denied(message: &str) -> String {
