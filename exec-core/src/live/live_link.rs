@@ -483,6 +483,11 @@ impl LiveControl<'_> {
                     log.push(event);
                 }
             }
+            // A question can be large, and means nothing to the callers that wait.
+            if matches!(event, LiveEvent::PermissionAsked(_)) {
+                proof = Some(log.push(EventKind::Live(event)));
+                continue;
+            }
             let sequence = log.push(EventKind::Live(event.clone()));
             if is_proof(&event) {
                 proof = Some(sequence);
@@ -713,7 +718,7 @@ impl LinkInner {
     }
 }
 
-/// Whether the event decides about the state of the session.
+/// Whether the event decides about the state of the session, as a question does, too.
 fn is_proof(event: &LiveEvent) -> bool {
     matches!(
         event,
@@ -721,7 +726,6 @@ fn is_proof(event: &LiveEvent) -> bool {
             | LiveEvent::Ended
             | LiveEvent::TurnStarted { .. }
             | LiveEvent::TurnEnded { .. }
-            | LiveEvent::PermissionAsked(_)
             | LiveEvent::PermissionSettled { .. }
     )
 }
