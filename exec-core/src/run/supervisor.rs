@@ -27,6 +27,14 @@
 //! - A stop finishes before the end of the child is seen: its result is kept in `finished_stop`.
 //! - The runtime shuts down: [`Drop`] publishes it, so that no caller waits for ever.
 //!
+//! **Live sessions** have three differences (the theory of the protocol is in `live/live_link.rs`):
+//! - Standard input stays open: [`feed_live`] writes what the session has for the agent, and waits if
+//!   the agent does not read. Only this task waits, never a caller.
+//! - A stop first cancels the running turn and waits for its end, for two seconds, and closes standard
+//!   input before the first signal.
+//! - An agent that has closed its input or its output and lives on is stopped after a second. The delay
+//!   lets the end of the process be seen first, so that a crash is not reported as a stop.
+//!
 //! **Example.** A caller stops an agent that has started a tool in a session of its own:
 //!
 //! | step | `running_stop` | `finished_stop` |
