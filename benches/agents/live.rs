@@ -282,7 +282,7 @@ impl Host<'_> {
         let mut slowest = Duration::ZERO;
         for i in 0..count {
             let prompt = match i % 4 {
-                3 => self.tool_prompt("sleep 30"),
+                3 => self.tool_prompt("tail -f /dev/null"),
                 _ => "[[SLOW 20]]".to_owned(),
             };
             let turn = session.prompt(prompt)?;
