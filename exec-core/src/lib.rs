@@ -52,8 +52,8 @@ pub use output::{
     OutputStream, RateLimit, RateLimitStatus, ToolInput, Usage, UsageTotals, print_prefixed,
 };
 pub use records::{
-    History, HistoryContents, HistoryEntry, HistoryState, ProfileStatistics, ReapReport,
-    ReapedExecution, SkippedLine,
+    History, HistoryContents, HistoryEntry, HistoryPermission, HistoryState, ProfileStatistics,
+    ReapReport, ReapedExecution, SkippedLine,
 };
 pub use request::{
     CommandConfig, EnvPolicy, ExecutionContext, ExecutionId, ExecutionKind, FollowUpRequest,

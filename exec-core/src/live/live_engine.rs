@@ -21,7 +21,8 @@
 //!   of a turn that is not in flight sends nothing, so that a cancel can never hit the next turn.
 //!   If the cancel was sent before the end was read, agents ignore it, or end the turn as interrupted.
 //! - A steer and the end of the turn cross: the agent refuses the text, and the message goes to the
-//!   front of the queue. Until the agent has said so no other message is delivered.
+//!   front of the queue. Until the agent has said so no other message is delivered, for at most
+//!   [`OFFER_LIMIT`]; then the message is reported as uncertain.
 //! - A stop and the end of the turn cross: after [`LiveEngine::wind_down`] no further message is
 //!   delivered, so an agent that is about to be stopped does not begin new work.
 //! - The process ends with a turn in flight: the outcome is [`TurnOutcome::Uncertain`], because the
@@ -37,7 +38,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::live_event::{DropReason, LiveEvent, MessageId, SettledBy, TurnId};
 use super::permission_policy::{PermissionAction, PermissionFacts, PermissionPolicy};
@@ -57,6 +58,8 @@ const MAX_SETTLED_BYTES: usize = 16 << 10;
 /// one. An agent that asks for more is denied.
 const MAX_OPEN: usize = 256;
 const MAX_OPEN_BYTES: usize = 8 << 20;
+/// How long after the end of a turn an agent may take to report whether it took a steered message.
+const OFFER_LIMIT: Duration = Duration::from_secs(10);
 /// The longest text of a turn that is kept for its report.
 const MAX_TEXT: usize = 16 << 20;
 
@@ -168,6 +171,8 @@ pub(crate) struct LiveEngine {
     /// A message that was offered to a running turn, until the driver reports whether the agent took
     /// it. No other message is delivered before that, to keep the order.
     offered: Option<(WaitingMessage, TurnId)>,
+    /// When an agent that has ended the turn must have reported what became of `offered`.
+    offer_deadline: Option<Instant>,
     limits: QueueLimits,
     last_message: u64,
     open: Vec<OpenRequest>,
@@ -191,6 +196,7 @@ impl LiveEngine {
             phase: Phase::Opening,
             queue: VecDeque::new(),
             offered: None,
+            offer_deadline: None,
             limits,
             last_message: 0,
             open: Vec::new(),
@@ -408,10 +414,12 @@ impl LiveEngine {
 
     /// The next point in time at which [`timer`](Self::timer) has something to do.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.open.iter().map(|request| request.deadline).min()
+        let requests = self.open.iter().map(|request| request.deadline);
+        requests.chain(self.offer_deadline).min()
     }
 
-    /// Denies the requests whose deadline has passed.
+    /// Denies the requests whose deadline has passed, and gives up a message whose fate an agent does
+    /// not report.
     pub(crate) fn timer(&mut self, now: Instant) -> LiveStep {
         let mut step = LiveStep::default();
         let due = |request: &&OpenRequest| request.deadline <= now;
@@ -419,6 +427,9 @@ impl LiveEngine {
         let due: Vec<String> = due.map(|open| open.request.id.clone()).collect();
         for id in due {
             self.settle(&id, Decision::Deny, SettledBy::Deadline, &mut step, now);
+        }
+        if self.offer_deadline.is_some_and(|deadline| deadline <= now) {
+            self.give_up_offer(&mut step);
         }
         self.deliver(&mut step, now);
         step
@@ -430,17 +441,22 @@ impl LiveEngine {
         if matches!(self.phase, Phase::Ended) {
             return step;
         }
+        self.give_up_offer(&mut step);
+        self.void_open(&mut step, false);
+        self.end_turn(TurnOutcome::Uncertain, None, &mut step);
+        self.phase = Phase::Ended;
+        step.events.push(LiveEvent::Ended);
+        step
+    }
+
+    fn give_up_offer(&mut self, step: &mut LiveStep) {
+        self.offer_deadline = None;
         if let Some((message, _)) = self.offered.take() {
             step.events.push(LiveEvent::MessageDropped {
                 message: message.id,
                 reason: DropReason::Uncertain,
             });
         }
-        self.void_open(&mut step, false);
-        self.end_turn(TurnOutcome::Uncertain, None, &mut step);
-        self.phase = Phase::Ended;
-        step.events.push(LiveEvent::Ended);
-        step
     }
 
     /// Drops the queue: the session will not be resumed.
@@ -574,6 +590,8 @@ impl LiveEngine {
                     (self.observer)(Observed::Failure(failure));
                 }
                 self.end_turn(outcome, text, step);
+                let is_open = self.offered.is_some();
+                self.offer_deadline = is_open.then(|| now + OFFER_LIMIT);
             }
             DriverSignal::Asked(request) => self.ask(request, step, now),
             DriverSignal::Withdrawn { permission } => {
@@ -590,6 +608,7 @@ impl LiveEngine {
         let Some((message, turn)) = self.offered.take() else {
             return;
         };
+        self.offer_deadline = None;
         let id = message.id;
         step.events.push(match injected {
             true => LiveEvent::MessageDelivered { message: id, turn },

@@ -1,5 +1,4 @@
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use super::*;
 use crate::{PermissionRule, ToolInput};
@@ -347,6 +346,166 @@ fn a_steered_text_is_injected_or_queued_but_not_both() {
         session.lines[1..],
         ["prompt a", "steer b", "steer c", "prompt c"]
     );
+}
+
+#[test]
+fn a_steer_that_is_never_reported_does_not_block_the_queue_for_ever() {
+    let mut session = Session::steering();
+    session.prompt("a").unwrap();
+    let SteerStart::Offered(offered) = session.steer("b").unwrap() else {
+        panic!("the agent can be steered");
+    };
+    session.prompt("c").unwrap();
+    assert_eq!(session.engine.deadline(), None, "the turn runs");
+    session.line("done");
+    let due = session.engine.deadline().unwrap();
+    let step = session.engine.timer(due);
+    session.take(step);
+    let dropped = LiveEvent::MessageDropped {
+        message: offered,
+        reason: DropReason::Uncertain,
+    };
+    assert!(session.events.contains(&dropped));
+    session.line("steered no");
+    assert_eq!(session.lines[1..], ["prompt a", "steer b", "prompt c"]);
+    assert_eq!(session.engine.deadline(), None);
+}
+
+#[test]
+fn a_question_that_crosses_a_cancel_is_void_at_once() {
+    let mut session = Session::open();
+    let turn = session.prompt("a").unwrap();
+    session.interrupt(turn).unwrap();
+    session.line("ask p1");
+    assert_eq!(session.lines[2..], ["interrupt", "void p1"]);
+    assert!(!session.engine.has_open_requests());
+    session.line("cancelled");
+    session.prompt("b").unwrap();
+    session.line("ask p2");
+    assert!(session.engine.has_open_requests(), "another turn");
+}
+
+#[test]
+fn a_stop_delivers_nothing_and_keeps_the_queue() {
+    let mut session = Session::open();
+    session.prompt("a").unwrap();
+    session.prompt("b").unwrap();
+    session.line("ask p1");
+    let step = session.engine.wind_down(session.now);
+    session.take(step);
+    let again = session.engine.wind_down(session.now);
+    session.take(again);
+    assert_eq!(session.lines[2..], ["interrupt", "void p1"], "one cancel");
+    session.line("cancelled");
+    assert_eq!(session.prompt("c"), Err(CommandError::Ended));
+    assert_eq!(session.steer("c"), Err(CommandError::Ended));
+    session.end();
+    let kept: Vec<_> = session.engine.take_queue();
+    assert_eq!(kept[0].text, "b");
+    assert_eq!(session.lines.len(), 4);
+}
+
+#[test]
+fn a_prompt_that_the_driver_refuses_is_a_failed_turn() {
+    struct Refusing;
+    impl ProtocolDriver for Refusing {
+        fn open(&mut self, out: &mut DriverOutput) {
+            out.opened(None);
+        }
+        fn line(&mut self, _line: &str, _out: &mut DriverOutput) {}
+        fn command(&mut self, _command: DriverCommand<'_>, out: &mut DriverOutput) {
+            out.refused("no");
+        }
+    }
+    let mut session = Session::open();
+    let limits = QueueLimits {
+        messages: 5_000,
+        bytes: usize::MAX,
+    };
+    let policy = PermissionPolicy::default();
+    session.engine = LiveEngine::new(Box::new(Refusing), policy, PathBuf::from("/"), limits);
+    for _ in 0..5_000 {
+        session.prompt("x").unwrap();
+    }
+    let step = session.engine.open(session.now);
+    assert_eq!(step.ended_turns.len(), 5_000, "without recursion");
+    assert_eq!(step.refused, None);
+    let failed = |end: &TurnEnd| matches!(end.outcome, TurnOutcome::Failed { .. });
+    assert!(step.ended_turns.iter().all(failed));
+}
+
+#[test]
+fn a_request_of_a_sub_agent_is_asked() {
+    struct SubAgent;
+    impl ProtocolDriver for SubAgent {
+        fn open(&mut self, out: &mut DriverOutput) {
+            out.opened(None);
+        }
+        fn line(&mut self, line: &str, out: &mut DriverOutput) {
+            let mut request = PermissionRequest::new(line, "Bash", ToolInput::default());
+            request.parent = Some("task_1".to_owned());
+            out.asked(request);
+        }
+        fn command(&mut self, _command: DriverCommand<'_>, _out: &mut DriverOutput) {}
+    }
+    let mut session = Session::open();
+    let policy = PermissionPolicy::default();
+    let limits = QueueLimits::default();
+    session.engine = LiveEngine::new(Box::new(SubAgent), policy, PathBuf::from("/"), limits);
+    session.engine.open(session.now);
+    // Also outside of a turn: a sub-agent may work in the background.
+    session.line("p1");
+    let asked = session.events.iter().filter_map(|event| match event {
+        LiveEvent::PermissionAsked(request) => request.parent.as_deref(),
+        _ => None,
+    });
+    assert_eq!(asked.collect::<Vec<_>>(), ["task_1"]);
+    assert_eq!(session.engine.open_requests().count(), 1);
+}
+
+#[test]
+fn open_and_settled_requests_are_bounded() {
+    let mut session = Session::open();
+    session.prompt("a").unwrap();
+    for number in 0..2 * MAX_OPEN {
+        session.line(&format!("ask {number}"));
+    }
+    assert_eq!(session.engine.open_requests().count(), MAX_OPEN);
+    assert_eq!(session.settled().len(), MAX_OPEN, "denied");
+    session.line("done");
+    assert_eq!(session.settled().len(), 2 * MAX_OPEN);
+    assert_eq!(session.engine.settled.len(), MAX_SETTLED);
+    session.prompt("b").unwrap();
+    for number in 0..20 {
+        let id = format!("{number}{}", "x".repeat(MAX_SETTLED_BYTES / 4));
+        session.line(&format!("ask {id}"));
+        session.answer(&id, Decision::Deny).unwrap();
+    }
+    let bytes: usize = session.engine.settled.iter().map(|(id, _)| id.len()).sum();
+    assert!(bytes <= MAX_SETTLED_BYTES, "{bytes}");
+    let large = "y".repeat(MAX_OPEN_BYTES);
+    session.line(&format!("ask 1{large}"));
+    assert_eq!(
+        session.engine.open_requests().count(),
+        1,
+        "one may be large"
+    );
+    session.line(&format!("ask 2{large}"));
+    assert_eq!(session.engine.open_requests().count(), 1);
+}
+
+#[test]
+fn text_outside_of_a_turn_is_not_the_text_of_one() {
+    let mut session = Session::open();
+    session.line("say replayed");
+    session.prompt("a").unwrap();
+    session.line("done");
+    session.line("say late");
+    session.prompt("b").unwrap();
+    session.line("say own");
+    session.line("done");
+    let texts: Vec<_> = session.ended.iter().map(|end| end.text.as_str()).collect();
+    assert_eq!(texts, ["", "own"]);
 }
 
 #[test]

@@ -44,6 +44,7 @@ use super::live_session::{QueuedMessage, SessionHandle, Steered};
 use super::live_state::{LiveState, LiveStatus};
 use super::protocol_driver::{Decision, PermissionRequest, TurnOutcome};
 use super::turn::{Turn, TurnReport, TurnResult};
+use crate::output::cut_at;
 use crate::records::HistoryEvent;
 use crate::run::{Activity, LiveExecution, StopManner};
 use crate::{
@@ -56,6 +57,9 @@ const CANCEL_GRACE: Duration = Duration::from_secs(2);
 /// How long a process may live after it has closed its input or its output: most of them are about to
 /// end by themselves.
 const CLOSED_PIPE_GRACE: Duration = Duration::from_secs(1);
+
+/// The longest id of a request and the longest name of a tool in the history.
+const MAX_RECORDED: usize = 256;
 
 /// The part of an execution that only live sessions have.
 pub(crate) struct LiveLink {
@@ -78,6 +82,8 @@ struct LinkInner {
     /// When the last turn has started, in clock ticks since boot: the unit of the process table.
     turn_started: u64,
     open_failure: Option<Failure>,
+    /// The deadline that the supervisor waits for.
+    deadline: Option<Instant>,
 }
 
 impl LiveLink {
@@ -91,6 +97,7 @@ impl LiveLink {
                 limited: None,
                 turn_started: 0,
                 open_failure: None,
+                deadline: None,
             }),
             options,
             state: watch::Sender::new(LiveState {
@@ -225,15 +232,14 @@ impl LiveControl<'_> {
         let interrupted = inner.engine.interrupt(turn, now());
         let mut step = interrupted.map_err(|error| self.error(error))?;
         let refused = step.refused.take();
-        let sender = inner.turns.get(&turn.into());
-        let end = sender.map(watch::Sender::subscribe);
+        let running = inner.turn(turn);
         let started = inner.turn_started;
         let records = self.publish(&mut inner, step, None);
         drop(inner);
         self.record(records);
-        match (refused, end) {
+        match (refused, running) {
             (Some(reason), _) => Err(Error::Refused { reason }),
-            (None, Some(end)) => Ok((Turn { id: turn, end }, started)),
+            (None, Some(running)) => Ok((running, started)),
             (None, None) => Err(Error::TurnNotRunning { turn }),
         }
     }
@@ -389,15 +395,14 @@ impl LiveControl<'_> {
     /// The first step of a stop: cancels the running turn and waits for its end, for a while.
     pub(crate) async fn cancel_turn(&self) {
         self.apply(|engine| engine.wind_down(now()));
-        let mut state = self.link.watch_state();
-        let is_working = |state: &LiveState| {
-            !matches!(
-                state.status,
-                LiveStatus::Opening | LiveStatus::Idle | LiveStatus::Ended
-            )
+        let running = {
+            let inner = self.link.lock();
+            let turn = inner.engine.turn_in_flight();
+            turn.and_then(|turn| inner.turn(turn))
         };
-        let quiet = state.wait_for(|state| !is_working(state));
-        let _ = tokio::time::timeout(CANCEL_GRACE, quiet).await;
+        if let Some(turn) = running {
+            let _ = tokio::time::timeout(CANCEL_GRACE, turn.ended()).await;
+        }
     }
 
     /// The process has ended, and its output is read.
@@ -438,23 +443,20 @@ impl LiveControl<'_> {
         let mut records = Vec::new();
 
         let native_ids: Vec<String> = reported_sessions(&step.agent_events).collect();
-        if inner.observe_limit(&step.agent_events) {
-            proof = Some(log.next_sequence());
-        }
+        let limit_changed = inner.observe_limit(&step.agent_events);
         let events = step.agent_events;
-        match line {
-            Some(line) => {
-                let stream = OutputStream::Stdout;
-                log.push(EventKind::Output(Output {
-                    stream,
-                    line,
-                    events,
-                }));
-            }
-            None if events.is_empty() => {}
-            None => {
-                log.push(EventKind::Agent(events));
-            }
+        let output = match line {
+            Some(line) => Some(EventKind::Output(Output {
+                stream: OutputStream::Stdout,
+                line,
+                events,
+            })),
+            None if events.is_empty() => None,
+            None => Some(EventKind::Agent(events)),
+        };
+        if let Some(output) = output {
+            let sequence = log.push(output);
+            proof = limit_changed.then_some(sequence);
         }
         for native_id in native_ids {
             if let Some(event) = self.execution.agent_reported(&native_id) {
@@ -510,7 +512,11 @@ impl LiveControl<'_> {
         if has_lines {
             self.link.input_ready.notify_one();
         }
-        self.link.deadline_moved.notify_one();
+        let deadline = inner.engine.deadline();
+        if deadline != inner.deadline {
+            inner.deadline = deadline;
+            self.link.deadline_moved.notify_one();
+        }
         self.set_state(inner, proof);
         records
     }
@@ -578,6 +584,12 @@ impl LinkInner {
         Turn { id, end }
     }
 
+    /// Another handle of a turn that has not ended.
+    fn turn(&self, id: TurnId) -> Option<Turn> {
+        let end = self.turns.get(&id.into())?.subscribe();
+        Some(Turn { id, end })
+    }
+
     fn finish_turn(&mut self, message: MessageId, result: TurnResult) {
         if let Some(sender) = self.turns.remove(&message) {
             sender.send_replace(Some(result));
@@ -620,8 +632,8 @@ impl LinkInner {
                 by,
             } => {
                 return Some(HistoryEvent::Permission {
-                    permission,
-                    tool,
+                    permission: short(permission),
+                    tool: short(tool),
                     decision,
                     by,
                 });
@@ -721,6 +733,12 @@ fn reported_sessions(events: &[AgentEvent]) -> impl Iterator<Item = String> {
         AgentEventKind::SessionStarted { session_id, .. } => Some(session_id.clone()),
         _ => None,
     })
+}
+
+/// An agent chooses the length of its ids.
+fn short(mut text: String) -> String {
+    text.truncate(cut_at(&text, MAX_RECORDED));
+    text
 }
 
 /// Through tokio's clock, which tests can pause.

@@ -221,7 +221,9 @@ impl LiveSession {
     /// the queue is delivered. Open permission requests are settled.
     ///
     /// Processes that were started during the turn and are still alive are reported, and not ended: they
-    /// may be servers that the agent needs. [`end_processes`](Self::end_processes) ends them.
+    /// may be servers that the agent needs. [`end_processes`](Self::end_processes) ends them. The start
+    /// of a process is known to a hundredth of a second, so one that was started right before the turn
+    /// may be among them.
     ///
     /// # Errors
     ///

@@ -100,20 +100,19 @@ impl EventLog {
 
     /// Adds an event without waiting, whatever the policy: for the few that are not output, and for
     /// the output of live sessions, whose reader waits before it reads on ([`room`](Self::room)).
-    /// Returns the sequence number.
+    /// Returns the sequence number. Nothing is added behind the last event: what happens to a message
+    /// of an ended session is told to its caller only.
     pub(crate) fn push(&self, kind: EventKind) -> u64 {
         let at = SystemTime::now();
         let mut window = self.shared.lock();
+        if window.closed {
+            return window.next_sequence();
+        }
         window.make_room(self.shared.policy, kind.cost());
         let sequence = window.next_sequence();
         window.append(kind, at);
         window.wake_subscribers();
         sequence
-    }
-
-    /// The number of the event that is added next.
-    pub(crate) fn next_sequence(&self) -> u64 {
-        self.shared.lock().next_sequence()
     }
 
     /// Waits until the log is not above its bound.

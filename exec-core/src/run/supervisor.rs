@@ -311,6 +311,9 @@ impl Drop for Supervisor {
             return;
         }
         tracing::error!(execution_id = %execution.id, "the runtime ended before the execution");
+        if let Some(control) = execution.control() {
+            control.process_ended();
+        }
         execution.registry.unregister(&execution.session_id());
         execution.log.close();
         let progress = &execution.progress;

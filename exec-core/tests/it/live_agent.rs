@@ -4,16 +4,18 @@
 //! |---|---|
 //! | `open`, `open <id>` | `opened <id>` |
 //! | `prompt <text>` | `say <text>`, `ask <id> <command>`, `done`, `failed <text>` |
-//! | `interrupt` | `cancelled` |
+//! | `interrupt` | `cancelled`, if a turn runs |
 //! | `answer <id> Allow`, `void <id>` | |
 //! | `steer <text>` | `steered yes`, `steered no` |
 //!
 //! The text of a prompt says what the agent does with it; see [`AGENT`].
 
+use std::time::Duration;
+
 use exec_core::{
     AgentEventKind, Decision, DriverCommand, DriverOutput, ExecutionKind, ExecutionService,
     Failure, FailureKind, LiveRequest, LiveSession, PermissionRequest, ProtocolDriver, RateLimit,
-    RateLimitStatus, ToolInput, TurnOutcome, UsageTotals,
+    RateLimitStatus, StopAction, StopLadder, ToolInput, TurnOutcome, UsageTotals,
 };
 
 use crate::lab::{Lab, Scripted, script, within};
@@ -28,20 +30,20 @@ while read -r word rest; do
     case $word in
         open) echo "opened ${rest:-native-1}" ;;
         prompt)
-            set -f; set -- $rest; act=$1; shift
+            set -f; set -- $rest; act=$1; shift; busy=
             case $act in
                 say) echo "say $*"; echo done ;;
-                work) echo "say working" ;;
-                ask) echo "ask $*" ;;
-                tool) setsid sh -c 'echo $$ > tool; exec sleep 1000' & echo "say tool" ;;
+                work) busy=1; echo "say working" ;;
+                ask) busy=1; echo "ask $*" ;;
+                tool) busy=1; setsid sh -c 'echo $$ > tool; exec sleep 1000' & echo "say tool" ;;
                 die) echo "say half"; kill -9 $$ ;;
                 exit) exit "$1" ;;
                 limit) echo "limited"; echo "failed usage limit reached" ;;
                 raw) echo "$*"; echo done ;;
                 usage) echo "usage $1"; echo done ;;
             esac ;;
-        answer) echo "say $rest"; echo done ;;
-        interrupt) echo cancelled ;;
+        answer) busy=; echo "say $rest"; echo done ;;
+        interrupt) if [ -n "$busy" ]; then busy=; echo cancelled; fi ;;
         steer)
             case $rest in
                 no*) echo "steered no" ;;
@@ -142,6 +144,11 @@ pub(crate) fn live_script(text: &str) -> Scripted {
             resume: resume.then(|| native_id.to_owned()),
             can_steer: request.context.variant_label.as_deref() == Some("steer"),
         }));
+        parameters.stop_ladder = Some(
+            StopLadder::kill_at_once()
+                .then(StopAction::CloseStdin, Duration::from_millis(300))
+                .then(StopAction::Terminate, Duration::from_secs(5)),
+        );
     })
 }
 
