@@ -170,9 +170,12 @@ impl Host<'_> {
         let is_made = self.exists(&file);
         let next = echo(&session, "next").await?;
         session.close().await?;
-        let is_met = is_made == (decision == Decision::Allow)
-            && report.outcome == TurnOutcome::Completed
-            && next;
+        // Some agents end the turn when a call is denied.
+        let is_ended = match decision {
+            Decision::Allow => report.outcome == TurnOutcome::Completed,
+            Decision::Deny => !matches!(report.outcome, TurnOutcome::Failed { .. }),
+        };
+        let is_met = is_made == (decision == Decision::Allow) && is_ended && next;
         let text = format!("ran: {is_made}, {}", outcome(&report.outcome));
         Ok((text, is_met))
     }

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 /// The protocol of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wire {
+pub(crate) enum Wire {
     Claude,
     Codex,
     Acp,
@@ -31,7 +31,7 @@ pub enum Wire {
 
 /// How the agent misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     None,
     /// Each line is written in two pieces.
     HalfLines,
@@ -53,7 +53,7 @@ pub enum Fault {
 
 /// The steps of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     Initialize,
     Open,
     Prompt,
@@ -63,10 +63,10 @@ pub enum Step {
 }
 
 /// The number of updates of [`Fault::Flood`].
-pub const FLOOD: usize = 20_000;
+pub(crate) const FLOOD: usize = 20_000;
 
 /// Plays the agent on standard input and output until the input ends.
-pub fn run(wire: Wire, fault: Fault, home: PathBuf, args: &[String]) -> io::Result<()> {
+pub(crate) fn run(wire: Wire, fault: Fault, home: PathBuf, args: &[String]) -> io::Result<()> {
     let (lines, input) = channel();
     std::thread::spawn(move || {
         for line in io::stdin().lock().lines() {
@@ -104,14 +104,31 @@ struct LiveAgent {
 /// A message of the host.
 enum FromHost {
     Initialize(Value),
-    Open { id: Value, session: Option<String>, is_load: bool },
-    Prompt { id: Value, text: String },
-    Steer { id: Value, text: String },
+    Open {
+        id: Value,
+        session: Option<String>,
+        is_load: bool,
+    },
+    Prompt {
+        id: Value,
+        text: String,
+    },
+    Steer {
+        id: Value,
+        text: String,
+    },
     Cancel,
-    Answer { id: Value, is_allowed: bool },
+    Answer {
+        id: Value,
+        is_allowed: bool,
+    },
     /// The error for a request that it does not know.
-    Refusal { id: Value },
-    Other { id: Value },
+    Refusal {
+        id: Value,
+    },
+    Other {
+        id: Value,
+    },
 }
 
 impl LiveAgent {
@@ -122,7 +139,11 @@ impl LiveAgent {
                     self.step(Step::Initialize);
                     self.initialized(&id)?;
                 }
-                FromHost::Open { id, session, is_load } => self.open(&id, session, is_load)?,
+                FromHost::Open {
+                    id,
+                    session,
+                    is_load,
+                } => self.open(&id, session, is_load)?,
                 FromHost::Prompt { id, text } => self.turn(&id, &text)?,
                 FromHost::Steer { id, .. } => self.refuse(&id)?,
                 FromHost::Other { id } => self.other(&id)?,
@@ -142,7 +163,9 @@ impl LiveAgent {
         }
         let result = match self.wire {
             Wire::Codex => json!({"thread": {"id": self.session}}),
-            _ => json!({"sessionId": self.session, "modes": {"currentModeId": "default", "availableModes": []}}),
+            _ => {
+                json!({"sessionId": self.session, "modes": {"currentModeId": "default", "availableModes": []}})
+            }
         };
         self.result(id, &result)?;
         if is_load {
@@ -216,14 +239,20 @@ impl LiveAgent {
         self.last_id += 1;
         let id = self.last_id;
         let asked = match self.wire {
-            Wire::Claude => json!({"type": "control_request", "request_id": id.to_string(), "request": {
-                "subtype": "can_use_tool", "tool_name": "Bash", "input": {"command": command}}}),
-            Wire::Codex => json!({"id": id, "method": "item/commandExecution/requestApproval", "params": {
-                "threadId": self.session, "command": command}}),
-            Wire::Acp => json!({"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": {
+            Wire::Claude => {
+                json!({"type": "control_request", "request_id": id.to_string(), "request": {
+                "subtype": "can_use_tool", "tool_name": "Bash", "input": {"command": command}}})
+            }
+            Wire::Codex => {
+                json!({"id": id, "method": "item/commandExecution/requestApproval", "params": {
+                "threadId": self.session, "command": command}})
+            }
+            Wire::Acp => {
+                json!({"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": {
                 "sessionId": self.session,
                 "toolCall": {"toolCallId": "call", "kind": "execute", "rawInput": {"command": command}},
-                "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"}, {"optionId": "n", "name": "No", "kind": "reject_once"}]}}),
+                "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"}, {"optionId": "n", "name": "No", "kind": "reject_once"}]}})
+            }
         };
         self.write(&asked)?;
         let own = match self.wire {
@@ -244,37 +273,47 @@ impl LiveAgent {
         match self.wire {
             Wire::Claude => self.result(id, &json!({})),
             Wire::Codex => self.result(id, &json!({"userAgent": "scripted"})),
-            Wire::Acp => self.result(id, &json!({"protocolVersion": 1,
+            Wire::Acp => self.result(
+                id,
+                &json!({"protocolVersion": 1,
                 "agentCapabilities": {"loadSession": true},
-                "_meta": {"steering": {"supported": true}}})),
+                "_meta": {"steering": {"supported": true}}}),
+            ),
         }
     }
 
     fn begin_turn(&mut self, id: &Value) -> io::Result<()> {
         match self.wire {
-            Wire::Claude => self.write(&json!({"type": "system", "subtype": "init", "session_id": self.session})),
-            Wire::Codex => self.result(id, &json!({"turn": {"id": "turn-1"}})),
+            Wire::Claude => self
+                .write(&json!({"type": "system", "subtype": "init", "session_id": self.session})),
+            Wire::Codex => self.result(id, &json!({"turn": {"id": self.turn_id()}})),
             Wire::Acp => Ok(()),
         }
     }
 
     fn text(&mut self, text: &str) -> io::Result<()> {
         let line = match self.wire {
-            Wire::Claude => json!({"type": "assistant", "message": {"role": "assistant", "content": [{"type": "text", "text": text}]}}),
-            Wire::Codex => json!({"method": "item/agentMessage/delta", "params": {"threadId": self.session, "delta": text}}),
-            Wire::Acp => json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": self.session,
-                "update": {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}}}),
+            Wire::Claude => {
+                json!({"type": "assistant", "message": {"role": "assistant", "content": [{"type": "text", "text": text}]}})
+            }
+            Wire::Codex => {
+                json!({"method": "item/agentMessage/delta", "params": {"threadId": self.session, "delta": text}})
+            }
+            Wire::Acp => {
+                json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": self.session,
+                "update": {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}}})
+            }
         };
         self.write(&line)
     }
 
     fn end_turn(&mut self, id: &Value, answer: &str, is_cancelled: bool) -> io::Result<()> {
         match (self.wire, is_cancelled) {
-            (Wire::Claude, true) => self.write(&json!({"type": "result", "subtype": "error_during_execution", "is_error": true})),
-            (Wire::Claude, false) => self.write(&json!({"type": "result", "subtype": "success", "is_error": false, "result": answer})),
+            (Wire::Claude, true) => self.write(&json!({"type": "result", "subtype": "error_during_execution", "is_error": true, "uuid": self.turn_id()})),
+            (Wire::Claude, false) => self.write(&json!({"type": "result", "subtype": "success", "is_error": false, "result": answer, "uuid": self.turn_id()})),
             (Wire::Codex, _) => {
                 let status = if is_cancelled { "interrupted" } else { "completed" };
-                self.write(&json!({"method": "turn/completed", "params": {"threadId": self.session, "turn": {"id": "turn-1", "status": status}}}))
+                self.write(&json!({"method": "turn/completed", "params": {"threadId": self.session, "turn": {"id": self.turn_id(), "status": status}}}))
             }
             (Wire::Acp, _) => {
                 let reason = if is_cancelled { "cancelled" } else { "end_turn" };
@@ -296,8 +335,11 @@ impl LiveAgent {
     }
 
     fn result(&mut self, id: &Value, result: &Value) -> io::Result<()> {
-        let line = |id: &Value| match self.wire {
-            Wire::Claude => json!({"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": result}}),
+        let wire = self.wire;
+        let line = |id: &Value| match wire {
+            Wire::Claude => {
+                json!({"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": result}})
+            }
             _ => json!({"jsonrpc": "2.0", "id": id, "result": result}),
         };
         if self.fault == Fault::WrongIds {
@@ -315,14 +357,22 @@ impl LiveAgent {
             self.last_id += 1;
             let id = format!("unknown-{}", self.last_id);
             let request = match self.wire {
-                Wire::Claude => json!({"type": "control_request", "request_id": id, "request": {"subtype": "no_such"}}),
+                Wire::Claude => {
+                    json!({"type": "control_request", "request_id": id, "request": {"subtype": "no_such"}})
+                }
                 _ => json!({"jsonrpc": "2.0", "id": id, "method": "no/such", "params": {}}),
             };
             self.write_line(&request.to_string())?;
             // Whatever else arrives now is not expected from a host that answers at once.
             match self.read(None)? {
-                Some(FromHost::Refusal { id: answered }) if answered == json!(id) => self.answers_to_unknown += 1,
-                _ => return Err(io::Error::other("an unknown request was not refused at once")),
+                Some(FromHost::Refusal { id: answered }) if answered == json!(id) => {
+                    self.answers_to_unknown += 1
+                }
+                _ => {
+                    return Err(io::Error::other(
+                        "an unknown request was not refused at once",
+                    ));
+                }
             }
         }
         self.write_line(&message.to_string())
@@ -340,7 +390,10 @@ impl LiveAgent {
                 out.write_all(b"\n")?;
             }
             Fault::Duplicates => writeln!(out, "{line}\n{line}")?,
-            Fault::Noise => writeln!(out, "Loaded 3 extensions\n{{\"half\":\n[]\n\n\"text\"\n{line}\n{{}}")?,
+            Fault::Noise => writeln!(
+                out,
+                "Loaded 3 extensions\n{{\"half\":\n[]\n\n\"text\"\n{line}\n{{}}"
+            )?,
             _ => writeln!(out, "{line}")?,
         }
         out.flush()
@@ -379,15 +432,23 @@ impl LiveAgent {
         if self.wire == Wire::Claude {
             let id = message["request_id"].clone();
             let response = &message["response"];
-            return match (message["type"].as_str(), message["request"]["subtype"].as_str()) {
+            return match (
+                message["type"].as_str(),
+                message["request"]["subtype"].as_str(),
+            ) {
                 (Some("user"), _) => {
                     let text = message["message"]["content"].as_str().unwrap_or_default();
-                    FromHost::Prompt { id, text: text.to_owned() }
+                    FromHost::Prompt {
+                        id,
+                        text: text.to_owned(),
+                    }
                 }
                 (_, Some("initialize")) => FromHost::Initialize(id),
                 (_, Some("interrupt")) => FromHost::Cancel,
                 (Some("control_response"), _) if response["subtype"] == "error" => {
-                    FromHost::Refusal { id: response["request_id"].clone() }
+                    FromHost::Refusal {
+                        id: response["request_id"].clone(),
+                    }
                 }
                 (Some("control_response"), _) => FromHost::Answer {
                     id: response["request_id"].clone(),
@@ -407,16 +468,45 @@ impl LiveAgent {
         let (is_load, other) = (true, false);
         match message["method"].as_str().unwrap_or_default() {
             "initialize" => FromHost::Initialize(id),
-            "session/new" | "thread/start" => FromHost::Open { id, session: None, is_load: other },
-            "session/load" => FromHost::Open { id, session: session("sessionId"), is_load },
-            "thread/resume" => FromHost::Open { id, session: session("threadId"), is_load: other },
-            "session/prompt" => FromHost::Prompt { id, text: text(&params["prompt"]) },
-            "turn/start" => FromHost::Prompt { id, text: text(&params["input"]) },
-            "_session/steering" => FromHost::Steer { id, text: text(&params["prompt"]) },
-            "turn/steer" => FromHost::Steer { id, text: text(&params["input"]) },
+            "session/new" | "thread/start" => FromHost::Open {
+                id,
+                session: None,
+                is_load: other,
+            },
+            "session/load" => FromHost::Open {
+                id,
+                session: session("sessionId"),
+                is_load,
+            },
+            "thread/resume" => FromHost::Open {
+                id,
+                session: session("threadId"),
+                is_load: other,
+            },
+            "session/prompt" => FromHost::Prompt {
+                id,
+                text: text(&params["prompt"]),
+            },
+            "turn/start" => FromHost::Prompt {
+                id,
+                text: text(&params["input"]),
+            },
+            "_session/steering" => FromHost::Steer {
+                id,
+                text: text(&params["prompt"]),
+            },
+            "turn/steer" => FromHost::Steer {
+                id,
+                text: text(&params["input"]),
+            },
             "session/cancel" | "turn/interrupt" => FromHost::Cancel,
             _ => FromHost::Other { id },
         }
+    }
+
+    /// Each turn stores one prompt.
+    fn turn_id(&self) -> String {
+        format!("turn-{}", self.prompts().len())
     }
 
     fn file(&self, session: &str) -> PathBuf {
