@@ -15,6 +15,7 @@
 //! - A text for the running turn cannot be injected: Claude would queue it, and the queue is ours.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::path::PathBuf;
 
 use exec_core::{
@@ -41,6 +42,8 @@ pub(crate) struct ClaudeDriver {
     phase: Phase,
     interrupt: Interrupt,
     last_request: u64,
+    /// The hash of the last `result` line. It has an id, so two of them are never equal.
+    last_result: Option<u64>,
     /// The request of the last mode or model.
     option: Option<String>,
     /// The arguments of the open permission requests: an answer repeats them.
@@ -72,6 +75,7 @@ impl ClaudeDriver {
             phase: Phase::Opening,
             interrupt: Interrupt::No,
             last_request: 0,
+            last_result: None,
             option: None,
             asked: BTreeMap::new(),
         }
@@ -168,7 +172,12 @@ impl ClaudeDriver {
                 _ => out.event(event),
             }
         }
-        if !is_result || !matches!(self.phase, Phase::Prompted | Phase::InTurn) {
+        // A repeated line would end the turn of the next prompt.
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(text);
+        if !is_result || self.last_result.replace(hash) == Some(hash) {
+            return;
+        }
+        if !matches!(self.phase, Phase::Prompted | Phase::InTurn) {
             return;
         }
         if line.origin.at("kind").word() == "task-notification" {

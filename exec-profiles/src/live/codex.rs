@@ -38,6 +38,8 @@ pub(crate) struct CodexDriver {
     /// The running turn, once Codex has named it.
     turn: Option<String>,
     in_turn: bool,
+    /// The turn before: what is still said about it does not concern the next one.
+    ended_turn: Option<String>,
     /// An interrupt came before Codex had named the turn.
     interrupt_due: bool,
     asked: BTreeSet<String>,
@@ -64,6 +66,7 @@ impl CodexDriver {
             model: None,
             turn: None,
             in_turn: false,
+            ended_turn: None,
             interrupt_due: false,
             asked: BTreeSet::new(),
             changes: VecDeque::new(),
@@ -136,7 +139,8 @@ impl CodexDriver {
 
     /// `turn/started` and the response to `turn/start` both name the turn, in any order.
     fn turn_named(&mut self, id: String, out: &mut DriverOutput) {
-        if !self.in_turn || self.turn.is_some() || id.is_empty() {
+        let is_new = self.in_turn && self.turn.is_none();
+        if !is_new || id.is_empty() || self.ended_turn.as_ref() == Some(&id) {
             return;
         }
         self.turn = Some(id);
@@ -157,7 +161,7 @@ impl CodexDriver {
 
     fn end_turn(&mut self, outcome: TurnOutcome, out: &mut DriverOutput) {
         if std::mem::take(&mut self.in_turn) {
-            self.turn = None;
+            self.ended_turn = self.turn.take().or(self.ended_turn.take());
             self.interrupt_due = false;
             out.turn_ended(outcome, None);
         }
@@ -228,7 +232,8 @@ impl CodexDriver {
 
     fn completed(&mut self, turn: Json<'_>, out: &mut DriverOutput) {
         let id = turn.at("id").text().unwrap_or_default();
-        if self.turn.as_ref().is_some_and(|running| *running != id) {
+        let is_other = self.turn.as_ref().is_some_and(|running| *running != id);
+        if is_other || self.ended_turn.as_ref() == Some(&id) {
             return;
         }
         let outcome = match turn.at("status").word() {

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use exec_core::{
     AgentEventKind, Decision, DriverCommand, DriverOutput, DriverSignal, LaunchRequest,
@@ -48,7 +49,7 @@ pub(crate) const AGENTS: [(&str, &str); 7] = [
 ];
 
 /// The built-in profiles, and one of the user file for any ACP agent.
-pub(crate) fn registry() -> ProfileRegistry {
+static REGISTRY: LazyLock<ProfileRegistry> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("profiles.toml");
     let entry = "[profiles.acp-agent]\nbinary = \"agent\"\nprotocol = \"acp\"\n";
@@ -56,10 +57,10 @@ pub(crate) fn registry() -> ProfileRegistry {
     let registry = ProfileRegistry::new();
     assert_eq!(registry.load_user_file(&file).unwrap().errors, []);
     registry
-}
+});
 
 pub(crate) fn driver(request: &LaunchRequest) -> Box<dyn ProtocolDriver> {
-    let profile = find(&registry(), &request.context.profile_label);
+    let profile = find(&REGISTRY, &request.context.profile_label);
     let variant = request.context.variant_label.as_deref();
     let command = profile.command(variant).unwrap();
     let parameters = profile.build_live_parameters(&command, request).unwrap();
