@@ -64,7 +64,7 @@ fn main() {
         Step::new("latency", 1, 14.0, latency),
         Step::new("ends", 0, 4.0, ends),
         Step::new("hook", 0, 30.0, hook::hook),
-        Step::new("command", 0, 20.0, command::command),
+        Step::new("command", 1, 5.0, command::command),
         Step::new("inbox", 1, 20.0, inbox::inbox),
         Step::new("round-trips", 0, 6.0, round_trips),
         Step::new("sends", 3, exact, sends),

@@ -78,8 +78,10 @@ impl Cluster {
             let others: Vec<_> = names
                 .filter(|other| *other != agent.name && agent.allows(other))
                 .collect();
-            let primer = primer::primer(&agent.name, &others, command);
-            text = format!("{}\n\n{primer}", text.trim_end());
+            if !others.is_empty() {
+                let primer = primer::primer(&agent.name, &others, command);
+                text = format!("{}\n\n{primer}", text.trim_end());
+            }
         }
         let folder = self.server.folder().path();
         let path = folder.join(format!("personality-{}", pane.number()));

@@ -34,6 +34,12 @@ pub struct Failure {
 }
 
 /// The kind of a [`Failure`].
+///
+/// ```
+/// use tmux_bus::vocabulary::FailureKind;
+///
+/// assert_eq!(FailureKind::Timeout.exit_code(), 5);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

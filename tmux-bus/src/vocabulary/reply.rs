@@ -6,7 +6,7 @@ use super::Hidden;
 use super::failure::Failure;
 use crate::log::MessageLogEntry;
 
-/// The reply to a [`Request`].
+/// The reply to a [`Request`](super::Request).
 ///
 /// ```
 /// use tmux_bus::vocabulary::{AskState, Reply};
@@ -20,23 +20,32 @@ use crate::log::MessageLogEntry;
 #[serde(tag = "verb", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reply {
-    /// To [`Request::Ask`].
+    /// To [`Request::Ask`](super::Request::Ask).
     Ask(AskReport),
-    /// To [`Request::Post`].
+    /// To [`Request::Post`](super::Request::Post).
     Post(PostReport),
-    /// To [`Request::Inbox`].
+    /// To [`Request::Inbox`](super::Request::Inbox).
     Inbox(InboxReport),
-    /// To [`Request::Status`].
+    /// To [`Request::Status`](super::Request::Status).
     Status(StatusReport),
-    /// To [`Request::Explain`].
+    /// To [`Request::Explain`](super::Request::Explain).
     Explain(ExplainReport),
-    /// To [`Request::Wait`].
+    /// To [`Request::Wait`](super::Request::Wait).
     Wait(AskReport),
-    /// To [`Request::Log`].
+    /// To [`Request::Log`](super::Request::Log).
     Log(LogReport),
 }
 
 /// An ask and its outcome.
+///
+/// ```
+/// use tmux_bus::vocabulary::AskReport;
+///
+/// let json = r#"{"id":"0123456789ab","from":"a","to":"b","state":"running"}"#;
+/// let report: AskReport = serde_json::from_str(json)?;
+/// assert!(report.answer.is_none() && report.error.is_none());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AskReport {
@@ -63,6 +72,13 @@ pub struct AskReport {
 }
 
 /// How far an ask is.
+///
+/// ```
+/// use tmux_bus::vocabulary::AskState;
+///
+/// assert_eq!(serde_json::to_string(&AskState::Uncertain)?, "\"uncertain\"");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -78,6 +94,14 @@ pub enum AskState {
 }
 
 /// A message that was left.
+///
+/// ```
+/// use tmux_bus::vocabulary::{PostReport, PostState};
+///
+/// let report: PostReport = serde_json::from_str(r#"{"from":"a","to":"b","state":"waiting","id":"1"}"#)?;
+/// assert_eq!(report.state, PostState::Waiting);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PostReport {
@@ -93,6 +117,13 @@ pub struct PostReport {
 }
 
 /// How far a message without an answer is.
+///
+/// ```
+/// use tmux_bus::vocabulary::PostState;
+///
+/// assert_eq!(serde_json::to_string(&PostState::Delivered)?, "\"delivered\"");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -104,6 +135,14 @@ pub enum PostState {
 }
 
 /// The messages that wait for an agent.
+///
+/// ```
+/// use tmux_bus::vocabulary::InboxReport;
+///
+/// fn needs_a_decision(inbox: &InboxReport) -> bool {
+///     !inbox.uncertain.is_empty() || !inbox.dead.is_empty()
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct InboxReport {
@@ -118,6 +157,14 @@ pub struct InboxReport {
 }
 
 /// One message of an [`InboxReport`].
+///
+/// ```
+/// use tmux_bus::vocabulary::InboxItem;
+///
+/// let item: InboxItem = serde_json::from_str(r#"{"id":"1","from":"a","at_ms":5,"text":"secret"}"#)?;
+/// assert!(!format!("{item:?}").contains("secret"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct InboxItem {
@@ -135,6 +182,15 @@ pub struct InboxItem {
 }
 
 /// The state of a cluster.
+///
+/// ```
+/// use tmux_bus::vocabulary::StatusReport;
+///
+/// fn idle(status: &StatusReport) -> impl Iterator<Item = &str> {
+///     let idle = status.agents.iter().filter(|agent| agent.state == "idle");
+///     idle.map(|agent| agent.name.as_str())
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StatusReport {
@@ -149,6 +205,14 @@ pub struct StatusReport {
 }
 
 /// The state of one agent.
+///
+/// ```
+/// use tmux_bus::vocabulary::AgentReport;
+///
+/// fn describe(agent: &AgentReport) -> String {
+///     format!("{} is {} ({})", agent.name, agent.state, agent.evidence)
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AgentReport {
@@ -175,6 +239,14 @@ pub struct AgentReport {
 }
 
 /// How the state of an agent was found.
+///
+/// ```
+/// use tmux_bus::vocabulary::ExplainReport;
+///
+/// fn show(report: &ExplainReport) -> String {
+///     format!("{}: {}\n{}", report.agent, report.evidence, report.screen)
+/// }
+/// ```
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ExplainReport {
@@ -198,6 +270,14 @@ pub struct ExplainReport {
 }
 
 /// Entries of the log.
+///
+/// ```
+/// use tmux_bus::vocabulary::LogReport;
+///
+/// let report: LogReport = serde_json::from_str(r#"{"entries":[]}"#)?;
+/// assert!(report.entries.is_empty());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LogReport {

@@ -736,3 +736,40 @@ async fn messages_that_wait_are_delivered_after_the_next_start() {
     again.stop().await.unwrap();
     eventually("the courier has ended", || team.couriers().is_empty());
 }
+
+/// Plays an agent that uses the library.
+#[tokio::main]
+pub async fn ask_by_library(folder: &str, from: &str, to: &str) {
+    let folder = Path::new(folder);
+    let config = ClusterConfig::load(folder.join("team.yaml")).unwrap();
+    let builder = ClusterManager::builder(config).runtime_dir(folder.join("run"));
+    let cluster = builder.attach_unchanged().await.unwrap();
+    let answer = cluster.agent(from).unwrap().send_to(to, "hello").await;
+    println!("{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_asks_by_the_library_takes_part() {
+    let team = start(&TWO).await;
+    let folder = team.dir.path().display();
+    let back = worker::shell_command(&format!("library {folder} b a"));
+    let back = team.script("back.sh", &back);
+    let asked = team.tool("a", &format!("tmux-bus ask b 'run {back}'"));
+    assert_eq!(asked.code, 0, "{asked:?}");
+    let said = team.result_of(&back).out;
+    assert!(
+        said.contains("Cycle { chain: [\"b\", \"a\", \"b\"] }"),
+        "{said}"
+    );
+    // A program elsewhere that sends in the name of an agent does not keep it from answering.
+    let gate = team.path("gate");
+    let wait = format!("tmux-bus ask b 'wait {}'", gate.display());
+    let waiting = team.script("wait.sh", &wait);
+    let asking = team.begin(&["ask", "a", &format!("run {waiting}")]);
+    eventually("a waits for b", || !team.logged("wait ").is_empty());
+    let agent = team.cluster.agent("b").unwrap();
+    let asked = tokio::spawn(async move { agent.send_to("a", "in its name").await });
+    fs::write(&gate, "").unwrap();
+    assert!(asked.await.unwrap().is_ok());
+    assert_eq!(asking.wait_with_output().unwrap().status.code(), Some(0));
+}

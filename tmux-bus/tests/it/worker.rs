@@ -25,6 +25,8 @@ fn play() {
         ["typed"] => typing::play(),
         ["agent", name] => fake_agent::run(name),
         ["ask", folder, message] => late::ask_and_wait(folder, message),
+        #[cfg(feature = "cli")]
+        ["library", folder, from, to] => crate::conversation::ask_by_library(folder, from, to),
         ["pane", program] => pane_program::run(program),
         ["send", folder, pane, name, count] => sends::send_messages(folder, pane, name, count),
         ["mail"] => mail_agent::run(),
@@ -43,6 +45,13 @@ pub(crate) fn in_a_pane(part: &str) -> (&'static str, String, String) {
     let exe = std::env::current_exe().unwrap();
     let command = format!("exec '{}' {}", exe.display(), ARGUMENTS.join(" "));
     (PART, part.to_owned(), command)
+}
+
+/// A command line for `sh` that plays a part.
+#[cfg(feature = "cli")]
+pub(crate) fn shell_command(part: &str) -> String {
+    let (variable, part, command) = in_a_pane(part);
+    format!("{variable}='{part}' sh -c \"{command}\"")
 }
 
 /// A helper process. It is killed on drop.
