@@ -10,6 +10,10 @@ use benches::{Bench, Goal, Outside, Step};
 use exec_core::{MemoryPolicy, StopAction, StopLadder, StopLevel, StopOutcome};
 use tokio::runtime::Runtime;
 
+#[path = "exec/admission.rs"]
+mod admission;
+#[path = "exec/budgets.rs"]
+mod budgets;
 #[path = "exec/growth.rs"]
 mod growth;
 #[path = "exec/host.rs"]
@@ -44,6 +48,9 @@ fn main() {
     if live::is_agent_or_host() {
         return live::play();
     }
+    if admission::is_host() {
+        return admission::play();
+    }
     host::raise_file_limit();
     let bench = Bench::from_args("exec-core");
     let runtime = Runtime::new().expect("a runtime");
@@ -54,6 +61,12 @@ fn main() {
         Step::new("idle", 0, 4.0, idle::figures),
         Step::new("hostile", 0, 4.0, hostile::figures),
         Step::new("growth", 0, 8.0, |bench| growth::report(bench, &runtime)),
+        Step::new("admission", 1, 10.0, |bench| {
+            admission::compare(bench, &runtime);
+        }),
+        Step::new("budgets", 2, 20.0, |bench| {
+            budgets::compare(bench, &runtime)
+        }),
         Step::new("stop", 1, 24.0, |bench| stop(bench, &runtime)),
         Step::new("stubborn", 1, 4.0, |bench| stop_stubborn(bench, &runtime)),
         Step::new("hundred", 0, 10.0, |bench| stop_hundred(bench, &runtime)),

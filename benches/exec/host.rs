@@ -7,6 +7,7 @@ use exec_core::{
     CommandConfig, Execution, ExecutionContext, ExecutionService, ExecutionServiceBuilder,
     LaunchRequest, NewChatRequest, ProcessParameters, Profile, ProfileSource,
 };
+use exec_profiles::EventFormat;
 use tempfile::TempDir;
 
 pub struct Host {
@@ -16,6 +17,7 @@ pub struct Host {
 
 struct Agent {
     command: CommandConfig,
+    events: Option<EventFormat>,
 }
 
 impl Profile for Agent {
@@ -32,7 +34,9 @@ impl Profile for Agent {
         command: &CommandConfig,
         _: &LaunchRequest,
     ) -> Result<ProcessParameters, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(ProcessParameters::new(command.args.clone()))
+        let mut parameters = ProcessParameters::new(command.args.clone());
+        parameters.event_parser = self.events.map(EventFormat::parser);
+        Ok(parameters)
     }
 }
 
@@ -57,8 +61,34 @@ impl Host {
         command: CommandConfig,
         settings: impl FnOnce(ExecutionServiceBuilder) -> ExecutionServiceBuilder,
     ) -> Self {
+        Self::with_agent(
+            Agent {
+                command,
+                events: None,
+            },
+            settings,
+        )
+    }
+
+    /// A host whose agent prints events.
+    pub fn with_events(
+        command: CommandConfig,
+        events: EventFormat,
+        settings: impl FnOnce(ExecutionServiceBuilder) -> ExecutionServiceBuilder,
+    ) -> Self {
+        let agent = Agent {
+            command,
+            events: Some(events),
+        };
+        Self::with_agent(agent, settings)
+    }
+
+    fn with_agent(
+        agent: Agent,
+        settings: impl FnOnce(ExecutionServiceBuilder) -> ExecutionServiceBuilder,
+    ) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let agent = OneAgent(Arc::new(Agent { command }));
+        let agent = OneAgent(Arc::new(agent));
         let builder = ExecutionService::builder(agent).state_dir(dir.path().join("state"));
         let service = settings(builder).open().expect("a service");
         Self { service, dir }

@@ -83,5 +83,5 @@ pub use service::{
 };
 pub use supervision::{
     Health, HealthState, LeaderEvidence, RecoveredSession, RecoveredState, Recovery,
-    RecoveryEvidence, RestartPolicy, SessionIdSource,
+    RecoveryEvidence, RestartPolicy, SessionIdEvidence,
 };

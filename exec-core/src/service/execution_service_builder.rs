@@ -148,9 +148,9 @@ impl ExecutionServiceBuilder {
     /// The number holds for all services that share the state folder and have set it, in all
     /// processes; they should set the same number. Further launches wait, first come, first served:
     /// see [`ExecutionService::waiting`]. The place of an execution is free when it has ended or its
-    /// host has died. The agents of a host that was killed do not count: end them by
-    /// [`end_with_host`](Self::end_with_host), or after the restart by
-    /// [`reap_orphans`](ExecutionService::reap_orphans).
+    /// host has died. The agents of a host that was killed do not count, not even when they are
+    /// [adopted](ExecutionService::recover): end them by [`end_with_host`](Self::end_with_host), or
+    /// after the restart by [`reap_orphans`](ExecutionService::reap_orphans).
     pub fn max_running(mut self, executions: usize) -> Self {
         self.settings.admission.max_running = Some(executions.max(1));
         self

@@ -7,7 +7,7 @@ mod resume_loop;
 
 pub use health::{Health, HealthState};
 pub use recovery::{
-    LeaderEvidence, RecoveredSession, RecoveredState, Recovery, RecoveryEvidence, SessionIdSource,
+    LeaderEvidence, RecoveredSession, RecoveredState, Recovery, RecoveryEvidence, SessionIdEvidence,
 };
 pub use restart_policy::RestartPolicy;
 

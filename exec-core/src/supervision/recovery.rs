@@ -89,7 +89,7 @@ struct LostExecution {
     record: LiveRecord,
     /// The journals that have it, by index.
     journals: Vec<usize>,
-    id_source: SessionIdSource,
+    id_source: SessionIdEvidence,
 }
 
 /// A session that had lost its host.
@@ -170,7 +170,7 @@ pub struct RecoveryEvidence {
     /// The process of the newest one.
     pub leader: LeaderEvidence,
     /// Where the session id is from.
-    pub id_source: SessionIdSource,
+    pub id_source: SessionIdEvidence,
     /// How many processes were alive and were ended.
     pub ended_processes: usize,
     /// Processes that could not be ended. The execution stays on record for the next recovery.
@@ -204,13 +204,13 @@ pub enum LeaderEvidence {
 /// Where the id of a lost session is from.
 ///
 /// ```
-/// use exec_core::SessionIdSource;
+/// use exec_core::SessionIdEvidence;
 ///
-/// assert_ne!(SessionIdSource::Assigned, SessionIdSource::Unknown);
+/// assert_ne!(SessionIdEvidence::Assigned, SessionIdEvidence::Unknown);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum SessionIdSource {
+pub enum SessionIdEvidence {
     /// The agent was given the id.
     Assigned,
     /// The agent has reported the id.
@@ -224,7 +224,7 @@ impl RecoveredSession {
     /// A message to the session; `None` if it cannot be resumed. After
     /// [`Adopted`](RecoveredState::Adopted), the execution must end first.
     pub fn follow_up(&self, message: impl Into<String>) -> Option<FollowUpRequest> {
-        let knows_session = self.evidence.id_source != SessionIdSource::Unknown;
+        let knows_session = self.evidence.id_source != SessionIdEvidence::Unknown;
         let can_resume = match &self.state {
             RecoveredState::Adopted(_) => knows_session,
             RecoveredState::Resumable => true,
@@ -377,7 +377,7 @@ impl Recovery {
             executions: Vec::new(),
             started_at: None,
             leader: LeaderEvidence::NotRecorded,
-            id_source: SessionIdSource::Unknown,
+            id_source: SessionIdEvidence::Unknown,
             ended_processes: 0,
             survivors: Vec::new(),
         };
@@ -396,7 +396,7 @@ impl Recovery {
             evidence.started_at = record.start.as_ref().map(|start| time(start.at));
             evidence.leader = leader;
             // A follow-up knows the id that an earlier execution has learned.
-            if execution.id_source != SessionIdSource::Unknown {
+            if execution.id_source != SessionIdEvidence::Unknown {
                 evidence.id_source = execution.id_source;
             }
             was_started |= record.process.is_some();
@@ -430,7 +430,7 @@ impl Recovery {
             was_started || start.is_some_and(|start| start.kind == ExecutionKind::FollowUp);
         let state = match adopted {
             Some(execution) => RecoveredState::Adopted(execution),
-            None if exists && evidence.id_source != SessionIdSource::Unknown => {
+            None if exists && evidence.id_source != SessionIdEvidence::Unknown => {
                 RecoveredState::Resumable
             }
             None => RecoveredState::Reaped,
@@ -482,15 +482,15 @@ impl LostExecution {
         let entry = entries.get(&record.execution_id);
         let known = entry.map_or(&record.session_id, |entry| &entry.session_id);
         let id_source = match &record.start {
-            _ if *known != record.session_id => SessionIdSource::Reported,
-            Some(start) if start.kind == ExecutionKind::FollowUp => SessionIdSource::Reported,
-            Some(start) if !start.id_awaited => SessionIdSource::Assigned,
-            _ => SessionIdSource::Unknown,
+            _ if *known != record.session_id => SessionIdEvidence::Reported,
+            Some(start) if start.kind == ExecutionKind::FollowUp => SessionIdEvidence::Reported,
+            Some(start) if !start.id_awaited => SessionIdEvidence::Assigned,
+            _ => SessionIdEvidence::Unknown,
         };
         record.session_id = known.clone();
         if let Some(start) = &mut record.start {
             // An adopted execution is recorded anew, under the current id.
-            start.id_awaited = id_source == SessionIdSource::Unknown;
+            start.id_awaited = id_source == SessionIdEvidence::Unknown;
         }
         Self {
             record,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use exec_core::{
     ExecutionService, HistoryState, LeaderEvidence, RecoveredSession, RecoveredState,
-    SessionIdSource, StopOutcome,
+    SessionIdEvidence, StopOutcome,
 };
 
 use crate::lab::{Lab, Scripted, alive, files_in, helper, helper_lab, script, until, within};
@@ -185,17 +185,17 @@ async fn an_agent_that_has_ended_is_resumable_only_by_an_id_that_it_knows() {
         assert_eq!(evidence.ended_processes, 0);
         let own_id = witnesses[&id].own_id.as_deref();
         match evidence.id_source {
-            SessionIdSource::Assigned => {
+            SessionIdEvidence::Assigned => {
                 assert_eq!(own_id, None);
                 assert!(matches!(session.state, RecoveredState::Resumable));
                 assert!(session.follow_up("more").is_some());
             }
-            SessionIdSource::Reported => {
+            SessionIdEvidence::Reported => {
                 assert_eq!(own_id, Some(session.session_id.native_id()));
                 assert!(matches!(session.state, RecoveredState::Resumable));
             }
             source => {
-                assert_eq!(source, SessionIdSource::Unknown);
+                assert_eq!(source, SessionIdEvidence::Unknown);
                 assert!(own_id.is_some());
                 assert!(matches!(session.state, RecoveredState::Reaped));
                 assert!(session.follow_up("more").is_none());
