@@ -53,7 +53,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
@@ -406,7 +406,15 @@ async fn feed(stdin: Option<StdinFeed>, live: Option<LiveControl<'_>>, close: &N
 /// lives on.
 async fn feed_live(mut pipe: pipe::Sender, mut log: Option<RawLog>, control: LiveControl<'_>) {
     loop {
-        let line = control.next_input().await;
+        let line = tokio::select! {
+            line = control.next_input() => line,
+            // What is in the pipe is lost, and a write may never follow.
+            () = reader_gone(&pipe) => {
+                tracing::debug!("the agent has closed its input");
+                control.input_closed();
+                return control.pipe_closed().await;
+            }
+        };
         if let Some(file) = &mut log
             && let Err(error) = file.write(line.as_bytes())
         {
@@ -422,5 +430,13 @@ async fn feed_live(mut pipe: pipe::Sender, mut log: Option<RawLog>, control: Liv
             return control.pipe_closed().await;
         }
         control.input_written(&line);
+    }
+}
+
+/// Waits until nothing can read the pipe any more.
+async fn reader_gone(pipe: &pipe::Sender) {
+    match pipe.ready(Interest::ERROR).await {
+        Ok(ready) if ready.is_error() => {}
+        _ => pending().await,
     }
 }
