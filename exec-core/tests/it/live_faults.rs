@@ -350,6 +350,19 @@ async fn an_agent_that_closes_a_pipe_and_lives_is_stopped() {
     }
 }
 
+#[tokio::test]
+async fn an_agent_that_closes_its_input_while_idle_is_stopped() {
+    let lab = Lab::new();
+    let agent = "read -r _; echo opened; read -r _; echo done; exec <&-; exec sleep 600";
+    let session = open(&lab, &lab.service(live_script(agent))).await;
+    answer(&session, "a").await;
+    let exit = within("the stop", session.execution().wait())
+        .await
+        .unwrap();
+    assert_eq!(exit.stopped_by, Some(StoppedBy::Disconnected));
+    assert_eq!(lab.processes(), [0; 0]);
+}
+
 /// A log of 64 KiB that blocks the agent until its events are read.
 #[tokio::test]
 async fn a_flood_is_bounded_by_the_memory_policy() {
