@@ -23,6 +23,9 @@
 //! Lock order: the link, then the run tracker, or the registry and the session, or the log.
 //!
 //! **Races.**
+//! - An agent closes its input, and a caller gives a message before the process has ended: the message
+//!   is refused. A line that is not the result of a command is lost; the process is stopped, or has
+//!   ended.
 //! - An agent that does not read: the input queue is bounded. A command that finds it full is refused
 //!   before it reaches the engine. An answer that nobody waits for (policy, deadline, cancel) cannot be
 //!   refused: the session is stopped with [`StoppedBy::Disconnected`].
@@ -246,7 +249,9 @@ impl LiveControl<'_> {
 
     pub(super) fn answer(&self, permission: &str, decision: Decision) -> Result<(), Error> {
         let mut inner = self.link.lock();
-        self.check_input(&inner)?;
+        if !inner.input.is_closed() {
+            self.check_input(&inner)?;
+        }
         let answered = inner.engine.answer(permission, decision, now());
         let step = answered.map_err(|error| match error {
             CommandError::Settled(by) => Error::AlreadySettled {
@@ -483,6 +488,11 @@ impl LiveControl<'_> {
                     log.push(event);
                 }
             }
+            // A question can be large, and means nothing to the callers that wait.
+            if matches!(event, LiveEvent::PermissionAsked(_)) {
+                proof = Some(log.push(EventKind::Live(event)));
+                continue;
+            }
             let sequence = log.push(EventKind::Live(event.clone()));
             if is_proof(&event) {
                 proof = Some(sequence);
@@ -542,9 +552,13 @@ impl LiveControl<'_> {
     }
 
     fn check_input(&self, inner: &LinkInner) -> Result<(), Error> {
+        let session = || self.execution.session_id();
+        if inner.input.is_closed() {
+            return Err(Error::SessionEnded { session: session() });
+        }
         match inner.input.is_full() {
             true => Err(Error::QueueFull {
-                session: self.execution.session_id(),
+                session: session(),
                 reason: "the agent does not read its input",
             }),
             false => Ok(()),
@@ -713,7 +727,7 @@ impl LinkInner {
     }
 }
 
-/// Whether the event decides about the state of the session.
+/// Whether the event decides about the state of the session, as a question does, too.
 fn is_proof(event: &LiveEvent) -> bool {
     matches!(
         event,
@@ -721,7 +735,6 @@ fn is_proof(event: &LiveEvent) -> bool {
             | LiveEvent::Ended
             | LiveEvent::TurnStarted { .. }
             | LiveEvent::TurnEnded { .. }
-            | LiveEvent::PermissionAsked(_)
             | LiveEvent::PermissionSettled { .. }
     )
 }
