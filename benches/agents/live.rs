@@ -143,6 +143,15 @@ impl Host<'_> {
         self.real.workspace.join(name).exists()
     }
 
+    /// Whether the tool has made this file. On a busy machine an agent may go on before its tool.
+    async fn is_made(&self, name: &str) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.exists(name) && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        self.exists(name)
+    }
+
     async fn three_turns(&self) -> Result<Cell> {
         let session = self.open().await?;
         let mut answered = 0;
@@ -167,7 +176,10 @@ impl Host<'_> {
         let permission = asked(&session).await?;
         session.answer(&permission, decision)?;
         let report = ended(&turn).await?;
-        let is_made = self.exists(&file);
+        let is_made = match decision {
+            Decision::Allow => self.is_made(&file).await,
+            Decision::Deny => self.exists(&file),
+        };
         let next = echo(&session, "next").await?;
         session.close().await?;
         // Some agents end the turn when a call is denied.
@@ -218,7 +230,7 @@ impl Host<'_> {
         ended(&turn).await?;
         session.close().await?;
         let text = format!("second refused: {is_refused}");
-        Ok((text, is_refused && self.exists("twice")))
+        Ok((text, is_refused && self.is_made("twice").await))
     }
 
     async fn answer_after_interrupt(&self) -> Result<Cell> {

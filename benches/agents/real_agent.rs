@@ -25,7 +25,13 @@ pub(crate) struct RealAgent {
 impl RealAgent {
     /// `seeded`: the questions of a first run are answered in advance.
     pub(crate) fn prepare(context: &Context, name: &str, seeded: bool) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("agents-").tempdir()?;
+        let mut folder = tempfile::Builder::new();
+        folder.prefix("agents-");
+        // With bubblewrap, Codex needs helper programs in its home, and creates none in /tmp.
+        let folder = match home_of(name) {
+            "codex" => folder.tempdir_in(&context.agents_dir)?,
+            _ => folder.tempdir()?,
+        };
         let home = folder.path().join("home");
         let workspace = home.join("project");
         fs::create_dir_all(&workspace)?;

@@ -123,6 +123,9 @@ impl Profile for RegisteredProfile {
             }
             ProfileOrigin::InvalidChange(error) => return Err(error.clone().into()),
         };
+        if let Some(guard) = live.guard {
+            guard(&launched, request)?;
+        }
         let native_binary = definition.native_binary.as_deref();
         let mut launched = definition.launcher.apply(launched, native_binary)?;
         let args = std::mem::take(&mut launched.args);

@@ -625,3 +625,52 @@ fn failure(error: &RpcError) -> Failure {
     };
     Failure::new(kind.unwrap_or(FailureKind::Agent), error.text())
 }
+
+#[cfg(test)]
+mod tests {
+    use exec_core::DriverSignal;
+
+    use super::*;
+
+    fn option(id: &str, kind: &str) -> PermissionOption {
+        PermissionOption {
+            id: id.to_owned(),
+            kind: kind.to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_answer_never_allows_more_than_one_call() {
+        let always = [option("a", "allow_always"), option("r", "reject_always")];
+        assert_eq!(option_for(&always, Decision::Allow), None);
+        assert_eq!(option_for(&always, Decision::Deny), Some("r"));
+        let once = [option("a", "allow_always"), option("o", "allow_once")];
+        assert_eq!(option_for(&once, Decision::Allow), Some("o"));
+        assert_eq!(option_for(&once, Decision::Deny), None);
+    }
+
+    fn command_of(mut driver: AcpDriver, call: &str) -> Option<String> {
+        let line = format!(
+            r#"{{"id":1,"method":"session/request_permission","params":{{"toolCall":{call},"options":[]}}}}"#
+        );
+        let mut out = DriverOutput::default();
+        driver.line(&line, &mut out);
+        match &out.signals()[0] {
+            DriverSignal::Asked(request) => request.command.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_title_is_a_command_for_rules_that_forbid_only() {
+        let driver = || AcpDriver::new(Path::new("/w"), None);
+        let call = r#"{"kind":"execute","title":"cargo test"}"#;
+        assert_eq!(command_of(driver(), call).as_deref(), Some("(cargo test)"));
+        let exact = driver().with_exact_titles();
+        assert_eq!(command_of(exact, call).as_deref(), Some("cargo test"));
+        let named = r#"{"kind":"execute","title":"Tests","rawInput":{"command":"cargo test"}}"#;
+        assert_eq!(command_of(driver(), named).as_deref(), Some("cargo test"));
+        let other = r#"{"kind":"read","title":"cargo test"}"#;
+        assert_eq!(command_of(driver(), other), None);
+    }
+}

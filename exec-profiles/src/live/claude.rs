@@ -324,3 +324,96 @@ struct ResponseBody<'a> {
     request_id: Json<'a>,
     error: Json<'a>,
 }
+
+#[cfg(test)]
+mod tests {
+    use exec_core::DriverSignal;
+
+    use super::*;
+
+    const INIT: &str = r#"{"type":"system","subtype":"init","session_id":"s"}"#;
+    const RESULT: &str = r#"{"type":"result","subtype":"success","result":"done","uuid":"1"}"#;
+    const ABORTED: &str =
+        r#"{"type":"result","subtype":"error_during_execution","is_error":true,"uuid":"2"}"#;
+    const OF_A_TASK: &str = r#"{"type":"result","subtype":"success","result":"x","origin":{"kind":"task-notification"},"uuid":"3"}"#;
+
+    fn opened() -> ClaudeDriver {
+        let mut driver = ClaudeDriver::new("s");
+        driver.open(&mut DriverOutput::default());
+        let answer = r#"{"type":"control_response","response":{"subtype":"success","request_id":"initialize"}}"#;
+        assert_eq!(driver.says(answer).1, ["opened"]);
+        driver
+    }
+
+    impl ClaudeDriver {
+        /// The kinds of the lines that are sent, and of the signals.
+        fn says(&mut self, line: &str) -> (Vec<String>, Vec<String>) {
+            let mut out = DriverOutput::default();
+            self.line(line, &mut out);
+            kinds(&out)
+        }
+
+        fn told(&mut self, command: DriverCommand<'_>) -> (Vec<String>, Vec<String>) {
+            let mut out = DriverOutput::default();
+            self.command(command, &mut out);
+            kinds(&out)
+        }
+    }
+
+    fn kinds(out: &DriverOutput) -> (Vec<String>, Vec<String>) {
+        let line = |line: &String| {
+            let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            let subtype = line["request"]["subtype"].as_str();
+            subtype
+                .or(line["type"].as_str())
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let signals = out.signals().iter().filter_map(|signal| match signal {
+            DriverSignal::Opened { .. } => Some("opened".to_owned()),
+            DriverSignal::TurnEnded { outcome, .. } => Some(format!("{outcome:?}")),
+            _ => None,
+        });
+        (out.lines().iter().map(line).collect(), signals.collect())
+    }
+
+    #[test]
+    fn a_turn_that_claude_starts_itself_does_not_end_that_of_a_prompt() {
+        let mut driver = opened();
+        driver.told(DriverCommand::Prompt("a"));
+        for line in [INIT, OF_A_TASK, INIT] {
+            assert!(driver.says(line).1.is_empty(), "{line}");
+        }
+        assert_eq!(driver.says(RESULT).1, ["Completed"]);
+        assert!(driver.says(RESULT).1.is_empty(), "a repeated line");
+    }
+
+    #[test]
+    fn an_interrupt_waits_for_the_begin_of_the_turn() {
+        let mut driver = opened();
+        driver.told(DriverCommand::Prompt("a"));
+        assert!(driver.told(DriverCommand::Interrupt).0.is_empty());
+        assert_eq!(driver.says(INIT).0, ["interrupt"]);
+        assert_eq!(driver.says(ABORTED).1, ["Interrupted"]);
+    }
+
+    #[test]
+    fn an_interrupt_that_hits_a_turn_of_claude_itself_is_repeated_for_that_of_the_prompt() {
+        let mut driver = opened();
+        driver.told(DriverCommand::Prompt("a"));
+        driver.says(INIT);
+        assert_eq!(driver.told(DriverCommand::Interrupt).0, ["interrupt"]);
+        assert!(driver.says(OF_A_TASK).1.is_empty());
+        assert_eq!(driver.says(INIT).0, ["interrupt"]);
+        assert_eq!(driver.says(ABORTED).1, ["Interrupted"]);
+    }
+
+    #[test]
+    fn a_turn_ends_while_a_sub_agent_works_in_the_background() {
+        let mut driver = opened();
+        driver.told(DriverCommand::Prompt("a"));
+        driver.says(INIT);
+        driver.says(r#"{"type":"system","subtype":"task_started","task_id":"t"}"#);
+        assert_eq!(driver.says(RESULT).1, ["Completed"]);
+    }
+}

@@ -586,6 +586,25 @@ mod tests {
     }
 
     #[test]
+    fn an_interrupt_waits_for_the_name_of_its_turn() {
+        let mut driver = CodexDriver::new(Path::new("/w"), None);
+        let lines = |driver: &mut CodexDriver, line: &str| {
+            let mut out = DriverOutput::default();
+            driver.line(line, &mut out);
+            out.lines().join("\n")
+        };
+        driver.open(&mut DriverOutput::default());
+        lines(&mut driver, r#"{"id":1,"result":{}}"#);
+        lines(&mut driver, r#"{"id":2,"result":{"thread":{"id":"t"}}}"#);
+        let mut out = DriverOutput::default();
+        driver.command(DriverCommand::Prompt("a"), &mut out);
+        driver.command(DriverCommand::Interrupt, &mut out);
+        assert_eq!(out.lines().len(), 1, "the prompt only");
+        let sent = lines(&mut driver, r#"{"id":3,"result":{"turn":{"id":"u"}}}"#);
+        assert!(sent.contains("turn/interrupt") && sent.contains(r#""turnId":"u""#));
+    }
+
+    #[test]
     fn failures_have_the_class_that_codex_names() {
         let kind = |info: &str| {
             let json = format!(r#"{{"codexErrorInfo":{info}}}"#);

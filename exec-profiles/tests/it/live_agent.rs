@@ -366,7 +366,7 @@ impl LiveAgent {
             // Whatever else arrives now is not expected from a host that answers at once.
             match self.read(None)? {
                 Some(FromHost::Refusal { id: answered }) if answered == json!(id) => {
-                    self.answers_to_unknown += 1
+                    self.answers_to_unknown += 1;
                 }
                 _ => {
                     return Err(io::Error::other(
@@ -402,8 +402,9 @@ impl LiveAgent {
     /// Dies here, in the middle of a message, if the fault says so.
     fn step(&self, step: Step) {
         if self.fault == Fault::Death(step) {
-            print!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"res");
-            let _ = io::stdout().flush();
+            let mut out = io::stdout().lock();
+            let _ = out.write_all(br#"{"jsonrpc":"2.0","id":1,"res"#);
+            let _ = out.flush();
             std::process::exit(3);
         }
     }

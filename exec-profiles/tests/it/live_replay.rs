@@ -206,7 +206,7 @@ impl Replay {
         let subtype = line["request"]["subtype"].as_str().unwrap_or_default();
         match (method, subtype) {
             ("session/prompt", _) => {
-                self.command(DriverCommand::Prompt(&text_of(&params["prompt"])))
+                self.command(DriverCommand::Prompt(&text_of(&params["prompt"])));
             }
             ("turn/start", _) => self.command(DriverCommand::Prompt(&text_of(&params["input"]))),
             ("_session/steering", _) => {

@@ -8,6 +8,7 @@ mod gemini_files;
 mod hostile;
 mod live_agent;
 mod live_hostile;
+mod live_profiles;
 mod live_replay;
 mod live_schema;
 mod live_service;
