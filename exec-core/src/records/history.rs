@@ -13,7 +13,9 @@ use super::history_contents::{HistoryContents, SkippedLine};
 use crate::shared::json_lines;
 use crate::shared::kernel_lock::LockedFile;
 use crate::shared::private_file;
-use crate::{Error, ExecutionId, ExecutionKind, ExitReport, HistoryState, SessionId, Usage};
+use crate::{
+    Error, ExecutionId, ExecutionKind, ExitReport, HistoryState, Sandbox, SessionId, Usage,
+};
 
 /// The size at which the file is rotated.
 const MAX_BYTES: u64 = 8 << 20;
@@ -61,6 +63,8 @@ pub(crate) enum HistoryEvent {
         workspace: PathBuf,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         process_id: Option<u32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sandbox: Option<Sandbox>,
     },
     Resolved {
         session_id: SessionId,
@@ -239,6 +243,7 @@ mod tests {
                 kind: ExecutionKind::New,
                 workspace: "/tmp".into(),
                 process_id: Some(7),
+                sandbox: None,
             },
         );
     }

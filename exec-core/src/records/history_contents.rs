@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use super::history::{HistoryEvent, HistoryLine};
-use crate::{ExecutionId, ExecutionKind, ExitReport, SessionId};
+use crate::{ExecutionId, ExecutionKind, ExitReport, Sandbox, SessionId};
 
 /// The executions in the history; see [`History::load`](crate::History::load).
 ///
@@ -90,6 +90,8 @@ pub struct HistoryEntry {
     pub workspace_path: PathBuf,
     /// When the process was started.
     pub started_at: SystemTime,
+    /// The sandbox that was enforced; `None` without one.
+    pub sandbox: Option<Sandbox>,
     /// Whether and how the execution ended.
     pub state: HistoryState,
 }
@@ -198,6 +200,7 @@ impl HistoryContents {
                     variant,
                     kind,
                     workspace,
+                    sandbox,
                     ..
                 },
                 None,
@@ -212,6 +215,7 @@ impl HistoryContents {
                     kind,
                     workspace_path: workspace,
                     started_at: SystemTime::UNIX_EPOCH + Duration::from_millis(line.at),
+                    sandbox,
                     state: HistoryState::Open,
                 });
             }

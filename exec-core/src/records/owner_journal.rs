@@ -23,7 +23,7 @@ use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file;
 use crate::shared::proc_stat::ProcessKey;
 use crate::shared::process_tree::{self, TreeRoot};
-use crate::{Error, ExecutionId, ExecutionKind, SessionId};
+use crate::{Error, ExecutionId, ExecutionKind, Sandbox, SessionId};
 
 /// A journal is rewritten when it reaches this size, or twice its size after the last rewrite,
 /// whichever is more.
@@ -59,6 +59,8 @@ pub(crate) struct LaunchRecord {
     pub(crate) variant: Option<String>,
     pub(crate) kind: ExecutionKind,
     pub(crate) workspace: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sandbox: Option<Box<Sandbox>>,
 }
 
 impl LiveRecord {

@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::{
-    EnvPolicy, EventParser, FailureClassifier, SessionIdLookup, SessionIdResolver, StopLadder,
-    Wrapper,
+    EnvPolicy, EventParser, FailureClassifier, Sandbox, SessionIdLookup, SessionIdResolver,
+    StopLadder, Wrapper,
 };
 
 /// The parameters of one launch, made by a profile from a request.
@@ -49,6 +49,8 @@ pub struct ProcessParameters {
     pub env_policy: EnvPolicy,
     /// A command in front of the agent's command.
     pub wrapper: Option<Wrapper>,
+    /// The sandbox of the agent, around the wrapper. `None`: the agent has all rights of the user.
+    pub sandbox: Option<Sandbox>,
 }
 
 impl ProcessParameters {
@@ -68,6 +70,7 @@ impl ProcessParameters {
             env: BTreeMap::new(),
             env_policy: EnvPolicy::default(),
             wrapper: None,
+            sandbox: None,
         }
     }
 }
@@ -89,6 +92,7 @@ impl fmt::Debug for ProcessParameters {
             .field("env", &self.env.keys().collect::<Vec<_>>())
             .field("env_policy", &self.env_policy)
             .field("wrapper", &self.wrapper)
+            .field("sandbox", &self.sandbox)
             .finish()
     }
 }

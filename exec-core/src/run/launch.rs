@@ -66,7 +66,10 @@ impl ServiceInner {
             ..
         } = checked;
         let id = ExecutionId::mint();
-        let plan = LaunchPlan::new(&id, &request, &command, &parameters)?;
+        let mut plan = LaunchPlan::new(&id, &request, &command, &parameters)?;
+        if let Some(sandbox) = &parameters.sandbox {
+            plan.enclose(sandbox, &self.bubblewrap, self.settings.end_with_host)?;
+        }
         self.registry.register(&request.session_id)?;
         match self.spawn(&id, &request, &plan) {
             Ok(spawned) => {
@@ -107,6 +110,7 @@ impl ServiceInner {
                     variant: context.variant_label.clone(),
                     kind: request.kind,
                     workspace: workspace.to_owned(),
+                    sandbox: plan.enforced().cloned().map(Box::new),
                 }),
         })?;
         let raw_logs = match &self.settings.log_dir {
@@ -180,6 +184,7 @@ impl ServiceInner {
             start_instant: spawned.start_instant,
             log: EventLog::new(self.settings.memory_policy),
             log_paths: log_dir.map(|folder| RawLog::paths(folder, &id)),
+            sandbox: plan.enforced().cloned(),
             root: TreeRoot::new(Some(id.to_string()), Some(process_id)),
             registry: Arc::clone(&self.registry),
             scanner: Arc::clone(&self.scanner),

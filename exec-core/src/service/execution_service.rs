@@ -9,6 +9,7 @@ use super::known_sessions::KnownSessions;
 use crate::process::TAG_VARIABLE;
 use crate::records::OwnerJournal;
 use crate::run::LookupSlots;
+use crate::sandbox::Bubblewrap;
 use crate::shared::process_tree::ProcessScanner;
 use crate::telemetry::TRACEPARENT_VARIABLE;
 use crate::{
@@ -60,6 +61,7 @@ pub(crate) struct ServiceInner {
     /// Whether launches are refused; see `shutdown`.
     pub(crate) closed: RwLock<bool>,
     pub(crate) known_sessions: Arc<KnownSessions>,
+    pub(crate) bubblewrap: Arc<Bubblewrap>,
 }
 
 /// A request that has passed the checks, with the profile's command for it.
@@ -104,6 +106,7 @@ impl ExecutionService {
                 lookup_slots: LookupSlots::default(),
                 closed: RwLock::new(false),
                 known_sessions: Arc::default(),
+                bubblewrap: Arc::default(),
                 settings,
             }),
         })
@@ -176,7 +179,7 @@ impl ExecutionService {
     /// [`Error::UnknownVariant`], [`Error::CommandNotFound`], [`Error::EmptyPrompt`],
     /// [`Error::Invalid`] (the trace parent),
     /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::BinaryNotFound`], [`Error::Invalid`]
-    /// (the name of a variable), [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`];
+    /// (the name of a variable), [`Error::Sandbox`], [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`];
     /// [`Error::ShuttingDown`] after a [`shutdown`](Self::shutdown). No process was started and
     /// nothing is registered.
     ///
@@ -206,6 +209,9 @@ impl ExecutionService {
             // launch had the slot. The files of the previous launch would look new. Build them
             // again.
             parameters = checked.parameters()?;
+        }
+        if parameters.sandbox.is_some() {
+            self.inner.try_bubblewrap().await;
         }
         self.inner.start(checked, parameters, slot)
     }
@@ -253,6 +259,13 @@ impl ExecutionService {
 }
 
 impl ServiceInner {
+    /// Tries bubblewrap without blocking the runtime. The start of the process asks for the result,
+    /// and tries again after a failure.
+    async fn try_bubblewrap(&self) {
+        let bubblewrap = Arc::clone(&self.bubblewrap);
+        let _ = tokio::task::spawn_blocking(move || bubblewrap.working_program().is_ok()).await;
+    }
+
     /// Looks up in the history what an earlier service knew of the session of a follow-up: its
     /// current id, and its usage. Once for each session: the result is kept.
     async fn recall(&self, request: &mut LaunchRequest) {

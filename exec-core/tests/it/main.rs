@@ -12,6 +12,7 @@ mod output;
 mod prefix;
 mod report;
 mod runs;
+mod sandbox;
 mod session_ids;
 mod shutdown;
 mod spans;
