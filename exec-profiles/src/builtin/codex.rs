@@ -1,6 +1,6 @@
 //! The built-in profile of Codex.
 
-use exec_core::{CommandConfig, ExecutionKind};
+use exec_core::{AgentFolder, CommandConfig, ExecutionKind};
 
 use super::{parameters, uuid};
 use crate::failures::built_in_rules;
@@ -18,6 +18,7 @@ use crate::{EventFormat, ProfileDefinition};
 ///   `resume <id>`. For an id that is not a UUID codex would start a new thread and succeed, so the
 ///   profile refuses such an id.
 /// - A prompt has at most 1,048,576 characters.
+/// - In a sandbox, `CODEX_HOME` or `~/.codex` is writable.
 /// - Codex ends its tools when it ends, so the service's default stop ladder is sufficient.
 #[must_use]
 pub fn codex() -> ProfileDefinition {
@@ -48,5 +49,6 @@ pub fn codex() -> ProfileDefinition {
     });
     profile.failures = built_in_rules("codex");
     profile.native_binary = Some("codex".to_owned());
+    profile.agent_folders = vec![AgentFolder::new("~/.codex").or_variable("CODEX_HOME")];
     profile
 }

@@ -3,8 +3,8 @@
 //! Each function returns an ordinary [`ProfileDefinition`]. To pin a version, add variables or set a
 //! wrapper, change the definition and register it again.
 //!
-//! All of them run without asking for approval: the agent gets full access to the workspace. They
-//! pass the prompt on standard input. As an argument it would be visible in `ps`, limited to 128 KiB,
+//! All of them run without asking for approval: without a [`sandbox`](ProfileDefinition::sandbox)
+//! the agent has all rights of the user. They pass the prompt on standard input. As an argument it would be visible in `ps`, limited to 128 KiB,
 //! and read as an option if it starts with `-`.
 //!
 //! ```

@@ -1,6 +1,6 @@
 //! The built-in profile of Opencode.
 
-use exec_core::{CommandConfig, ExecutionKind};
+use exec_core::{AgentFolder, CommandConfig, ExecutionKind};
 
 use super::parameters;
 use crate::failures::built_in_rules;
@@ -18,6 +18,8 @@ use crate::{Error, EventFormat, ProfileDefinition};
 ///   the model's first answer, after 4 to 9 s, and after 23 s on a busy machine. After the
 ///   service's timeout the minted id stays an alias of it. A follow-up is `--session=<id>`.
 /// - Opencode uses `PWD` instead of its working directory; the service sets both.
+/// - In a sandbox, the folder `opencode` of the four XDG base folders (data, configuration, state,
+///   cache) is writable.
 /// - API keys of other agents in the environment change its choice of provider: set an
 ///   [`env_policy`](ProfileDefinition::env_policy) to hide them.
 #[must_use]
@@ -58,5 +60,12 @@ pub fn opencode() -> ProfileDefinition {
         });
     profile.failures = built_in_rules("opencode");
     profile.native_binary = Some("opencode".to_owned());
+    let below = |path: &str, variable| AgentFolder::new(path).or_below(variable, "opencode");
+    profile.agent_folders = vec![
+        below("~/.local/share/opencode", "XDG_DATA_HOME"),
+        below("~/.config/opencode", "XDG_CONFIG_HOME"),
+        below("~/.local/state/opencode", "XDG_STATE_HOME"),
+        below("~/.cache/opencode", "XDG_CACHE_HOME"),
+    ];
     profile
 }

@@ -1,6 +1,8 @@
 //! From a registered profile and a request to the parameters of one process.
 
-use exec_core::{CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, Profile};
+use exec_core::{
+    AgentFolder, CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, Profile, Sandbox,
+};
 
 use super::LaunchValues;
 use crate::failures::RuleSet;
@@ -37,6 +39,15 @@ impl RegisteredProfile {
             origin,
         }
     }
+
+    /// The sandbox of a variant, or else of the profile.
+    fn sandbox(&self, variant: Option<&str>) -> Option<Sandbox> {
+        let variant = variant.and_then(|label| self.config.variant(label));
+        match variant.and_then(|variant| variant.sandbox.as_ref()) {
+            Some(setting) => setting.sandbox().cloned(),
+            None => self.definition.sandbox.clone(),
+        }
+    }
 }
 
 impl Profile for RegisteredProfile {
@@ -66,11 +77,13 @@ impl Profile for RegisteredProfile {
         };
         let definition = &self.definition;
         let mut wrapper = definition.wrapper.clone();
+        let mut sandbox = self.sandbox(request.context.variant_label.as_deref());
         let mut launched = command.clone();
         if let Some((field, args)) = templates {
             let values = LaunchValues::new(request);
             launched = values.expand_command(command, field, args)?;
             wrapper = wrapper.map(|w| values.expand_wrapper(&w)).transpose()?;
+            sandbox = sandbox.map(|s| values.expand_sandbox(s)).transpose()?;
         }
         let native_binary = definition.native_binary.as_deref();
         let launched = definition.launcher.apply(launched, native_binary)?;
@@ -84,6 +97,7 @@ impl Profile for RegisteredProfile {
                 parameters
             }
         };
+        let is_npx = launched.binary == "npx";
         // The service starts `command`, so the parameters carry what differs in `launched`.
         if launched.binary != command.binary {
             parameters.binary.get_or_insert(launched.binary);
@@ -101,6 +115,17 @@ impl Profile for RegisteredProfile {
         }
         if wrapper.is_some() {
             parameters.wrapper = wrapper;
+        }
+        if let Some(mut sandbox) = sandbox {
+            let folders = &mut sandbox.agent_folders;
+            folders.extend(definition.agent_folders.iter().cloned());
+            if is_npx {
+                folders.push(AgentFolder::new("~/.npm").or_variable("npm_config_cache"));
+            }
+            parameters.sandbox = Some(sandbox);
+            // Claude Code refuses to skip permissions as root unless it is told of a sandbox.
+            let told = parameters.env.entry("IS_SANDBOX".to_owned());
+            told.or_insert_with(|| "1".to_owned());
         }
         if parameters.failure_classifier.is_none() {
             parameters.failure_classifier = Some(Box::new(self.failures.clone()));

@@ -8,6 +8,7 @@ mod gemini_files;
 mod hostile;
 mod registry;
 mod request;
+mod sandbox;
 mod service;
 mod user_file;
 mod user_profiles;
