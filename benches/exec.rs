@@ -20,6 +20,8 @@ mod hostile;
 mod idle;
 #[path = "exec/relay.rs"]
 mod relay;
+#[path = "exec/sandbox.rs"]
+mod sandbox;
 #[path = "exec/spawn.rs"]
 mod spawn;
 #[path = "exec/tree.rs"]
@@ -44,6 +46,7 @@ fn main() {
     let runtime = Runtime::new().expect("a runtime");
     bench.steps(vec![
         Step::new("spawn", 2, 8.0, |bench| spawn::compare(bench, &runtime)),
+        Step::new("sandbox", 2, 8.0, |bench| sandbox::compare(bench, &runtime)),
         Step::new("relay", 1, 14.0, |bench| relay::compare(bench, &runtime)),
         Step::new("idle", 0, 4.0, idle::figures),
         Step::new("hostile", 0, 4.0, hostile::figures),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use examples::Result;
@@ -25,7 +25,19 @@ pub(crate) struct RealAgent {
 impl RealAgent {
     /// `seeded`: the questions of a first run are answered in advance.
     pub(crate) fn prepare(context: &Context, name: &str, seeded: bool) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("agents-").tempdir()?;
+        Self::prepare_in(&env::temp_dir(), context, name, seeded)
+    }
+
+    /// As [`prepare`](Self::prepare), with all files below `parent`.
+    pub(crate) fn prepare_in(
+        parent: &Path,
+        context: &Context,
+        name: &str,
+        seeded: bool,
+    ) -> Result<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("agents-")
+            .tempdir_in(parent)?;
         let home = folder.path().join("home");
         let workspace = home.join("project");
         fs::create_dir_all(&workspace)?;

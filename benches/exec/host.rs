@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use exec_core::{
     CommandConfig, Execution, ExecutionContext, ExecutionService, ExecutionServiceBuilder,
-    LaunchRequest, NewChatRequest, ProcessParameters, Profile, ProfileSource,
+    LaunchRequest, NewChatRequest, ProcessParameters, Profile, ProfileSource, Sandbox,
 };
 use tempfile::TempDir;
 
@@ -16,6 +16,7 @@ pub struct Host {
 
 struct Agent {
     command: CommandConfig,
+    sandbox: Option<Sandbox>,
 }
 
 impl Profile for Agent {
@@ -32,7 +33,9 @@ impl Profile for Agent {
         command: &CommandConfig,
         _: &LaunchRequest,
     ) -> Result<ProcessParameters, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(ProcessParameters::new(command.args.clone()))
+        let mut parameters = ProcessParameters::new(command.args.clone());
+        parameters.sandbox.clone_from(&self.sandbox);
+        Ok(parameters)
     }
 }
 
@@ -57,8 +60,16 @@ impl Host {
         command: CommandConfig,
         settings: impl FnOnce(ExecutionServiceBuilder) -> ExecutionServiceBuilder,
     ) -> Self {
+        Self::with_sandbox(command, None, settings)
+    }
+
+    pub fn with_sandbox(
+        command: CommandConfig,
+        sandbox: Option<Sandbox>,
+        settings: impl FnOnce(ExecutionServiceBuilder) -> ExecutionServiceBuilder,
+    ) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let agent = OneAgent(Arc::new(Agent { command }));
+        let agent = OneAgent(Arc::new(Agent { command, sandbox }));
         let builder = ExecutionService::builder(agent).state_dir(dir.path().join("state"));
         let service = settings(builder).open().expect("a service");
         Self { service, dir }
