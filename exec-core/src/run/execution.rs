@@ -89,7 +89,7 @@ pub struct ExecutionResult {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TreeUsage {
-    /// The number of processes.
+    /// The number of processes; in a sandbox, two of them carry the agent.
     pub processes: usize,
     /// The CPU time of these processes and of the children they have waited for.
     pub cpu_time: Duration,

@@ -44,7 +44,7 @@ mod bwrap_args;
 mod carrier;
 mod mounts;
 mod policy;
-mod setting;
+mod sandbox_setting;
 
 pub use agent_folder::AgentFolder;
 pub(crate) use agent_start::AgentStart;
@@ -53,7 +53,7 @@ pub(crate) use bwrap_args::{Enclosure, enclose};
 pub(crate) use carrier::signal_in_step;
 pub(crate) use mounts::{AgentView, Mounts};
 pub use policy::{ReadAccess, Sandbox};
-pub use setting::SandboxSetting;
+pub use sandbox_setting::SandboxSetting;
 
 /// The shell that is process 1, and its script.
 const SHELL: &str = "/bin/sh";
