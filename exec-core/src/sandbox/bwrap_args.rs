@@ -63,13 +63,14 @@ impl Args {
             self.words(&["--ro-bind", "/", "/"]);
         }
         self.words(&["--dev", "/dev", "--proc", "/proc"]);
-        // bubblewrap covers these itself, but only if it may write to the folder, which it cannot
-        // see in a user namespace of root: the settings of the kernel belong to user 0, inside and
-        // outside, and need no capability.
-        for settings in KERNEL_SETTINGS {
-            self.words(&["--ro-bind-try", settings, settings]);
-        }
         if enclosure.is_root {
+            // The settings of the kernel belong to user 0, inside and outside, and need no
+            // capability. bubblewrap covers them only if it may write to their folder, which it may
+            // not in a user namespace. Not for other users, who cannot write to them: the kernel
+            // refuses another /proc below a covered one, and with it a sandbox of the agent's own.
+            for settings in KERNEL_SETTINGS {
+                self.words(&["--ro-bind-try", settings, settings]);
+            }
             self.words(&["--remount-ro", "/proc"]);
         }
         // From the root downwards: a mount covers all that was mounted below it before.
@@ -121,7 +122,7 @@ mod tests {
         };
         let args = enclose(&mounts, enclosure);
         let args: Vec<_> = args.iter().map(|arg| arg.to_str().unwrap()).collect();
-        let from = args.iter().position(|arg| *arg == "/proc/bus").unwrap();
+        let from = args.iter().position(|arg| *arg == "--proc").unwrap();
         let to = args.iter().position(|arg| *arg == "--chdir").unwrap();
         args[from + 2..to].join(" ")
     }
@@ -174,5 +175,6 @@ mod tests {
         };
         assert!(has(true, false, "--die-with-parent") && !has(false, true, "--die-with-parent"));
         assert!(has(false, true, "--cap-drop") && !has(true, false, "--cap-drop"));
+        assert!(has(false, true, "/proc/sys") && !has(true, false, "/proc/sys"));
     }
 }

@@ -19,7 +19,7 @@ use super::AgentFolder;
 /// | the same path twice | refused if one of the two is `hide`; `write` wins over `read` |
 /// | a link inside a folder to `write` | refused if a path of `write` or `read` leads out of that folder by it |
 /// | `/tmp`, `/var/tmp` | private and empty, unless named; `TMPDIR` is `/tmp` if it cannot be written |
-/// | `/proc`, `/dev` | private, with the processes of the sandbox and the harmless devices |
+/// | `/proc`, `/dev` | private, with the processes of the sandbox and the harmless devices. If the host is root, `/proc` is read-only, and the agent cannot use a sandbox of its own |
 ///
 /// A path that breaks its rule refuses the launch with
 /// [`Error::Sandbox`](crate::Error::Sandbox). The agent's processes are in a pid namespace: they end
