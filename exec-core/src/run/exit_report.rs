@@ -48,7 +48,8 @@ pub struct ExitReport {
     /// bound: the kernel does not count other descendants. In a sandbox, all descendants count, and
     /// a few milliseconds of bubblewrap.
     pub cpu_time: Duration,
-    /// The largest resident set of one of these processes. A lower bound, too.
+    /// The largest resident set of one of these processes. A lower bound, too. But never below the
+    /// peak of the host at the launch: Linux counts it for a child that was created without a copy.
     pub peak_memory_bytes: u64,
     /// How many lines were longer than the cap and delivered truncated.
     pub truncated_lines: u64,
