@@ -211,7 +211,7 @@ impl ExecutionService {
             parameters = checked.parameters()?;
         }
         if parameters.sandbox.is_some() {
-            self.inner.try_bubblewrap().await;
+            self.inner.try_bubblewrap().await?;
         }
         self.inner.start(checked, parameters, slot)
     }
@@ -259,11 +259,13 @@ impl ExecutionService {
 }
 
 impl ServiceInner {
-    /// Tries bubblewrap without blocking the runtime. The start of the process asks for the result,
-    /// and tries again after a failure.
-    async fn try_bubblewrap(&self) {
+    /// Tries bubblewrap without blocking the runtime, before the start of the process asks for it.
+    async fn try_bubblewrap(&self) -> Result<(), Error> {
         let bubblewrap = Arc::clone(&self.bubblewrap);
-        let _ = tokio::task::spawn_blocking(move || bubblewrap.working_program().is_ok()).await;
+        let tried = move || bubblewrap.working_program().map(drop);
+        // The runtime shuts down: the start of the process tries it.
+        let tried = tokio::task::spawn_blocking(tried).await;
+        tried.unwrap_or(Ok(()))
     }
 
     /// Looks up in the history what an earlier service knew of the session of a follow-up: its

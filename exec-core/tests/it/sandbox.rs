@@ -287,17 +287,15 @@ async fn the_exit_status_is_the_one_of_the_agent() {
 #[tokio::test]
 async fn time_and_memory_are_those_of_the_agent() {
     let lab = Lab::new();
-    // A fifth of a second or more in the agent, and 100 MB in an orphan that nobody waits for but
-    // process 1.
+    // CPU time in the agent, and 300 MB, more than this host ever uses, in an orphan that only
+    // process 1 waits for.
     let agent = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done
-        (head -c 100000000 /dev/zero | tail -c 99000000 > /dev/null; echo x > done &)
-        until [ -e done ]; do :; done";
+        (head -c 300000000 /dev/zero | tail -c 299000000 > /dev/null; echo x > done &)
+        until [ -e done ]; do sleep 0.01; done";
     let report = report_of(&lab, sandboxed(agent, Sandbox::new())).await;
     assert!(report.is_success(), "{report:?}");
     assert!(report.cpu_time > Duration::from_millis(20), "{report:?}");
-    assert!(report.peak_memory_bytes > 90_000_000, "{report:?}");
-    let idle = report_of(&lab, sandboxed("exit 0", Sandbox::new())).await;
-    assert!(idle.peak_memory_bytes < 90_000_000, "{idle:?}");
+    assert!(report.peak_memory_bytes > 280_000_000, "{report:?}");
 }
 
 #[tokio::test]
