@@ -290,7 +290,7 @@ async fn time_and_memory_are_those_of_the_agent() {
     // CPU time in the agent, and 300 MB, more than this host ever uses, in an orphan that only
     // process 1 waits for.
     let agent = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done
-        (head -c 300000000 /dev/zero | tail -c 299000000 > /dev/null; echo x > done &)
+        (sh -c 'head -c 300000000 /dev/zero | tail -c 299000000 > /dev/null; echo x > done' &)
         until [ -e done ]; do sleep 0.01; done";
     let report = report_of(&lab, sandboxed(agent, Sandbox::new())).await;
     assert!(report.is_success(), "{report:?}");
