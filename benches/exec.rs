@@ -26,6 +26,8 @@ mod idle;
 mod live;
 #[path = "exec/relay.rs"]
 mod relay;
+#[path = "exec/sandbox.rs"]
+mod sandbox;
 #[path = "exec/spawn.rs"]
 mod spawn;
 #[path = "exec/tree.rs"]
@@ -56,6 +58,7 @@ fn main() {
     let runtime = Runtime::new().expect("a runtime");
     bench.steps(vec![
         Step::new("spawn", 2, 8.0, |bench| spawn::compare(bench, &runtime)),
+        Step::new("sandbox", 2, 8.0, |bench| sandbox::compare(bench, &runtime)),
         Step::new("relay", 1, 14.0, |bench| relay::compare(bench, &runtime)),
         Step::new("live", 2, 20.0, |bench| live::compare(bench, &runtime)),
         Step::new("idle", 0, 4.0, idle::figures),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use exec_core::{
     CommandConfig, Execution, ExecutionContext, ExecutionService, ExecutionServiceBuilder,
-    LaunchRequest, NewChatRequest, ProcessParameters, Profile, ProfileSource,
+    LaunchRequest, NewChatRequest, ProcessParameters, Profile, ProfileSource, Sandbox,
 };
 use exec_profiles::EventFormat;
 use tempfile::TempDir;
@@ -18,6 +18,7 @@ pub struct Host {
 struct Agent {
     command: CommandConfig,
     events: Option<EventFormat>,
+    sandbox: Option<Sandbox>,
 }
 
 impl Profile for Agent {
@@ -36,6 +37,7 @@ impl Profile for Agent {
     ) -> Result<ProcessParameters, Box<dyn std::error::Error + Send + Sync>> {
         let mut parameters = ProcessParameters::new(command.args.clone());
         parameters.event_parser = self.events.map(EventFormat::parser);
+        parameters.sandbox.clone_from(&self.sandbox);
         Ok(parameters)
     }
 }
@@ -65,6 +67,7 @@ impl Host {
             Agent {
                 command,
                 events: None,
+                sandbox: None,
             },
             settings,
         )
@@ -79,6 +82,20 @@ impl Host {
         let agent = Agent {
             command,
             events: Some(events),
+            sandbox: None,
+        };
+        Self::with_agent(agent, settings)
+    }
+
+    pub fn with_sandbox(
+        command: CommandConfig,
+        sandbox: Option<Sandbox>,
+        settings: impl FnOnce(ExecutionServiceBuilder) -> ExecutionServiceBuilder,
+    ) -> Self {
+        let agent = Agent {
+            command,
+            events: None,
+            sandbox,
         };
         Self::with_agent(agent, settings)
     }

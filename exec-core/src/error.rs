@@ -118,6 +118,13 @@ pub enum Error {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// The sandbox of the profile cannot be enforced: bubblewrap does not work here, or a path of the
+    /// sandbox breaks its rule. An agent is never started without the sandbox that was asked for.
+    #[error("cannot enforce the sandbox: {reason}")]
+    Sandbox {
+        /// The cause, and what to do.
+        reason: String,
+    },
     /// No state folder was given and the environment does not name one.
     #[error(
         "cannot choose a state folder: neither XDG_STATE_HOME nor HOME is an absolute path; set \

@@ -9,6 +9,9 @@ mod error;
 // Requests, and the contract with the profiles.
 mod request;
 
+// What an agent may write, read and not see.
+mod sandbox;
+
 // Types that the embedder holds and receives.
 mod service;
 
@@ -77,6 +80,7 @@ pub use run::{
     Execution, ExecutionResult, ExitReport, StopLevel, StopOutcome, StopReport, StoppedBy,
     TreeUsage, Watchdog,
 };
+pub use sandbox::{AgentFolder, ReadAccess, Sandbox, SandboxSetting};
 pub use service::{
     ActiveExecutionRegistry, ExecutionService, ExecutionServiceBuilder, Run, RunResult,
     ShutdownGuard, ShutdownReport, termination_signal,

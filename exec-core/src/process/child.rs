@@ -12,6 +12,7 @@ use tokio::net::unix::pipe;
 
 use super::launch_plan::LaunchPlan;
 use super::marked_spawn::{SpawnedProcess, spawn_marked};
+use crate::sandbox::AgentStart;
 use crate::shared::process_tree::ProcessHandle;
 
 /// A child that runs or is a zombie. Dropping it neither stops nor reaps it.
@@ -20,6 +21,8 @@ pub(crate) struct Child {
     handle: ProcessHandle,
     /// Whether this process is its parent.
     is_ours: bool,
+    /// The agent, if the child only carries it; see the theory of `sandbox`.
+    agent: Option<AgentStart>,
 }
 
 /// Our ends of the child's pipes.
@@ -63,6 +66,7 @@ impl Child {
             pid,
             handle,
             is_ours: true,
+            agent: spawned.control.map(AgentStart::new).transpose()?,
         };
         Ok((child, pipes))
     }
@@ -87,6 +91,7 @@ impl Child {
             pid,
             handle,
             is_ours: false,
+            agent: None,
         };
         Ok(Some((child, pipes)))
     }
@@ -96,8 +101,25 @@ impl Child {
     }
 
     /// Waits until the child has ended. It stays a zombie until [`reap`](Self::reap), so that its
-    /// process id and its group are not reused.
+    /// process id and its group are not reused. Lets the agent of a sandbox start.
     pub(crate) async fn ended(&self) {
+        if let Some(agent) = &self.agent {
+            tokio::select! {
+                () = agent.allow() => {}
+                () = self.process_ended() => return,
+            }
+        }
+        self.process_ended().await;
+    }
+
+    /// A stop has begun: an agent that waits for its sandbox is not started any more.
+    pub(crate) fn refuse_agent(&self) {
+        if let Some(agent) = &self.agent {
+            agent.refuse();
+        }
+    }
+
+    async fn process_ended(&self) {
         while let Err(error) = self.handle.ended().await {
             tracing::warn!(pid = self.pid, %error, "cannot wait for the child, trying again");
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -122,7 +144,10 @@ impl Child {
             tracing::error!(pid = self.pid, %error, "the child was reaped by other code");
             return ChildExit::default();
         }
-        let status = ExitStatus::from_raw(status);
+        let mut status = ExitStatus::from_raw(status);
+        if let Some(agent) = &self.agent {
+            status = agent.true_status(status);
+        }
         ChildExit {
             code: status.code(),
             signal: status.signal(),
@@ -176,6 +201,7 @@ mod tests {
             binary: "sh".to_owned(),
             command,
             has_input: false,
+            sandbox: None,
         };
         let spawned = spawn_marked(&plan, ExecutionId::mint().as_str()).unwrap();
         let mut lines = BufReader::new(File::from(spawned.stdout)).lines();

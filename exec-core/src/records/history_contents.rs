@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use super::history::{HistoryEvent, HistoryLine};
-use crate::{Decision, ExecutionId, ExecutionKind, ExitReport, SessionId, SettledBy};
+use crate::{Decision, ExecutionId, ExecutionKind, ExitReport, Sandbox, SessionId, SettledBy};
 
 /// The executions in the history; see [`History::load`](crate::History::load).
 ///
@@ -93,6 +93,8 @@ pub struct HistoryEntry {
     /// The decisions about permission requests of a live session, oldest first, as far as they are
     /// kept.
     pub permissions: Vec<HistoryPermission>,
+    /// The sandbox that was enforced; `None` without one.
+    pub sandbox: Option<Sandbox>,
     /// Whether and how the execution ended.
     pub state: HistoryState,
 }
@@ -230,6 +232,7 @@ impl HistoryContents {
                     variant,
                     kind,
                     workspace,
+                    sandbox,
                     ..
                 },
                 None,
@@ -245,6 +248,7 @@ impl HistoryContents {
                     workspace_path: workspace,
                     started_at: SystemTime::UNIX_EPOCH + Duration::from_millis(line.at),
                     permissions: Vec::new(),
+                    sandbox,
                     state: HistoryState::Open,
                 });
             }

@@ -154,6 +154,7 @@ impl ServiceInner {
                 kind: start.kind,
                 workspace: start.workspace.clone().into(),
                 process_id: record.process.map(|(pid, _)| pid),
+                sandbox: start.sandbox.as_deref().cloned(),
             },
         );
     }

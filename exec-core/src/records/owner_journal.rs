@@ -24,7 +24,7 @@ use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file;
 use crate::shared::proc_stat::{ProcStat, ProcessKey};
 use crate::shared::process_tree::{self, TreeRoot};
-use crate::{Error, ExecutionId, ExecutionKind, SessionId};
+use crate::{Error, ExecutionId, ExecutionKind, Sandbox, SessionId};
 
 /// A journal is rewritten when it reaches this size, or twice its size after the last rewrite,
 /// whichever is more.
@@ -66,6 +66,8 @@ pub(crate) struct LaunchRecord {
     /// Whether the agent makes the id of a new session by itself. An earlier version did not tell.
     #[serde(default = "unknown_id")]
     pub(crate) id_awaited: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sandbox: Option<Box<Sandbox>>,
 }
 
 fn unknown_id() -> bool {

@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::{
-    EnvPolicy, EventParser, FailureClassifier, PermissionPolicy, ProtocolDriver, SessionIdLookup,
-    SessionIdResolver, StopLadder, Wrapper,
+    EnvPolicy, EventParser, FailureClassifier, PermissionPolicy, ProtocolDriver, Sandbox,
+    SessionIdLookup, SessionIdResolver, StopLadder, Wrapper,
 };
 
 /// The parameters of one launch, made by a profile from a request.
@@ -58,6 +58,8 @@ pub struct ProcessParameters {
     pub env_policy: EnvPolicy,
     /// A command in front of the agent's command.
     pub wrapper: Option<Wrapper>,
+    /// The sandbox of the agent, around the wrapper. `None`: the agent has all rights of the user.
+    pub sandbox: Option<Sandbox>,
 }
 
 impl ProcessParameters {
@@ -79,6 +81,7 @@ impl ProcessParameters {
             env: BTreeMap::new(),
             env_policy: EnvPolicy::default(),
             wrapper: None,
+            sandbox: None,
         }
     }
 }
@@ -102,6 +105,7 @@ impl fmt::Debug for ProcessParameters {
             .field("env", &self.env.keys().collect::<Vec<_>>())
             .field("env_policy", &self.env_policy)
             .field("wrapper", &self.wrapper)
+            .field("sandbox", &self.sandbox)
             .finish()
     }
 }

@@ -48,13 +48,16 @@ pub struct ExitReport {
     /// From the start to the end of the process.
     pub wall_time: Duration,
     /// User and system time of the process and of the descendants that were waited for. A lower
-    /// bound: the kernel does not count other descendants.
+    /// bound: the kernel does not count other descendants. In a sandbox, all descendants count, and
+    /// a few milliseconds of bubblewrap.
     pub cpu_time: Duration,
-    /// The largest resident set of one of these processes. A lower bound, too.
+    /// The largest resident set of one of these processes. A lower bound, too. But never below the
+    /// peak of the host at the launch: Linux counts it for a child that was created without a copy.
     pub peak_memory_bytes: u64,
     /// How many lines were longer than the cap and delivered truncated.
     pub truncated_lines: u64,
-    /// How many processes were still alive after the agent had ended by itself. They were ended.
+    /// How many processes were still alive after the agent had ended by itself. They were ended. In
+    /// a sandbox it is 0: the kernel kills them together with the agent.
     pub leftover_processes: usize,
 }
 

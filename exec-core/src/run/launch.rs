@@ -86,7 +86,10 @@ impl ServiceInner {
             ..
         } = checked;
         let id = ExecutionId::mint();
-        let plan = LaunchPlan::new(&id, &request, &command, &parameters)?;
+        let mut plan = LaunchPlan::new(&id, &request, &command, &parameters)?;
+        if let Some(sandbox) = &parameters.sandbox {
+            plan.enclose(sandbox, &self.bubblewrap, self.settings.end_with_host)?;
+        }
         self.registry.register(&request.session_id)?;
         let started = self
             .open_budget(&id, &request, live.is_none())
@@ -170,6 +173,7 @@ impl ServiceInner {
                     kind: request.kind,
                     workspace: workspace.to_owned(),
                     id_awaited,
+                    sandbox: plan.enforced().cloned().map(Box::new),
                 }),
         })?;
         let raw_logs = match &self.settings.log_dir {
@@ -220,6 +224,8 @@ impl ServiceInner {
             self.registry.unregister(&record.session_id);
             return Err(error);
         }
+        let mut parameters = ProcessParameters::new::<String>([]);
+        parameters.sandbox = start.sandbox.as_deref().cloned();
         let started_at = SystemTime::UNIX_EPOCH + Duration::from_millis(start.at);
         let age = started_at.elapsed().unwrap_or_default();
         let now = Instant::now();
@@ -240,7 +246,7 @@ impl ServiceInner {
                 text: String::new(),
                 budgets: Vec::new(),
             },
-            parameters: ProcessParameters::new::<String>([]),
+            parameters,
             used_before: None,
             admission: None,
             budget: None,
@@ -328,6 +334,11 @@ impl ServiceInner {
             input_log_path: log_dir
                 .filter(|_| link.is_some())
                 .map(|folder| RawLog::input_path(folder, &id)),
+            sandbox: match plan {
+                Some(plan) => plan.enforced().cloned(),
+                // As the dead host has recorded it.
+                None => parameters.sandbox,
+            },
             root: TreeRoot::new(Some(id.to_string()), Some(process_id)),
             registry: Arc::clone(&self.registry),
             scanner: Arc::clone(&self.scanner),

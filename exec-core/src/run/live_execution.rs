@@ -15,7 +15,7 @@ use crate::records::HistoryEvent;
 use crate::shared::process_tree::{ProcessScanner, TreeRoot};
 use crate::{
     ActiveExecutionRegistry, AgentEvent, EventKind, ExecutionContext, ExecutionId, ExecutionKind,
-    ExitReport, History, SessionId, StopLadder, StopLevel, StoppedBy,
+    ExitReport, History, Sandbox, SessionId, StopLadder, StopLevel, StoppedBy,
 };
 
 /// The state that the handles, the supervisor and the pumps of one execution share.
@@ -30,6 +30,8 @@ pub(crate) struct LiveExecution {
     pub(crate) log: EventLog,
     pub(crate) log_paths: Option<[PathBuf; 2]>,
     pub(crate) input_log_path: Option<PathBuf>,
+    /// What is enforced; `None` without a sandbox.
+    pub(crate) sandbox: Option<Sandbox>,
     pub(crate) root: TreeRoot,
     pub(crate) registry: Arc<ActiveExecutionRegistry>,
     pub(crate) scanner: Arc<ProcessScanner>,

@@ -179,6 +179,9 @@ impl Supervisor {
         let (mut reading, mut writing, mut unresolved) = (true, true, true);
         let mut stopped_outside = false;
         loop {
+            if stopped_by.is_some() {
+                self.child.refuse_agent();
+            }
             tokio::select! {
                 () = self.child.ended() => {
                     let done = finished_stop.map(|tree| -> RunningStop<'a> { Box::pin(ready(tree)) });
@@ -249,6 +252,7 @@ impl Supervisor {
                 kind: execution.kind,
                 workspace: context.workspace_path.clone(),
                 process_id: Some(execution.process_id),
+                sandbox: execution.sandbox.clone(),
             },
         );
     }

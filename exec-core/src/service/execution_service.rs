@@ -12,6 +12,7 @@ use crate::limits::CredentialHolds;
 use crate::process::TAG_VARIABLE;
 use crate::records::OwnerJournal;
 use crate::run::LookupSlots;
+use crate::sandbox::Bubblewrap;
 use crate::shared::process_tree::ProcessScanner;
 use crate::telemetry::TRACEPARENT_VARIABLE;
 use crate::{
@@ -67,6 +68,7 @@ pub(crate) struct ServiceInner {
     pub(crate) waits: Arc<WaitList>,
     pub(crate) holds: CredentialHolds,
     admission: Option<AdmissionGate>,
+    pub(crate) bubblewrap: Arc<Bubblewrap>,
 }
 
 /// What a process is started for.
@@ -123,6 +125,7 @@ impl ExecutionService {
                 waits: Arc::default(),
                 holds: CredentialHolds::default(),
                 admission: AdmissionGate::open(&settings.state_dir, settings.admission)?,
+                bubblewrap: Arc::default(),
                 settings,
             }),
         })
@@ -207,7 +210,7 @@ impl ExecutionService {
     /// [`Error::UnknownVariant`], [`Error::CommandNotFound`], [`Error::EmptyPrompt`],
     /// [`Error::Invalid`] (the trace parent),
     /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::BinaryNotFound`], [`Error::Invalid`]
-    /// (the name of a variable), [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`];
+    /// (the name of a variable), [`Error::Sandbox`], [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`];
     /// [`Error::BudgetNotMeasurable`] and [`Error::BudgetExhausted`];
     /// [`Error::ShuttingDown`] after a [`shutdown`](Self::shutdown), [`Error::Cancelled`] after
     /// [`WaitingLaunch::cancel`]. No process was started and nothing is registered.
@@ -239,6 +242,9 @@ impl ExecutionService {
             // launch had the slot. The files of the previous launch would look new. Build them
             // again.
             parameters = checked.parameters()?;
+        }
+        if parameters.sandbox.is_some() {
+            self.inner.try_bubblewrap().await?;
         }
         self.inner.start(checked, parameters, slot, admission, None)
     }
@@ -304,6 +310,15 @@ impl ExecutionService {
 }
 
 impl ServiceInner {
+    /// Tries bubblewrap without blocking the runtime, before the start of the process asks for it.
+    pub(super) async fn try_bubblewrap(&self) -> Result<(), Error> {
+        let bubblewrap = Arc::clone(&self.bubblewrap);
+        let tried = move || bubblewrap.working_program().map(drop);
+        // The runtime shuts down: the start of the process tries it.
+        let tried = tokio::task::spawn_blocking(tried).await;
+        tried.unwrap_or(Ok(()))
+    }
+
     /// Looks up in the history what an earlier service knew of the session of a follow-up: its
     /// current id, and its usage. Once for each session: the result is kept.
     pub(super) async fn recall(&self, request: &mut LaunchRequest) {

@@ -136,6 +136,9 @@ impl ExecutionServiceBuilder {
     /// `tracing`, and replaced. If there is none and it cannot be started, a launch fails with
     /// [`Error::Io`].
     ///
+    /// An execution in a [`Sandbox`](crate::Sandbox) is killed by the kernel at the same moment, also
+    /// if the watcher was killed, too.
+    ///
     /// Executions also end when the runtime has ended and the last handle of the service is dropped.
     /// A child that this process forks without an exec must not keep the pipe open.
     pub fn end_with_host(mut self) -> Self {

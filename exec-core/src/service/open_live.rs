@@ -72,6 +72,9 @@ impl ExecutionService {
         let admission = self.inner().admit(&mut checked, Purpose::Live).await?;
         let deadline = deadline_after(limit);
         let parameters = checked.live_parameters()?;
+        if parameters.sandbox.is_some() {
+            self.inner().try_bubblewrap().await?;
+        }
         let live = LiveStart {
             options,
             last_message,

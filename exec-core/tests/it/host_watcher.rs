@@ -83,7 +83,7 @@ impl Drop for Host {
 }
 
 /// The watcher of a host.
-fn watcher_of(host: u32) -> Option<u32> {
+pub(crate) fn watcher_of(host: u32) -> Option<u32> {
     let children = |pid: u32| {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter();
         let tasks = tasks.flatten().flatten();

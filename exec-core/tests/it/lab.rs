@@ -157,7 +157,15 @@ pub(crate) struct Lab {
 
 impl Lab {
     pub(crate) fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::in_dir(tempfile::tempdir().unwrap())
+    }
+
+    /// Not in `/tmp`, which is private in a sandbox.
+    pub(crate) fn outside_of_tmp() -> Self {
+        Self::in_dir(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
+    }
+
+    fn in_dir(dir: tempfile::TempDir) -> Self {
         std::fs::create_dir(dir.path().join("workspace")).unwrap();
         let mut lab = Self::at(dir.path());
         lab._dir = Some(dir);

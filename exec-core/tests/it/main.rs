@@ -22,6 +22,7 @@ mod recovery;
 mod report;
 mod restarts;
 mod runs;
+mod sandbox;
 mod session_ids;
 mod shutdown;
 mod spans;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use exec_core::{
-    CommandConfig, ExecutionContext, ExecutionKind, LaunchRequest, StopAction, StopLadder,
+    AgentFolder, CommandConfig, ExecutionContext, ExecutionKind, LaunchRequest, StopAction,
+    StopLadder,
 };
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -31,6 +32,7 @@ use crate::{Error, EventFormat, LiveConfig, LiveProtocol, LiveVariant, ProfileDe
 /// - `GEMINI_CLI_NO_RELAUNCH=true` saves a second process and 1.3 s, and lets `TERM` end the agent.
 /// - Gemini deletes old sessions unless `general.sessionRetention.enabled` is false in the user's
 ///   settings. A follow-up to a deleted session exits with code 42.
+/// - In a sandbox, `~/.gemini` is writable, or `.gemini` below `GEMINI_CLI_HOME`.
 #[must_use]
 pub fn gemini() -> ProfileDefinition {
     profile().with_builder(|command, request| {
@@ -89,6 +91,8 @@ fn profile() -> ProfileDefinition {
         .with_variant("flash", command(&["--model", "gemini-2.5-flash"]));
     profile.failures = built_in_rules("gemini");
     profile.native_binary = Some("gemini".to_owned());
+    profile.agent_folders =
+        vec![AgentFolder::new("~/.gemini").or_below("GEMINI_CLI_HOME", ".gemini")];
     // Gemini needs about a second to end.
     profile.stop_ladder =
         Some(StopLadder::kill_at_once().then(StopAction::Terminate, Duration::from_secs(5)));

@@ -14,6 +14,7 @@ mod live_schema;
 mod live_service;
 mod registry;
 mod request;
+mod sandbox;
 mod service;
 mod user_file;
 mod user_profiles;
