@@ -214,9 +214,9 @@ impl ClusterBuilder {
         Ok(with_courier(cluster).await)
     }
 
-    /// As [`attach`](Self::attach), and leaves all agents as they are: for a process that only sends messages or looks, such
-    /// as a command inside of a pane. An agent of the configuration that has no pane is a `tracing` warning; calls that
-    /// name it fail with [`Error::UnknownAgent`].
+    /// As [`attach`](Self::attach), and leaves all agents as they are: for a process that only sends messages or
+    /// looks, such as a command inside of a pane. An agent of the configuration that has no pane is a `tracing`
+    /// warning; calls that name it fail with [`Error::UnknownAgent`].
     ///
     /// # Errors
     ///

@@ -3,15 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::inbox::Inbox;
-use super::inbox_entry::{DeadReason, MessageState};
+use super::inbox_entry::{DeadReason, InboxEntry, MessageState};
 use super::inbox_limits::InboxLimits;
+use super::inbox_record::InboxRecord;
 use super::message_id::MessageId;
 use crate::{Error, PaneId, Refusal};
 
@@ -291,6 +292,54 @@ fn a_damaged_line_hides_no_message_and_is_kept() {
     assert!(text.starts_with("damaged\n") && text.len() < 1_000);
 }
 
+/// The format is a contract between versions: files that other versions wrote are read.
+#[test]
+fn the_records_of_the_file_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let golden = include_str!("../../tests/data/inbox.jsonl");
+    fs::create_dir(dir.path().join("inbox")).unwrap();
+    fs::write(file(dir.path()), golden).unwrap();
+    for (name, mode) in [("inbox", 0o700), ("inbox/inbox.jsonl", 0o600)] {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(dir.path().join(name), mode).unwrap();
+    }
+    let entries = inbox(dir.path()).all_entries().unwrap();
+    let listed: Vec<String> = entries
+        .iter()
+        .map(|entry| {
+            let InboxEntry {
+                from,
+                to,
+                text,
+                state,
+                ..
+            } = entry;
+            format!("{from} {to} {text:?} {state}")
+        })
+        .collect();
+    assert_eq!(
+        listed,
+        [
+            r#"user a "waits" waiting"#,
+            r#"user a "" delivered"#,
+            r#"b a "refused once" waiting"#,
+            r#"user b "lost" uncertain: the tmux server of session `team` is gone"#,
+            r#"user b "late" dead: it was not delivered in time"#,
+            r#"user c "two\nlines" dead: the agent cannot take it: it has a newline"#,
+            r#"user c "again" waiting"#,
+        ]
+    );
+    let records: Vec<InboxRecord> = golden
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let written: Vec<String> = records
+        .iter()
+        .map(|record| serde_json::to_string(record).unwrap())
+        .collect();
+    assert_eq!(written, golden.lines().collect::<Vec<_>>());
+}
+
 /// Readers have not seen a record without its newline. If the next writer completed it, a message that is being typed
 /// would be taken back.
 #[test]
@@ -312,7 +361,6 @@ fn a_torn_record_never_takes_effect() {
 
 #[test]
 fn files_that_others_can_write_to_are_refused() {
-    use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let inbox = inbox(dir.path());
     inbox.leave("user", "a", "text").unwrap();

@@ -9,6 +9,7 @@ use tmux_bus::{
     MessageLog, MessageState, MessageType, StopOnDrop,
 };
 
+use crate::hooks::FakeTeam;
 use crate::mail_agent::{MailTeam, mail};
 use crate::support::{LONG, eventually, tmux};
 use crate::worker::Worker;
@@ -255,6 +256,36 @@ async fn a_message_that_is_taken_back_or_expires_is_not_delivered() {
         team.inbox().take_back(&id),
         Err(Error::UnknownMessage { .. })
     ));
+}
+
+/// The next message is not typed into the turn of the one before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_with_hooks_gets_its_next_message_after_its_turn() {
+    let team = FakeTeam::start("claude").await;
+    let flag = tempfile::tempdir().unwrap();
+    let done = flag.path().join("done");
+    let slow = format!("first [[LATE {}]]", done.display());
+    team.inbox().leave("user", "claude", &slow).unwrap();
+    team.inbox().leave("user", "claude", "second").unwrap();
+    let delivering = tokio::spawn({
+        let team = ClusterManager::clone(&team);
+        async move { team.deliver_inbox_until_empty().await }
+    });
+    let states = || {
+        let entries = team.inbox().entries("claude").unwrap();
+        entries
+            .into_iter()
+            .map(|entry| entry.state.to_string())
+            .collect::<Vec<_>>()
+    };
+    eventually("the first message", || states()[0] == "delivered");
+    team.wait_for("claude", tmux_bus::AgentState::Working, LONG)
+        .await
+        .unwrap();
+    assert_eq!(states(), ["delivered", "waiting"]);
+    fs::write(done, "").unwrap();
+    delivering.await.unwrap().unwrap();
+    assert_eq!(states(), ["delivered", "delivered"]);
 }
 
 /// The deliverer knows the new configuration, and attaches before the agent has a pane.

@@ -265,7 +265,7 @@ async fn no_message_is_lost_or_delivered_twice_while_all_parts_are_killed() {
     storm.deliverers = (0..2).map(|_| storm.deliverer()).collect();
     let start = Instant::now();
     let mut random = messages as u64;
-    let kills = std::env::var("TMUX_BUS_KILLS").map_or(100, |kills| kills.parse().unwrap());
+    let kills = std::env::var("TMUX_BUS_KILLS").map_or(60, |kills| kills.parse().unwrap());
     let (step, mut next) = (messages / kills, 20);
     let (mut progress, mut last) = (Instant::now(), 0);
     loop {
