@@ -121,7 +121,7 @@ pub enum LiveEvent {
         /// The answer; `None` if the request became void.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         decision: Option<Decision>,
-        /// By whom.
+        /// The origin of the decision.
         by: SettledBy,
     },
     /// The agent has refused a command after it was sent, such as a mode that it does not know.
@@ -180,7 +180,7 @@ impl fmt::Display for DropReason {
     }
 }
 
-/// Who has settled a permission request.
+/// The origin of a decision about a permission request.
 ///
 /// ```
 /// use exec_core::SettledBy;

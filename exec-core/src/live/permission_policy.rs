@@ -14,7 +14,9 @@
 //!   line may be its command.
 //! - A path is resolved before it is compared: relative to the workspace, `..` and symbolic links
 //!   followed, also if the last parts do not exist yet. An `Allow` rule needs all paths of the request
-//!   inside, and at least one; a `Deny` or `Ask` rule needs one.
+//!   inside, and at least one; a `Deny` or `Ask` rule needs one. A path that cannot be resolved (a link
+//!   to a missing file, a loop), or that a tool may expand (`~/x`, `$X/x`, `file://x`), is inside for
+//!   `Deny` and `Ask`, and outside for `Allow`.
 //! - An `Allow` rule with a path says nothing about commands: a request with a command does not match it.
 //!   A request whose paths are not known does not match it either.
 
@@ -28,6 +30,10 @@ use serde::{Deserialize, Serialize};
 use super::shell_words::{any_possible_command, simple_command};
 
 /// What a rule says about a request.
+///
+/// `Deny` for a command is a guard against mistakes, not a wall: a shell can hide a command in a
+/// variable or a file. Only what no rule allows is asked, so a policy without `Allow` for whole tools is
+/// the safer one.
 ///
 /// ```
 /// use exec_core::PermissionAction;
@@ -210,19 +216,48 @@ impl PermissionRule {
         let Some(path) = &self.path else {
             return true;
         };
-        let is_inside = |asked: &PathBuf| {
-            let rule = resolve(&from_home(path), workspace);
-            let asked = resolve(asked, workspace);
-            matches!((rule, asked), (Ok(rule), Ok(asked)) if asked.starts_with(&rule))
+        let rule = resolve(&from_home(path), workspace);
+        let place = |asked: &PathBuf| match &rule {
+            Ok(rule) => place_of(asked, rule, workspace),
+            Err(_) => Place::Unknown,
         };
         match self.action {
             PermissionAction::Allow => {
                 facts.command.is_none()
                     && !facts.paths.is_empty()
-                    && facts.paths.iter().all(is_inside)
+                    && facts
+                        .paths
+                        .iter()
+                        .all(|asked| place(asked) == Place::Inside)
             }
-            PermissionAction::Ask | PermissionAction::Deny => facts.paths.iter().any(is_inside),
+            PermissionAction::Ask | PermissionAction::Deny => facts
+                .paths
+                .iter()
+                .any(|asked| place(asked) != Place::Outside),
         }
+    }
+}
+
+/// Where a path is, as seen from the path of a rule.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Inside,
+    Outside,
+    /// It cannot be resolved, or it can be read in two ways.
+    Unknown,
+}
+
+fn place_of(asked: &Path, rule: &Path, workspace: &Path) -> Place {
+    let text = asked.to_string_lossy();
+    // A tool may expand a home folder or a variable, or read an address; or it may take the name as it
+    // is.
+    if text.starts_with('~') || text.contains('$') || text.contains("://") {
+        return Place::Unknown;
+    }
+    match resolve(asked, workspace) {
+        Ok(asked) if asked.starts_with(rule) => Place::Inside,
+        Ok(_) => Place::Outside,
+        Err(_) => Place::Unknown,
     }
 }
 

@@ -67,9 +67,28 @@ fn an_allow_rule_covers_one_simple_command_only() {
         "{ cargo test; }",
         "sh -c 'cargo test'",
         "cargo test \u{1b}[2J",
+        "cargo\u{a0}test",
+        "cargo test\u{3000}rm",
+        "cargo test \u{2028}rm",
+        "cargo test \u{202e}mr",
+        "cargo test \u{200b}",
+        "\u{441}argo test",
+        "cargo test ?",
+        "cargo test [ab]",
+        "cargo test &> x",
+        "cargo test <<EOF",
+        "cargo test <<< x",
+        "cargo test $'\\x72m'",
+        "cargo test \\\nrm x",
+        "cargo test =rm",
+        "cargo test \"a\nb\"",
+        "time cargo test",
+        "exec cargo test",
+        "'cargo test'",
+        "cargo\u{b}test",
         "",
     ];
-    assert!(hostile.len() >= 30);
+    assert!(hostile.len() >= 50);
     for command in hostile {
         assert_eq!(decide(&policy, command), Ask, "{command:?}");
     }
@@ -187,6 +206,14 @@ fn paths_are_resolved_before_they_are_compared() {
         "/etc/passwd",
         secret.to_str().unwrap(),
         "../work-other/x",
+        "link/../outside/secret",
+        "src/./../../outside",
+        "link/",
+        "~/x",
+        "~root/x",
+        "$HOME/x",
+        "file:///etc/passwd",
+        "a\u{0}b",
     ] {
         assert_eq!(workspace.decide(&policy, &[hostile]), Ask, "{hostile:?}");
     }
@@ -215,6 +242,11 @@ fn a_deny_rule_for_a_path_is_not_avoided_by_a_link() {
     assert_eq!(workspace.decide(&policy, &["link/secret"]), Deny);
     assert_eq!(workspace.decide(&policy, &["src/a", "link/new"]), Deny);
     assert_eq!(workspace.decide(&policy, &["src/a"]), Allow);
+    symlink(outside.join("absent"), workspace.root().join("dangling")).unwrap();
+    symlink("loop", workspace.root().join("loop")).unwrap();
+    for unknown in ["dangling", "loop/x", "~/x", "$DIR/x", "file:///x"] {
+        assert_eq!(workspace.decide(&policy, &[unknown]), Deny, "{unknown}");
+    }
 }
 
 #[test]

@@ -48,7 +48,9 @@ pub struct ProcessParameters {
     /// Recognises failures by their text. `None`: failures that the parser does not classify are of
     /// class [`FailureKind::Agent`](crate::FailureKind::Agent).
     pub failure_classifier: Option<Box<dyn FailureClassifier>>,
-    /// How this agent is stopped. `None`: by the ladder of the service.
+    /// How this agent is stopped. `None`: by the ladder of the service. A live session is cancelled
+    /// first; if the ladder has no [`StopAction::CloseStdin`](crate::StopAction::CloseStdin), its
+    /// standard input is closed before the first step, with a grace of eight seconds.
     pub stop_ladder: Option<StopLadder>,
     /// Variables to add after the variables of the command, under the same rule.
     pub env: BTreeMap<String, String>,

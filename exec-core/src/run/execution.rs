@@ -186,7 +186,8 @@ impl Execution {
     }
 
     /// Ends the whole process tree by the [`StopLadder`](crate::StopLadder). Returns when no process
-    /// of it is left, or with [`Error::StillAlive`].
+    /// of it is left, or with [`Error::StillAlive`]. The running turn of a live session is cancelled
+    /// first, and open permission requests are settled.
     ///
     /// # Errors
     ///

@@ -27,6 +27,14 @@
 //! - A stop finishes before the end of the child is seen: its result is kept in `finished_stop`.
 //! - The runtime shuts down: [`Drop`] publishes it, so that no caller waits for ever.
 //!
+//! **Live sessions** have three differences (the theory of the protocol is in `live/live_control.rs`):
+//! - Standard input stays open: [`feed_live`] writes what the session has for the agent, and waits if
+//!   the agent does not read. Only this task waits, never a caller.
+//! - A stop first cancels the running turn and waits for its end, for two seconds, and closes standard
+//!   input before the first signal.
+//! - An agent that has closed its input or its output and lives on is stopped after a second. The delay
+//!   lets the end of the process be seen first, so that a crash is not reported as a stop.
+//!
 //! **Example.** A caller stops an agent that has started a tool in a session of its own:
 //!
 //! | step | `running_stop` | `finished_stop` |
@@ -45,7 +53,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
@@ -410,7 +418,15 @@ async fn feed(stdin: Option<StdinFeed>, live: Option<LiveControl<'_>>, close: &N
 /// lives on.
 async fn feed_live(mut pipe: pipe::Sender, mut log: Option<RawLog>, control: LiveControl<'_>) {
     loop {
-        let line = control.next_input().await;
+        let line = tokio::select! {
+            line = control.next_input() => line,
+            // What is in the pipe is lost, and a write may never follow.
+            () = reader_gone(&pipe) => {
+                tracing::debug!("the agent has closed its input");
+                control.input_closed();
+                return control.pipe_closed().await;
+            }
+        };
         if let Some(file) = &mut log
             && let Err(error) = file.write(line.as_bytes())
         {
@@ -426,5 +442,13 @@ async fn feed_live(mut pipe: pipe::Sender, mut log: Option<RawLog>, control: Liv
             return control.pipe_closed().await;
         }
         control.input_written(&line);
+    }
+}
+
+/// Waits until nothing can read the pipe any more.
+async fn reader_gone(pipe: &pipe::Sender) {
+    match pipe.ready(Interest::ERROR).await {
+        Ok(ready) if ready.is_error() => {}
+        _ => pending().await,
     }
 }

@@ -80,8 +80,8 @@ impl ExecutionServiceBuilder {
         self
     }
 
-    /// Sets the folder for the raw output of each execution, two files with every byte; the default
-    /// is to write no files.
+    /// Sets the folder for the raw output of each execution, two files with every byte; a live session
+    /// has a third one with its input. The default is to write no files.
     pub fn log_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.settings.log_dir = Some(path.into());
         self
@@ -113,7 +113,8 @@ impl ExecutionServiceBuilder {
         self
     }
 
-    /// Sets after how much time without output an execution is stopped; the default is never.
+    /// Sets after how much time without output an execution is stopped; the default is never. A live
+    /// session may be silent while it is idle, waits for a permission or has reached a usage limit.
     pub fn stop_after_silence(mut self, limit: Duration) -> Self {
         self.settings.watchdogs.no_output = Some(limit);
         self

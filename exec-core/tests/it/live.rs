@@ -263,7 +263,7 @@ async fn a_limit_that_only_the_text_of_a_failure_tells_is_a_state() {
                 can_steer: false,
             }));
             parameters.failure_classifier = Some(Box::new(|text: &str| {
-                text.contains("quota").then(|| FailureMatch {
+                text.contains("quota").then_some(FailureMatch {
                     kind: FailureKind::Limited {
                         scope: None,
                         resets_at: None,
