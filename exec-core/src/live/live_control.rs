@@ -115,7 +115,7 @@ impl LiveControl<'_> {
         begun.unwrap_or(Ok(()))
     }
 
-    /// The prompt was not delivered.
+    /// The message was not delivered.
     fn drop_turn(&self) {
         self.execution.with_budget(BudgetMeter::drop_turn);
     }

@@ -124,5 +124,5 @@ async fn progress(execution: &Execution, since: SystemTime) {
             return;
         }
     }
-    pending().await
+    pending::<()>().await;
 }
