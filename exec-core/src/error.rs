@@ -201,7 +201,7 @@ pub enum Error {
     AlreadySettled {
         /// The id of the request.
         permission: String,
-        /// By whom; `None` if the request is unknown, or was settled long ago.
+        /// The origin of the first decision; `None` if the request is unknown, or was settled long ago.
         by: Option<SettledBy>,
     },
     /// The message was dropped.

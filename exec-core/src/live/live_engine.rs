@@ -12,7 +12,7 @@
 //! - A message has exactly one of these ends: delivered, dropped, or still in the queue. It is removed
 //!   from the queue in the same step that gives it to the driver, so it cannot be given twice.
 //! - A permission request is settled once. The first of caller, policy, deadline and cancel wins; a
-//!   later answer is told who was first, as long as the request is remembered ([`MAX_SETTLED`]).
+//!   later answer gets the origin of the first, as long as the request is remembered ([`MAX_SETTLED`]).
 //! - The end of a turn, of whatever kind, settles all open requests.
 //!
 //! **Races.**
@@ -50,8 +50,8 @@ use crate::output::cut_at;
 use crate::process::LONGEST_LIMIT;
 use crate::{AgentEvent, AgentEventKind, Failure, FailureKind, UsageTotals};
 
-/// How many settled requests are remembered, so that a late answer is told who was first, and how many
-/// bytes their ids may have.
+/// How many settled requests are remembered, so that a late answer gets the origin of the first, and how
+/// many bytes their ids may have.
 const MAX_SETTLED: usize = 256;
 const MAX_SETTLED_BYTES: usize = 16 << 10;
 /// How many requests may be open, and how many bytes their arguments may have if there is more than
@@ -80,14 +80,13 @@ impl Default for QueueLimits {
 }
 
 /// A message of the queue.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct WaitingMessage {
     pub(crate) id: MessageId,
     pub(crate) text: String,
 }
 
 /// The end of a turn, for the caller that waits for it.
-#[derive(Clone, Debug)]
 pub(crate) struct TurnEnd {
     pub(crate) turn: TurnId,
     pub(crate) outcome: TurnOutcome,
@@ -96,7 +95,7 @@ pub(crate) struct TurnEnd {
 }
 
 /// What has to be done after an input, in this order: publish, then write.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct LiveStep {
     /// The events of the line, for its output event.
     pub(crate) agent_events: Vec<AgentEvent>,
@@ -113,7 +112,7 @@ pub(crate) struct LiveStep {
     pub(crate) refused: Option<String>,
 }
 
-/// What passes through the engine, for the one who keeps the totals and classes of the run.
+/// What passes through the engine, for the tracker of totals and failure classes.
 pub(crate) enum Observed<'a> {
     Event(&'a mut AgentEvent),
     /// The failure of a turn.

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::interrupt_report::InterruptReport;
+use super::live_control::LiveControl;
 use super::live_engine::WaitingMessage;
 use super::live_event::{MessageId, TurnId};
-use super::live_link::{LiveControl, LiveLink};
+use super::live_link::LiveLink;
 use super::live_request::LiveRequest;
 use super::live_state::{LiveState, LiveStatus};
 use super::protocol_driver::{Decision, PermissionRequest};

@@ -62,8 +62,14 @@ pub trait ProtocolDriver: Send {
     }
 }
 
-/// A command of the host for a [`ProtocolDriver`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A command of the host for a [`ProtocolDriver`]. `Debug` shows the size of a text.
+///
+/// ```
+/// use exec_core::DriverCommand;
+///
+/// assert_eq!(format!("{:?}", DriverCommand::Prompt("hello")), "Prompt { len: 5 }");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverCommand<'a> {
     /// Starts a turn.
@@ -88,6 +94,34 @@ pub enum DriverCommand<'a> {
     SetMode(&'a str),
     /// Selects a model.
     SetModel(&'a str),
+}
+
+impl fmt::Debug for DriverCommand<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = |name: &str, text: &str| {
+            let mut shown = f.debug_struct(name);
+            shown.field("len", &text.len()).finish()
+        };
+        match self {
+            Self::Prompt(prompt) => text("Prompt", prompt),
+            Self::Steer(message) => text("Steer", message),
+            Self::Interrupt => f.write_str("Interrupt"),
+            Self::Answer {
+                permission,
+                decision,
+            } => f
+                .debug_struct("Answer")
+                .field("permission", permission)
+                .field("decision", decision)
+                .finish(),
+            Self::Withdraw { permission } => f
+                .debug_struct("Withdraw")
+                .field("permission", permission)
+                .finish(),
+            Self::SetMode(mode) => f.debug_tuple("SetMode").field(mode).finish(),
+            Self::SetModel(model) => f.debug_tuple("SetModel").field(model).finish(),
+        }
+    }
 }
 
 /// The answer to a permission request.

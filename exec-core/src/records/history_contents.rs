@@ -122,7 +122,7 @@ pub struct HistoryPermission {
     pub tool: String,
     /// The answer; `None` if the request became void.
     pub decision: Option<Decision>,
-    /// By whom.
+    /// The origin of the decision.
     pub by: SettledBy,
 }
 

@@ -27,7 +27,7 @@
 //! - A stop finishes before the end of the child is seen: its result is kept in `finished_stop`.
 //! - The runtime shuts down: [`Drop`] publishes it, so that no caller waits for ever.
 //!
-//! **Live sessions** have three differences (the theory of the protocol is in `live/live_link.rs`):
+//! **Live sessions** have three differences (the theory of the protocol is in `live/live_control.rs`):
 //! - Standard input stays open: [`feed_live`] writes what the session has for the agent, and waits if
 //!   the agent does not read. Only this task waits, never a caller.
 //! - A stop first cancels the running turn and waits for its end, for two seconds, and closes standard
