@@ -20,6 +20,8 @@ use crate::exec::{appears, label, service, sleepers, tools};
 use crate::real_agent::{RealAgent, home_of};
 use crate::table::Table;
 
+/// On a busy machine Opencode needs more than a minute.
+const OPEN_LIMIT: Duration = Duration::from_secs(150);
 /// The longest turn.
 const TURN_LIMIT: Duration = Duration::from_secs(60);
 
@@ -113,7 +115,8 @@ fn profiles_file(context: &Context, real: &RealAgent) -> Result<PathBuf> {
 
 impl Host<'_> {
     fn request(&self) -> Result<LiveRequest> {
-        Ok(LiveRequest::new(self.execution_context(&self.real.name)?))
+        let request = LiveRequest::new(self.execution_context(&self.real.name)?);
+        Ok(request.open_limit(OPEN_LIMIT))
     }
 
     fn execution_context(&self, agent: &str) -> Result<ExecutionContext> {
