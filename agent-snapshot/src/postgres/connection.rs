@@ -325,6 +325,21 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_connection_is_temporary_also_if_a_pooler_reports_it() {
+        #[track_caller]
+        fn check(code: &str, expected: bool) {
+            assert_eq!(is_temporary(&SqlState::from_code(code)), expected, "{code}");
+        }
+        // Of PgBouncer: "server conn crashed?".
+        check("08P01", true);
+        check("08006", true);
+        check("57P01", true);
+        check("40001", true);
+        check("23505", false);
+        check("42501", false);
+    }
+
+    #[test]
     fn a_handshake_that_broke_is_temporary_and_a_refused_certificate_is_not() {
         #[track_caller]
         fn check(source: BoxedError, expected: bool) {
