@@ -1,7 +1,8 @@
 //! The protocol of `codex app-server`: JSON-RPC lines without the version field.
 //!
 //! - The thread id is the session id. A turn has an id of its own, which an interrupt and a steer name;
-//!   an interrupt that comes before Codex has named the turn waits for the name.
+//!   an interrupt that comes before Codex has begun the turn waits for that: Codex would confirm it and
+//!   run the turn to its end.
 //! - Sub-agents are threads of their own: what they do is an event with their thread as the parent, and
 //!   the end of their turns ends nothing.
 //! - A command arrives as `/bin/bash -lc '…'`; rules see the text in the quotes.
@@ -40,7 +41,9 @@ pub(crate) struct CodexDriver {
     in_turn: bool,
     /// The turn before: what is still said about it does not concern the next one.
     ended_turn: Option<String>,
-    /// An interrupt came before Codex had named the turn.
+    /// Codex works on the turn: it has announced it, or an item of it.
+    has_begun: bool,
+    /// An interrupt came before that.
     interrupt_due: bool,
     asked: BTreeSet<String>,
     /// The files of the latest changes, by item.
@@ -67,6 +70,7 @@ impl CodexDriver {
             turn: None,
             in_turn: false,
             ended_turn: None,
+            has_begun: false,
             interrupt_due: false,
             asked: BTreeSet::new(),
             changes: VecDeque::new(),
@@ -126,7 +130,7 @@ impl CodexDriver {
                 };
                 out.open_failed(Failure::new(kind, error.text()));
             }
-            (Sent::Turn, Ok(result)) => self.turn_named(id_of(result, "turn.id"), out),
+            (Sent::Turn, Ok(result)) => self.turn_named(id_of(result, "turn.id")),
             (Sent::Turn, Err(error)) => {
                 let failure = Failure::new(FailureKind::Agent, error.text());
                 self.end_turn(TurnOutcome::Failed { failure }, out);
@@ -138,30 +142,36 @@ impl CodexDriver {
     }
 
     /// `turn/started` and the response to `turn/start` both name the turn, in any order.
-    fn turn_named(&mut self, id: String, out: &mut DriverOutput) {
+    fn turn_named(&mut self, id: String) {
         let is_new = self.in_turn && self.turn.is_none();
         if !is_new || id.is_empty() || self.ended_turn.as_ref() == Some(&id) {
             return;
         }
         self.turn = Some(id);
-        if std::mem::take(&mut self.interrupt_due) {
+    }
+
+    /// Sends an interrupt that has waited.
+    fn turn_begun(&mut self, out: &mut DriverOutput) {
+        self.has_begun |= self.in_turn && self.turn.is_some();
+        if self.has_begun && std::mem::take(&mut self.interrupt_due) {
             self.interrupt(out);
         }
     }
 
     fn interrupt(&mut self, out: &mut DriverOutput) {
         match &self.turn {
-            Some(turn) => {
+            Some(turn) if self.has_begun => {
                 let params = json!({ "threadId": self.thread, "turnId": turn });
                 self.request(Sent::Interrupt, "turn/interrupt", params, out);
             }
-            None => self.interrupt_due = true,
+            _ => self.interrupt_due = true,
         }
     }
 
     fn end_turn(&mut self, outcome: TurnOutcome, out: &mut DriverOutput) {
         if std::mem::take(&mut self.in_turn) {
             self.ended_turn = self.turn.take().or(self.ended_turn.take());
+            self.has_begun = false;
             self.interrupt_due = false;
             out.turn_ended(outcome, None);
         }
@@ -174,13 +184,16 @@ impl CodexDriver {
         let thread = params.thread_id.text();
         let other = thread.filter(|thread| *thread != self.thread);
         let is_own = other.is_none();
+        let delta = || params.delta.text().filter(|text| !text.is_empty());
+        if is_own && method.starts_with("item/") {
+            self.turn_begun(out);
+        }
         let mut event = |kind: AgentEventKind| {
             out.event(match &other {
                 Some(thread) => AgentEvent::of_sub_agent(thread.as_str(), kind),
                 None => AgentEvent::from(kind),
             });
         };
-        let delta = || params.delta.text().filter(|text| !text.is_empty());
         match method {
             "item/agentMessage/delta" => {
                 if let Some(text) = delta() {
@@ -211,7 +224,8 @@ impl CodexDriver {
                 }
             }
             "turn/started" if is_own => {
-                self.turn_named(params.turn.at("id").text().unwrap_or_default(), out);
+                self.turn_named(params.turn.at("id").text().unwrap_or_default());
+                self.turn_begun(out);
             }
             "turn/completed" if is_own => self.completed(params.turn, out),
             "thread/tokenUsage/updated" if is_own => {
@@ -349,6 +363,7 @@ impl ProtocolDriver for CodexDriver {
             DriverCommand::Prompt(text) => {
                 self.in_turn = true;
                 self.turn = None;
+                self.has_begun = false;
                 self.interrupt_due = false;
                 let mut params = json!({ "threadId": self.thread, "input": input(text) });
                 if let Some(model) = self.model.take() {
@@ -586,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_waits_for_the_name_of_its_turn() {
+    fn an_interrupt_waits_for_the_begin_of_its_turn() {
         let mut driver = CodexDriver::new(Path::new("/w"), None);
         let lines = |driver: &mut CodexDriver, line: &str| {
             let mut out = DriverOutput::default();
@@ -601,6 +616,9 @@ mod tests {
         driver.command(DriverCommand::Interrupt, &mut out);
         assert_eq!(out.lines().len(), 1, "the prompt only");
         let sent = lines(&mut driver, r#"{"id":3,"result":{"turn":{"id":"u"}}}"#);
+        assert_eq!(sent, "", "the turn has a name, but has not begun");
+        let begun = r#"{"method":"turn/started","params":{"threadId":"t","turn":{"id":"u"}}}"#;
+        let sent = lines(&mut driver, begun);
         assert!(sent.contains("turn/interrupt") && sent.contains(r#""turnId":"u""#));
     }
 

@@ -286,7 +286,11 @@ impl LiveAgent {
         match self.wire {
             Wire::Claude => self
                 .write(&json!({"type": "system", "subtype": "init", "session_id": self.session})),
-            Wire::Codex => self.result(id, &json!({"turn": {"id": self.turn_id()}})),
+            Wire::Codex => {
+                self.result(id, &json!({"turn": {"id": self.turn_id()}}))?;
+                let begun = json!({"threadId": self.session, "turn": {"id": self.turn_id()}});
+                self.write(&json!({"method": "turn/started", "params": begun}))
+            }
             Wire::Acp => Ok(()),
         }
     }
