@@ -32,9 +32,12 @@ const WARN_AT: u64 = 80;
 ///
 /// | agent | tokens | cost |
 /// |---|---|---|
-/// | Claude Code | after each message of the model | at the end; during the run with a price table |
-/// | Opencode | after each step | after each step |
-/// | Codex, Gemini CLI, Cursor (one-shot) | at the end | never; at the end with a price table |
+/// | Claude Code, one-shot and live | after each message of the model | at the end of the run or turn; with a price table during it |
+/// | Opencode, one-shot | after each step | after each step |
+/// | Codex, one-shot | at the end | with a price table, at the end |
+/// | Codex, live | during the turn, after each request | with a price table, during the turn |
+/// | Gemini CLI, Cursor, one-shot | at the end | with a price table, at the end |
+/// | others, live | when the agent sends an update, mostly at the end of a turn | with a price table, then |
 ///
 /// Where the number is known during the run, each running execution can use one request to the model
 /// too much. Where it is known at the end, a limit ends nothing in this run, and refuses the next
