@@ -41,8 +41,8 @@ fn host_that_ends_by_itself() {
     let Some(lab) = helper_lab() else { return };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
+        // Kept: the watcher ends with the last handle of the service.
         let service = lab.builder(script("exit 0")).end_with_host().open();
-        // Kept: the watcher ends with the last user of the service.
         let service = service.unwrap();
         let execution = lab.launch(&service).await;
         within("the end", execution.wait()).await.unwrap();
