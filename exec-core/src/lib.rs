@@ -53,8 +53,8 @@ pub use budget::{Budget, BudgetNotice, BudgetResource, BudgetScope, Price, Price
 pub use error::Error;
 pub use limits::LimitPolicy;
 pub use live::{
-    Decision, DriverCommand, DriverOutput, DropReason, InterruptReport, LiveEvent, LiveRequest,
-    LiveSession, LiveState, LiveStatus, MessageId, PermissionAction, PermissionPolicy,
+    Decision, DriverCommand, DriverOutput, DriverSignal, DropReason, InterruptReport, LiveEvent,
+    LiveRequest, LiveSession, LiveState, LiveStatus, MessageId, PermissionAction, PermissionPolicy,
     PermissionRequest, PermissionRule, ProtocolDriver, QueuedMessage, SettledBy, Steered, Turn,
     TurnId, TurnOutcome, TurnReport,
 };

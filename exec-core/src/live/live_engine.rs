@@ -80,14 +80,13 @@ impl Default for QueueLimits {
 }
 
 /// A message of the queue.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct WaitingMessage {
     pub(crate) id: MessageId,
     pub(crate) text: String,
 }
 
 /// The end of a turn, for the caller that waits for it.
-#[derive(Clone, Debug)]
 pub(crate) struct TurnEnd {
     pub(crate) turn: TurnId,
     pub(crate) outcome: TurnOutcome,
@@ -96,7 +95,7 @@ pub(crate) struct TurnEnd {
 }
 
 /// What has to be done after an input, in this order: publish, then write.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct LiveStep {
     /// The events of the line, for its output event.
     pub(crate) agent_events: Vec<AgentEvent>,
