@@ -24,9 +24,9 @@ const WARN_AT: u64 = 80;
 /// limits the session, and [`for_group`](Self::for_group) all executions of the state folder that name
 /// the group, in all processes: what they have used is in a file of the state folder, and each
 /// execution compares the sum with the limits of its own request. An execution counts for a session
-/// or a group only if its request has a budget for it. The files are written at each event that
-/// changes a number, and every second for the wall time: what a killed host had written counts,
-/// once.
+/// or a group only if its request has a budget for it. The files are written within ten
+/// milliseconds of an event that changes a number, and every second for the wall time: what a killed
+/// host had written counts, once.
 ///
 /// **How far an agent can go beyond a limit.** Tokens and cost are known when the agent reports them.
 ///

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::budget::{Budget, BudgetNotice, BudgetResource, BudgetScope};
@@ -17,6 +18,9 @@ use crate::{AgentEvent, AgentEventKind, Error, ExecutionId, SessionId, Usage, Us
 /// How often the wall time is written to a ledger, and how late an execution notices what others of
 /// its group have used.
 const LEDGER_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the events of an agent that prints many of them are collected before they are written: a
+/// write takes as long as ten events.
+const WRITE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A limit that is nearly or fully used, once each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +46,11 @@ pub(crate) struct BudgetMeter {
     prices: Option<Arc<PriceTable>>,
     accounts: Vec<Account>,
     first_exceeded: Option<BudgetNotice>,
+    last_write: Instant,
+    /// Whether there is something to write, after [`WRITE_INTERVAL`].
+    is_dirty: bool,
+    /// Tells that [`next_tick`](BudgetMeter::next_tick) has moved.
+    moved: Arc<Notify>,
 }
 
 /// One budget, with what others have used of it.
@@ -83,6 +92,9 @@ impl BudgetMeter {
             prices,
             accounts: Vec::with_capacity(budgets.len()),
             first_exceeded: None,
+            last_write: Instant::now(),
+            is_dirty: false,
+            moved: Arc::default(),
         };
         for budget in budgets {
             match meter.open_account(budget, session_id) {
@@ -210,13 +222,23 @@ impl BudgetMeter {
             })
         });
         let has_ledger = self.accounts.iter().any(|account| account.ledger.is_some());
-        let interval = has_ledger.then(|| Instant::now() + LEDGER_INTERVAL);
+        let pause = match self.is_dirty {
+            true => WRITE_INTERVAL,
+            false => LEDGER_INTERVAL,
+        };
+        let interval = has_ledger.then(|| self.last_write + pause);
         deadlines.chain(interval).min()
     }
 
     /// Time has passed.
     pub(crate) fn tick(&mut self) -> Vec<BudgetVerdict> {
-        self.update()
+        self.spent.wall_ms = self.elapsed_ms();
+        self.write(false);
+        self.judge()
+    }
+
+    pub(crate) fn moved(&self) -> Arc<Notify> {
+        Arc::clone(&self.moved)
     }
 
     /// The session has got another id.
@@ -247,7 +269,16 @@ impl BudgetMeter {
 
     fn update(&mut self) -> Vec<BudgetVerdict> {
         self.spent.wall_ms = self.elapsed_ms();
-        self.write(false);
+        if self.last_write.elapsed() >= WRITE_INTERVAL {
+            self.write(false);
+        } else if !self.is_dirty {
+            self.is_dirty = true;
+            self.moved.notify_one();
+        }
+        self.judge()
+    }
+
+    fn judge(&mut self) -> Vec<BudgetVerdict> {
         let mut verdicts = Vec::new();
         for account in &mut self.accounts {
             account.judge(&self.spent, &mut verdicts);
@@ -265,6 +296,8 @@ impl BudgetMeter {
     /// A ledger that cannot be written is reported, and the last known numbers are used: a full disk
     /// is no reason to stop an agent, and other budgets still hold.
     fn write(&mut self, ended: bool) {
+        self.last_write = Instant::now();
+        self.is_dirty = false;
         for account in &mut self.accounts {
             let Some(ledger) = &mut account.ledger else {
                 continue;
@@ -414,6 +447,7 @@ mod tests {
         let open = || meter_at(folder.path(), Budget::for_group("g").tokens(100).turns(3));
         let mut first = open().unwrap();
         let mut second = open().unwrap();
+        tokio::time::advance(WRITE_INTERVAL).await;
         assert!(first.observe(&[usage(49, None)]).is_empty());
         let verdicts = names(&second.observe(&[usage(59, None)]));
         assert_eq!(

@@ -235,10 +235,20 @@ impl LiveExecution {
 
     /// Enforces the budgets of wall time, and keeps those of groups up to date. Never returns.
     pub(crate) async fn watch_budgets(&self) {
+        let Some(moved) = self.with_budget(|budget| budget.moved()) else {
+            return std::future::pending().await;
+        };
         loop {
-            match self.with_budget(|budget| budget.next_tick()).flatten() {
-                Some(tick) => tokio::time::sleep_until(tick).await,
-                None => std::future::pending().await,
+            let tick = self.with_budget(|budget| budget.next_tick()).flatten();
+            let ticking = async {
+                match tick {
+                    Some(tick) => tokio::time::sleep_until(tick).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = ticking => {}
+                () = moved.notified() => continue,
             }
             let verdicts = self.with_budget(BudgetMeter::tick).unwrap_or_default();
             for event in self.obey(verdicts) {

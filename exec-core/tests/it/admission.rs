@@ -234,6 +234,8 @@ fn host_of_many_launches() {
             lab.launch(&service).await.wait().await.unwrap();
         }
     });
+    // Dropping it would kill the agents of the other hosts.
+    std::mem::forget(lab);
 }
 
 /// A fault of the cap would show as more than `CAP` agents of living hosts between their `+` and

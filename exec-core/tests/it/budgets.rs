@@ -338,6 +338,8 @@ fn host_of_a_group() {
             execution.unwrap().wait().await.unwrap();
         }
     });
+    // Dropping it would kill the agents of the other hosts.
+    std::mem::forget(lab);
 }
 
 #[tokio::test]
