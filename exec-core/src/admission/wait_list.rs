@@ -128,8 +128,8 @@ pub(crate) struct WaitTicket {
 }
 
 impl WaitingLaunch {
-    /// Ends the wait: the launch fails with [`Error::Cancelled`] and its place in the queue is free.
-    /// Has no effect on a launch that no longer waits.
+    /// Ends the wait: the launch fails with [`Error::Cancelled`] and its place in the queue is
+    /// free. Has no effect on a launch that no longer waits.
     pub fn cancel(&self) {
         self.end(WaitEnd::Cancelled);
     }

@@ -13,22 +13,22 @@ const WARN_AT: u64 = 80;
 /// Limits of what an execution may use; set by
 /// [`LaunchRequest::budget`](crate::LaunchRequest::budget).
 ///
-/// At 80 % of a limit the execution publishes
-/// [`BudgetWarning`](crate::EventKind::BudgetWarning), beyond it
-/// [`BudgetExceeded`](crate::EventKind::BudgetExceeded), and is stopped by its ladder. The exit report
-/// then has [`StoppedBy::Budget`](crate::StoppedBy::Budget) and the notice; text and usage until the
-/// stop are kept. A launch for which nothing is left fails with
+/// At 80 % of a limit the execution publishes [`BudgetWarning`](crate::EventKind::BudgetWarning),
+/// beyond it [`BudgetExceeded`](crate::EventKind::BudgetExceeded), and is stopped by its ladder.
+/// The exit report then has [`StoppedBy::Budget`](crate::StoppedBy::Budget) and the notice; text
+/// and usage until the stop are kept. A launch for which nothing is left fails with
 /// [`Error::BudgetExhausted`](crate::Error::BudgetExhausted).
 ///
 /// **Scopes.** [`new`](Self::new) limits this execution alone. [`for_session`](Self::for_session)
-/// limits the session, and [`for_group`](Self::for_group) all executions of the state folder that name
-/// the group, in all processes: what they have used is in a file of the state folder, and each
+/// limits the session, and [`for_group`](Self::for_group) all executions of the state folder that
+/// name the group, in all processes: what they have used is in a file of the state folder, and each
 /// execution compares the sum with the limits of its own request. An execution counts for a session
 /// or a group only if its request has a budget for it. The files are written within ten
 /// milliseconds of an event that changes a number, and every second for the wall time: what a killed
 /// host had written counts, once.
 ///
-/// **How far an agent can go beyond a limit.** Tokens and cost are known when the agent reports them.
+/// **How far an agent can go beyond a limit.** Tokens and cost are known when the agent reports
+/// them.
 ///
 /// | agent | tokens | cost |
 /// |---|---|---|
@@ -39,10 +39,10 @@ const WARN_AT: u64 = 80;
 /// | Gemini CLI, Cursor, one-shot | at the end | with a price table, at the end |
 /// | others, live | when the agent sends an update, mostly at the end of a turn | with a price table, then |
 ///
-/// Where the number is known during the run, each running execution can use one request to the model
-/// too much. Where it is known at the end, a limit ends nothing in this run, and refuses the next
-/// launch. Tool calls are known when the agent prints them: the call beyond the limit may have begun.
-/// An execution notices within a second what other executions of its group have used.
+/// Where the number is known during the run, each running execution can use one request to the
+/// model too much. Where it is known at the end, a limit ends nothing in this run, and refuses the
+/// next launch. Tool calls are known when the agent prints them: the call beyond the limit may have
+/// begun. An execution notices within a second what other executions of its group have used.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
@@ -178,8 +178,8 @@ impl Budget {
         self.limit(BudgetResource::Tokens, limit)
     }
 
-    /// Limits the cost in US dollars. Refused for agents that report no cost, unless the service has
-    /// a [price table](crate::ExecutionServiceBuilder::price_table).
+    /// Limits the cost in US dollars. Refused for agents that report no cost, unless the service
+    /// has a [price table](crate::ExecutionServiceBuilder::price_table).
     #[must_use]
     pub fn cost_usd(self, limit: f64) -> Self {
         self.limit(BudgetResource::Cost, super::spent::micro_usd(limit))
@@ -247,8 +247,8 @@ impl BudgetNotice {
         u64::try_from(u128::from(limit) * u128::from(WARN_AT) / 100).unwrap_or(limit)
     }
 
-    /// Whether the limit is passed. Time passes without an event that could be too much: its limit is
-    /// reached.
+    /// Whether the limit is passed. Time passes without an event that could be too much: its limit
+    /// is reached.
     pub(super) fn is_exceeded(&self) -> bool {
         match self.resource {
             BudgetResource::WallTime => self.used >= self.limit,

@@ -185,17 +185,17 @@ impl BudgetMeter {
 
     /// One more prompt of the same process.
     pub(crate) fn begin_turn(&mut self) -> Result<(), Error> {
-        for account in &mut self.accounts {
-            if let Some(ledger) = &mut account.ledger {
-                account.others = ledger.update(&self.id, self.spent, false)?;
-            }
-            let used = account.others + self.spent;
-            if let Some(notice) = account.budget.exhausted(&used) {
-                return Err(Error::BudgetExhausted { notice });
+        let mut spent = self.spent;
+        spent.turns += 1;
+        for index in 0..self.accounts.len() {
+            let account = &mut self.accounts[index];
+            if let Err(error) = account.begin_turn(&self.id, self.spent, spent) {
+                // The ledgers before this one have counted the turn.
+                self.write(false);
+                return Err(error);
             }
         }
-        self.spent.turns += 1;
-        self.write(false);
+        self.spent = spent;
         Ok(())
     }
 
@@ -293,8 +293,8 @@ impl BudgetMeter {
         verdicts
     }
 
-    /// A ledger that cannot be written is reported, and the last known numbers are used: a full disk
-    /// is no reason to stop an agent, and other budgets still hold.
+    /// A ledger that cannot be written is reported, and the last known numbers are used: a full
+    /// disk is no reason to stop an agent, and other budgets still hold.
     fn write(&mut self, ended: bool) {
         self.last_write = Instant::now();
         self.is_dirty = false;
@@ -315,6 +315,21 @@ impl BudgetMeter {
 }
 
 impl Account {
+    /// Checks and counts under one lock of the ledger: of two executions only one can take the last
+    /// turn.
+    fn begin_turn(&mut self, id: &ExecutionId, before: Spent, after: Spent) -> Result<(), Error> {
+        let budget = &self.budget;
+        let check = |others: Spent| match budget.exhausted(&(others + before)) {
+            Some(notice) => Err(Error::BudgetExhausted { notice }),
+            None => Ok(()),
+        };
+        match &mut self.ledger {
+            Some(ledger) => self.others = ledger.enter(id, after, check)?,
+            None => check(self.others)?,
+        }
+        Ok(())
+    }
+
     fn judge(&mut self, own: &Spent, verdicts: &mut Vec<BudgetVerdict>) {
         let used = self.others + *own;
         for resource in BudgetResource::ALL {
@@ -480,6 +495,43 @@ mod tests {
         assert!(matches!(error, Error::BudgetExhausted { .. }), "{error}");
         second.finish();
         assert!(open().is_err());
+    }
+
+    #[test]
+    fn two_executions_cannot_both_take_the_last_turn() {
+        let folder = tempfile::tempdir().unwrap();
+        let limit = 24;
+        let begin = || {
+            let budget = Budget::for_group("g").turns(limit);
+            let id = ExecutionId::mint();
+            let mut meter =
+                BudgetMeter::open(vec![budget], 0, folder.path(), &id, &session(), None).unwrap();
+            (0..limit).filter(|_| meter.begin_turn().is_ok()).count()
+        };
+        let begun: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(begin)).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
+        });
+        assert_eq!(begun as u64, limit);
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_one_budget_refuses_counts_in_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let budgets = vec![
+            Budget::for_group("g").turns(10),
+            Budget::for_group("h").turns(1),
+        ];
+        let id = ExecutionId::mint();
+        let mut meter =
+            BudgetMeter::open(budgets, 0, folder.path(), &id, &session(), None).unwrap();
+        meter.begin_turn().unwrap();
+        assert!(meter.begin_turn().is_err());
+        let path = group_path(folder.path(), "g").unwrap();
+        assert_eq!(Ledger::new(path).total().unwrap().turns, 1);
     }
 
     #[tokio::test]

@@ -7,8 +7,8 @@
 //! however its host ended. The sum over all executions is what the group has used.
 //!
 //! Only the holder of the file's lock reads and writes. A reader remembers how far it has read, and
-//! reads on from there; to read a line twice has no effect. A line without its newline (a torn write
-//! of a killed host) was never acknowledged: `json_lines` cuts it off.
+//! reads on from there; to read a line twice has no effect. A line without its newline (a torn
+//! write of a killed host) was never acknowledged: `json_lines` cuts it off.
 //!
 //! **Compaction.** Executions that have ended become one `base` line. The new file replaces the old
 //! one by a rename, under the lock of the old one. A writer that has opened the old file before the
@@ -95,8 +95,8 @@ impl Ledger {
         Ok(self.sum())
     }
 
-    /// Enters an execution if `check` accepts the sum of the others. Both happen under one lock: two
-    /// launches cannot both take the last turn.
+    /// Enters an execution if `check` accepts the sum of the others. Both happen under one lock:
+    /// two launches cannot both take the last turn.
     pub(crate) fn enter<E: From<Error>>(
         &mut self,
         id: &ExecutionId,

@@ -10,13 +10,13 @@
 //! | closed until T | waits; at T one of the waiting runs becomes the probe | at T -> probing |
 //! | probing | waits | the probe makes progress -> open; it reports a limit -> closed until later; it ends in another way -> closed until now, and the next one probes |
 //!
-//! **Invariant.** While a limit holds, at most one request of all runs is under way that began after
-//! the limit was known.
+//! **Invariant.** While a limit holds, at most one request of all runs is under way that began
+//! after the limit was known.
 //!
-//! **Races.** A run that began before the limit was known reports it again, perhaps after the reset: its
-//! report must not close a hold that a probe has since opened. So a pass has the number of openings that
-//! it saw; a report of an earlier pass counts only while the hold has not been opened since, or if it
-//! names a reset that is still to come.
+//! **Races.** A run that began before the limit was known reports it again, perhaps after the
+//! reset: its report must not close a hold that a probe has since opened. So a pass has the number
+//! of openings that it saw; a report of an earlier pass counts only while the hold has not been
+//! opened since, or if it names a reset that is still to come.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -5,21 +5,21 @@ use crate::supervision::{Backoff, DEFAULT_MESSAGE, jitter};
 /// How long after the reported reset the first request is sent: clocks differ.
 const AFTER_RESET: Duration = Duration::from_secs(1);
 
-/// What to do when an agent reaches a usage limit: wait for the reset, then resume the session. Set by
-/// [`Run::wait_for_limits`](crate::Run::wait_for_limits), or given to
+/// What to do when an agent reaches a usage limit: wait for the reset, then resume the session. Set
+/// by [`Run::wait_for_limits`](crate::Run::wait_for_limits), or given to
 /// [`LiveSession::run_turn`](crate::LiveSession::run_turn).
 ///
-/// - A limit with a reported reset is waited for until a second after the reset. Without one, and for an
-///   overloaded service, the wait is 30 seconds at first, doubles up to 15 minutes, and is shortened by
-///   a random part of up to one half.
-/// - The session is resumed by a follow-up with [`message`](Self::message), a live session by the next
-///   prompt with it. The first prompt is not sent again: the agent has it in its session.
-/// - **One hold for each credential.** All runs of a service with this policy and the same credential
-///   wait together. After the reset one of them is resumed, or started; the others follow when it has
-///   made progress. So a limit that still holds is hit by one request.
+/// - A limit with a reported reset is waited for until a second after the reset. Without one, and
+///   for an overloaded service, the wait is 30 seconds at first, doubles up to 15 minutes, and is
+///   shortened by a random part of up to one half.
+/// - The session is resumed by a follow-up with [`message`](Self::message), a live session by the
+///   next prompt with it. The first prompt is not sent again: the agent has it in its session.
+/// - **One hold for each credential.** All runs of a service with this policy and the same
+///   credential wait together. After the reset one of them is resumed, or started; the others
+///   follow when it has made progress. So a limit that still holds is hit by one request.
 /// - Other failures are not retried; authentication errors never are.
-/// - [`ExecutionService::waiting`](crate::ExecutionService::waiting) shows what waits. To cancel a wait
-///   there, or a shutdown, lets the run return the result of its last execution.
+/// - [`ExecutionService::waiting`](crate::ExecutionService::waiting) shows what waits. To cancel a
+///   wait there, or a shutdown, lets the run return the result of its last execution.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
@@ -61,32 +61,32 @@ impl LimitPolicy {
         }
     }
 
-    /// Names the credential whose limit it is; the default is the executor type of the request, such as
-    /// `CLAUDE_CODE`. It is a name for the hold, not a secret.
+    /// Names the credential whose limit it is; the default is the executor type of the request,
+    /// such as `CLAUDE_CODE`. It is a name for the hold, not a secret.
     #[must_use]
     pub fn credential(mut self, name: impl Into<String>) -> Self {
         self.credential = Some(name.into());
         self
     }
 
-    /// Sets how long a run may wait for limits, in total; the default is 24 hours. A reset that is later
-    /// is not waited for.
+    /// Sets how long a run may wait for limits, in total; the default is 24 hours. A reset that is
+    /// later is not waited for.
     #[must_use]
     pub fn max_wait(mut self, limit: Duration) -> Self {
         self.max_wait = limit;
         self
     }
 
-    /// Sets the wait for limits without a reported reset: the first one, which doubles each time, and
-    /// the longest one.
+    /// Sets the wait for limits without a reported reset: the first one, which doubles each time,
+    /// and the longest one.
     #[must_use]
     pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
         self.backoff = Backoff { first, max };
         self
     }
 
-    /// Sets the text of the follow-up that resumes a session; the default is `Continue where you left
-    /// off.`
+    /// Sets the text of the follow-up that resumes a session; the default is `Continue where you
+    /// left off.`
     #[must_use]
     pub fn message(mut self, text: impl Into<String>) -> Self {
         self.message = text.into();

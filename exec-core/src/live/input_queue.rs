@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// No line is accepted while this many bytes wait: an agent that does not read its input cannot make
-/// the host's memory grow. One line more may wait, however long it is.
+/// No line is accepted while this many bytes wait: an agent that does not read its input cannot
+/// make the host's memory grow. One line more may wait, however long it is.
 const MAX_BYTES: usize = 1 << 20;
 
 /// The lines that the writer of standard input has not written yet.
@@ -24,8 +24,8 @@ impl InputQueue {
         self.is_closed
     }
 
-    /// Adds a line; `false` if the queue is full. A line for a closed queue is lost with the process,
-    /// which is ending.
+    /// Adds a line; `false` if the queue is full. A line for a closed queue is lost with the
+    /// process, which is ending.
     pub(super) fn push(&mut self, mut line: String) -> bool {
         if self.is_closed {
             return true;

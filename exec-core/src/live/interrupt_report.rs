@@ -49,7 +49,8 @@ impl InterruptReport {
         &self.report
     }
 
-    /// The processes that were started during the turn and were alive after its end, tools and others.
+    /// The processes that were started during the turn and were alive after its end, tools and
+    /// others.
     pub fn process_ids(&self) -> Vec<u32> {
         self.processes.iter().map(|key| key.pid).collect()
     }
@@ -146,7 +147,8 @@ fn with_descendants(
         .collect()
 }
 
-/// The start time is compared after the handle was opened: a handle never refers to another process.
+/// The start time is compared after the handle was opened: a handle never refers to another
+/// process.
 fn send(key: ProcessKey, signal: Signal) {
     let Ok(Some(handle)) = ProcessHandle::open(key.pid) else {
         return;

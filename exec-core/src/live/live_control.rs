@@ -2,17 +2,18 @@
 //!
 //! # Theory
 //!
-//! Three parties give inputs to the [`LiveEngine`]: the reader of standard output (lines), the callers
-//! (commands), and the supervisor (deadlines, stop, end of the process). One mutex serialises them. The
-//! step that an input results in is carried out before the mutex is released: its events are appended
-//! to the log, its reports are given to the waiters, its lines are appended to the input queue.
+//! Three parties give inputs to the [`LiveEngine`]: the reader of standard output (lines), the
+//! callers (commands), and the supervisor (deadlines, stop, end of the process). One mutex
+//! serialises them. The step that an input results in is carried out before the mutex is released:
+//! its events are appended to the log, its reports are given to the waiters, its lines are appended
+//! to the input queue.
 //!
 //! **Invariants.**
 //! - The order of the events in the log is the order of the steps. That is why the lines of a live
-//!   agent go into the log at once, and not through the batch of the reader: an event of a caller must
-//!   not overtake the events that made it possible.
-//! - An event is in the log before the line that it announces can be written: the writer takes lines
-//!   from the queue, which is filled last. After a crash of the host, a message without a
+//!   agent go into the log at once, and not through the batch of the reader: an event of a caller
+//!   must not overtake the events that made it possible.
+//! - An event is in the log before the line that it announces can be written: the writer takes
+//!   lines from the queue, which is filled last. After a crash of the host, a message without a
 //!   `MessageDelivered` event has not been written.
 //! - [`LiveState`] changes in the same step as its proof, so a caller that sees the state finds the
 //!   event in the log.
@@ -23,14 +24,14 @@
 //! Lock order: the link, then the run tracker, or the registry and the session, or the log.
 //!
 //! **Races.**
-//! - An agent closes its input, and a caller gives a message before the process has ended: the message
-//!   is refused. A line that is not the result of a command is lost; the process is stopped, or has
-//!   ended.
-//! - An agent that does not read: the input queue is bounded. A command that finds it full is refused
-//!   before it reaches the engine. An answer without a caller (policy, deadline, cancel) cannot be
-//!   refused: the session is stopped with [`StoppedBy::Disconnected`].
-//! - The last handle is dropped while the process ends: both look under the mutex, and the later one
-//!   drops the queue.
+//! - An agent closes its input, and a caller gives a message before the process has ended: the
+//!   message is refused. A line that is not the result of a command is lost; the process is
+//!   stopped, or has ended.
+//! - An agent that does not read: the input queue is bounded. A command that finds it full is
+//!   refused before it reaches the engine. An answer without a caller (policy, deadline, cancel)
+//!   cannot be refused: the session is stopped with [`StoppedBy::Disconnected`].
+//! - The last handle is dropped while the process ends: both look under the mutex, and the later
+//!   one drops the queue.
 
 use std::pin::pin;
 use std::sync::{Arc, MutexGuard};
@@ -39,7 +40,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::live_engine::{CommandError, LiveEngine, LiveStep, SteerStart};
-use super::live_event::{LiveEvent, MessageId, TurnId};
+use super::live_event::{DropReason, LiveEvent, MessageId, TurnId};
 use super::live_link::{LinkInner, LiveLink};
 use super::live_session::{QueuedMessage, Steered};
 use super::live_state::{LiveState, LiveStatus};
@@ -54,8 +55,8 @@ use crate::{
 
 /// How long a turn may take to end after it was cancelled, when the session is stopped.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
-/// How long a process may live after it has closed its input or its output: most of them are about to
-/// end by themselves.
+/// How long a process may live after it has closed its input or its output: most of them are about
+/// to end by themselves.
 const CLOSED_PIPE_GRACE: Duration = Duration::from_secs(1);
 
 /// A live session with the execution that it is a part of: everything that changes its state.
@@ -234,8 +235,9 @@ impl LiveControl<'_> {
     /// The last handle is gone.
     pub(super) fn handle_dropped(&self) {
         let mut inner = self.link.lock();
-        // While the process lives, the messages that wait are delivered.
-        if inner.engine.has_ended() {
+        // While the process lives, the messages that wait are delivered. A caller may have got a
+        // new handle since this one was dropped.
+        if inner.engine.has_ended() && !self.link.has_handle() {
             inner.take_queue();
         }
     }
@@ -348,7 +350,8 @@ impl LiveControl<'_> {
         self.carry_out(inner, step);
     }
 
-    /// Events, then reports, then lines. See the invariants above. Returns the lines of the history.
+    /// Events, then reports, then lines. See the invariants above. Returns the lines of the
+    /// history.
     fn publish(
         &self,
         inner: &mut LinkInner,
@@ -425,7 +428,10 @@ impl LiveControl<'_> {
                 };
                 inner.finish_turn(end.turn.into(), Ok(Arc::new(report)));
             }
-            if let LiveEvent::MessageDropped { .. } = &event {
+            // A message whose outcome is uncertain may have been delivered: it counts.
+            if let LiveEvent::MessageDropped { reason, .. } = &event
+                && *reason != DropReason::Uncertain
+            {
                 self.drop_turn();
             }
             records.extend(inner.follow(event));

@@ -597,8 +597,8 @@ mod any_order {
     }
 
     proptest! {
-        /// Whatever happens: one turn in flight, each message delivered or dropped at most once, each
-        /// request settled as often as it was asked.
+        /// Whatever happens: one turn in flight, each message delivered or dropped at most once,
+        /// each request settled as often as it was asked.
         #[test]
         fn no_message_is_delivered_twice(
             inputs in prop::collection::vec(input(), 0..60),

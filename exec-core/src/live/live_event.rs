@@ -165,8 +165,8 @@ pub enum DropReason {
     TakenBack,
     /// The session has ended.
     SessionEnded,
-    /// The process ended while the message was offered to a running turn: it may have been delivered.
-    /// It is not sent again.
+    /// The process ended while the message was offered to a running turn: it may have been
+    /// delivered. It is not sent again.
     Uncertain,
 }
 

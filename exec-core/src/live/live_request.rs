@@ -66,8 +66,8 @@ impl LiveRequest {
         }
     }
 
-    /// Sets which permission requests are allowed, asked or denied; the default is the policy of the
-    /// profile, or else every request is asked.
+    /// Sets which permission requests are allowed, asked or denied; the default is the policy of
+    /// the profile, or else every request is asked.
     pub fn policy(mut self, policy: PermissionPolicy) -> Self {
         self.options.policy = Some(policy);
         self
@@ -91,8 +91,8 @@ impl LiveRequest {
         self
     }
 
-    /// Adds a budget. All budgets of a request hold; a prompt is a turn. A prompt for which nothing is
-    /// left is refused with [`Error::BudgetExhausted`].
+    /// Adds a budget. All budgets of a request hold; a prompt is a turn. A prompt for which nothing
+    /// is left is refused with [`Error::BudgetExhausted`].
     pub fn budget(mut self, budget: Budget) -> Self {
         self.options.budgets.push(budget);
         self

@@ -6,8 +6,8 @@ use super::{INIT, INIT_NAME};
 
 /// The signal that a process gets in a step of a stop, in place of `signal`.
 ///
-/// - None, if it carries an agent: the outer `bwrap`, or the shell that is process 1. The agent would
-///   be killed with it, without its grace, and its exit status would be lost.
+/// - None, if it carries an agent: the outer `bwrap`, or the shell that is process 1. The agent
+///   would be killed with it, without its grace, and its exit status would be lost.
 /// - `KILL`, if there is no agent yet, or no longer. Process 1 of a namespace ignores the other
 ///   signals, and would wait for an outer `bwrap` that has died of them.
 ///

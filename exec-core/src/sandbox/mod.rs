@@ -11,21 +11,21 @@
 //! ```
 //!
 //! **Why a shell is process 1.** bubblewrap's own process 1 is not waited for by the outer `bwrap`,
-//! so the CPU time and the memory of the agent would be lost with it. With `--as-pid-1`, the program
-//! that bubblewrap starts is process 1 and is waited for. That cannot be the agent: the kernel
-//! ignores signals to a process 1 that has no handler for them, and a process 1 must reap orphans.
-//! A shell that waits for a command in the foreground reaps every child, and its resources pass
-//! through `wait4` to the host: agent, shell, `bwrap`, host. When the shell ends, the kernel kills
-//! all processes of the namespace and counts their resources, too.
+//! so the CPU time and the memory of the agent would be lost with it. With `--as-pid-1`, the
+//! program that bubblewrap starts is process 1 and is waited for. That cannot be the agent: the
+//! kernel ignores signals to a process 1 that has no handler for them, and a process 1 must reap
+//! orphans. A shell that waits for a command in the foreground reaps every child, and its resources
+//! pass through `wait4` to the host: agent, shell, `bwrap`, host. When the shell ends, the kernel
+//! kills all processes of the namespace and counts their resources, too.
 //!
 //! **The start of the agent** (`agent_start.rs`). The shell starts a subshell, which writes to a
 //! socket of the host and waits for an answer. The kernel adds the process id of the sender, as the
-//! host sees it. The host opens a pidfd of it and answers, and the subshell becomes the agent. So the
-//! host has a handle of the agent before its first instruction.
+//! host sees it. The host opens a pidfd of it and answers, and the subshell becomes the agent. So
+//! the host has a handle of the agent before its first instruction.
 //!
-//! **The exit status.** bubblewrap exits with 128 + n if a signal n ended the agent, as a shell does.
-//! An agent that exits with that code looks the same. The pidfd tells them apart (Linux 6.15); before,
-//! the code is read as a signal.
+//! **The exit status.** bubblewrap exits with 128 + n if a signal n ended the agent, as a shell
+//! does. An agent that exits with that code looks the same. The pidfd tells them apart (Linux
+//! 6.15); before, the code is read as a signal.
 //!
 //! **Stop** (`carrier.rs`). The steps of a ladder do not signal `bwrap` and the shell: the end of
 //! either ends the agent without its grace. `KILL` goes to all.
@@ -33,8 +33,8 @@
 //! **Mounts** (`mounts.rs`, `bwrap_args.rs`). All paths are real paths: links are followed before
 //! the launch. The rule of the deepest path applies, so mounts are made from the root downwards.
 //!
-//! **Fail closed** (`bubblewrap.rs`). The first sandboxed launch of a service tries bubblewrap with a
-//! shell that only exits. Without success the launch is refused; only a success is remembered. If
+//! **Fail closed** (`bubblewrap.rs`). The first sandboxed launch of a service tries bubblewrap with
+//! a shell that only exits. Without success the launch is refused; only a success is remembered. If
 //! bubblewrap fails later, it exits before the agent is started.
 
 mod agent_folder;

@@ -8,8 +8,8 @@ use super::AgentFolder;
 ///
 /// A path is absolute, or begins with `~` (the agent's home folder) or `{workspace}`. Links are
 /// followed at the launch, and the rule applies to the real path. Of two paths, one inside the
-/// other, the deeper one decides: a folder to `hide` can be inside one to `write`, and the other way
-/// round.
+/// other, the deeper one decides: a folder to `hide` can be inside one to `write`, and the other
+/// way round.
 ///
 /// | | rule |
 /// |---|---|
@@ -21,10 +21,10 @@ use super::AgentFolder;
 /// | `/tmp`, `/var/tmp` | private and empty, unless named; `TMPDIR` is `/tmp` if it cannot be written |
 /// | `/proc`, `/dev` | private, with the processes of the sandbox and the harmless devices. If the host is root, `/proc` is read-only, and the agent cannot use a sandbox of its own |
 ///
-/// A path that breaks its rule refuses the launch with
-/// [`Error::Sandbox`](crate::Error::Sandbox). The agent's processes are in a pid namespace: they end
-/// with the agent. They have no capabilities, also as root. The network is not restricted, and
-/// neither are sockets that the agent can see.
+/// A path that breaks its rule refuses the launch with [`Error::Sandbox`](crate::Error::Sandbox).
+/// The agent's processes are in a pid namespace: they end with the agent. They have no
+/// capabilities, also as root. The network is not restricted, and neither are sockets that the
+/// agent can see.
 ///
 /// [`Execution::sandbox`](crate::Execution::sandbox) returns what is enforced: the same type, with
 /// real paths and the agent's own folders.

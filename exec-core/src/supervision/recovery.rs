@@ -3,8 +3,8 @@
 //! # Theory
 //!
 //! Every launch is in the journal of its host before its process exists, and leaves it when the
-//! execution has ended. A journal whose lock is free belongs to a dead host: each of its records is an
-//! execution that nobody supervises. Recovery takes these records one session at a time.
+//! execution has ended. A journal whose lock is free belongs to a dead host: each of its records is
+//! an execution that nobody supervises. Recovery takes these records one session at a time.
 //!
 //! | the process of the record | what happens | state |
 //! |---|---|---|
@@ -13,15 +13,16 @@
 //! | gone, and the agent's id is not known | leftover tools are ended | reaped |
 //!
 //! **Invariants.**
-//! - A session is delivered once, under its current id: the id that the agent has reported, as far as
-//!   the dead host had recorded it. A minted id that the agent never saw is never resumed: a follow-up
-//!   with it would begin or continue another session.
-//! - An execution always has an owner. Adoption writes the record to the journal of this service first,
-//!   and only then ends it in the journal of the dead host. If this host dies in between, the record is
-//!   in both, and the next recovery, which goes by the id of the execution, delivers it once.
-//! - A session is delivered before its record is ended in the old journal only if it was adopted; the
-//!   others are ended when they are delivered, so that a recovery that is cut off delivers the rest, and
-//!   at most the last one again.
+//! - A session is delivered once, under its current id: the id that the agent has reported, as far
+//!   as the dead host had recorded it. A minted id that the agent never saw is never resumed: a
+//!   follow-up with it would begin or continue another session.
+//! - An execution always has an owner. Adoption writes the record to the journal of this service
+//!   first, and only then ends it in the journal of the dead host. If this host dies in between,
+//!   the record is in both, and the next recovery, which goes by the id of the execution, delivers
+//!   it once.
+//! - A session is delivered before its record is ended in the old journal only if it was adopted;
+//!   the others are ended when they are delivered, so that a recovery that is cut off delivers the
+//!   rest, and at most the last one again.
 //! - A process is the recorded one only if its start time fits, in the same boot. The check follows
 //!   the open of its handle, so that the id cannot be reused in between.
 //!
@@ -134,13 +135,14 @@ pub struct RecoveredSession {
 #[non_exhaustive]
 pub enum RecoveredState {
     /// The agent is alive, and is an execution of this service: it is in the registry, keeps its
-    /// session busy, and can be stopped. Its pipes have died with its host: its output is lost, and most
-    /// agents end when they write the next line. Its exit code will not be known.
+    /// session busy, and can be stopped. Its pipes have died with its host: its output is lost, and
+    /// most agents end when they write the next line. Its exit code will not be known.
     Adopted(Execution),
-    /// The agent has ended, and knows the session: a follow-up continues it. Whether the last prompt was
-    /// carried out is not known; it is not sent again.
+    /// The agent has ended, and knows the session: a follow-up continues it. Whether the last
+    /// prompt was carried out is not known; it is not sent again.
     Resumable,
-    /// The agent has ended, and its own id of the session is not known. The session cannot be resumed.
+    /// The agent has ended, and its own id of the session is not known. The session cannot be
+    /// resumed.
     Reaped,
 }
 
@@ -196,8 +198,8 @@ pub enum LeaderEvidence {
     Ended,
     /// It was started before the last boot.
     OfEarlierBoot,
-    /// The host died before it recorded the process. If the process was started, it was found by its
-    /// tag and ended.
+    /// The host died before it recorded the process. If the process was started, it was found by
+    /// its tag and ended.
     NotRecorded,
 }
 
@@ -215,8 +217,8 @@ pub enum SessionIdEvidence {
     Assigned,
     /// The agent has reported the id.
     Reported,
-    /// The agent has an id of its own, which the host had not learned. The id is a minted one, which the
-    /// agent does not know.
+    /// The agent has an id of its own, which the host had not learned. The id is a minted one,
+    /// which the agent does not know.
     Unknown,
 }
 
@@ -264,13 +266,13 @@ fn context(
 }
 
 impl ExecutionService {
-    /// Finds the sessions of hosts that have died, for example by a crash of this program before its
-    /// restart. Each call of [`Recovery::next`] decides about one of them: it is adopted, resumable or
-    /// reaped. Nothing is sent to an agent.
+    /// Finds the sessions of hosts that have died, for example by a crash of this program before
+    /// its restart. Each call of [`Recovery::next`] decides about one of them: it is adopted,
+    /// resumable or reaped. Nothing is sent to an agent.
     ///
-    /// As [`reap_orphans`](Self::reap_orphans), it considers executions of earlier runs under the same
-    /// [host name](crate::ExecutionServiceBuilder::host_name), and no others. The difference: an agent
-    /// that is alive is kept.
+    /// As [`reap_orphans`](Self::reap_orphans), it considers executions of earlier runs under the
+    /// same [host name](crate::ExecutionServiceBuilder::host_name), and no others. The difference:
+    /// an agent that is alive is kept.
     ///
     /// # Errors
     ///

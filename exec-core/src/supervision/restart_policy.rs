@@ -8,9 +8,10 @@ pub(crate) const DEFAULT_MESSAGE: &str = "Continue where you left off.";
 /// When a run whose agent has failed is resumed. Set by [`Run::restart`](crate::Run::restart).
 ///
 /// **What is sent.** A restart is a follow-up to the session of the run, with the text of
-/// [`message`](Self::message) and nothing else. The prompt may have had effects, and is never sent again:
-/// the agent has it in its session. So a run is restarted only if the agent has reported its session, or
-/// is a follow-up; and not if the agent continued another session than the one that it was asked for.
+/// [`message`](Self::message) and nothing else. The prompt may have had effects, and is never sent
+/// again: the agent has it in its session. So a run is restarted only if the agent has reported its
+/// session, or is a follow-up; and not if the agent continued another session than the one that it
+/// was asked for.
 ///
 /// | the execution has | |
 /// |---|---|
@@ -23,8 +24,8 @@ pub(crate) const DEFAULT_MESSAGE: &str = "Continue where you left off.";
 /// | failed: authentication, context full, session gone | done: a repetition does not help |
 /// | failed: limited | done, unless [`Run::wait_for_limits`](crate::Run::wait_for_limits) is set |
 ///
-/// The first restart follows after a second; the delay doubles with each restart up to a minute. After
-/// five restarts within ten minutes the run gives up and returns its last result.
+/// The first restart follows after a second; the delay doubles with each restart up to a minute.
+/// After five restarts within ten minutes the run gives up and returns its last result.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
@@ -82,8 +83,8 @@ impl RestartPolicy {
         self
     }
 
-    /// Sets the text of the follow-up that resumes the session; the default is `Continue where you left
-    /// off.`
+    /// Sets the text of the follow-up that resumes the session; the default is `Continue where you
+    /// left off.`
     #[must_use]
     pub fn message(mut self, text: impl Into<String>) -> Self {
         self.message = text.into();
@@ -112,8 +113,8 @@ impl Backoff {
     }
 }
 
-/// The delay, shortened by a random part of up to one half, so that those who failed together do not
-/// come back together.
+/// The delay, shortened by a random part of up to one half, so that those who failed together do
+/// not come back together.
 pub(crate) fn jitter(delay: Duration) -> Duration {
     let (random, _) = Uuid::new_v4().as_u64_pair();
     let part = (random >> 11) as f64 / (1u64 << 53) as f64;

@@ -273,8 +273,8 @@ impl Attempts for Requests {
     }
 }
 
-/// `count` runs meet a limit of an hour; returns how many requests were refused, and how long after the
-/// reset the last run was served.
+/// `count` runs meet a limit of an hour; returns how many requests were refused, and how long after
+/// the reset the last run was served.
 async fn crowd(count: usize, says_when: bool, joins_late: bool) -> (usize, Duration) {
     let hour = Duration::from_secs(3600);
     let model = Arc::new(Model {

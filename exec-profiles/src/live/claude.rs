@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use exec_core::{
     AgentEventKind, Decision, DriverCommand, DriverOutput, EventParser, Failure, FailureKind,
@@ -31,6 +31,9 @@ use crate::events::{Json, parse_line};
 
 /// How many permission requests may be open. The service bounds them, too.
 const MAX_OPEN: usize = 256;
+
+/// The characters that a pattern of files does not take literally.
+const GLOB: [char; 6] = ['*', '?', '[', '{', '(', '!'];
 
 /// The id of the first request.
 const INITIALIZE: &str = "initialize";
@@ -120,6 +123,17 @@ impl ClaudeDriver {
         let keys = ["file_path", "notebook_path", "path"].into_iter();
         let paths = keys.filter_map(|key| request.input.at(key).text());
         asked.paths = paths.map(PathBuf::from).collect();
+        if matches!(asked.tool.as_str(), "Glob" | "Grep") {
+            let folder = asked.paths.pop().unwrap_or_else(|| PathBuf::from("."));
+            let pattern = request.input.at("pattern").text();
+            let pattern = pattern.filter(|_| asked.tool == "Glob");
+            let part = pattern.map(|pattern| literal_part(&pattern));
+            let part = part.filter(|part| !part.as_os_str().is_empty());
+            asked.paths.push(match part {
+                Some(part) => folder.join(part),
+                None => folder,
+            });
+        }
         let parents = [request.parent_tool_use_id, request.agent_id].into_iter();
         asked.parent = parents.filter_map(Json::text).next();
         out.asked(asked);
@@ -280,6 +294,16 @@ impl ProtocolDriver for ClaudeDriver {
     }
 }
 
+/// The folder that a pattern searches: an absolute one, or one with `..`, leads out of the folder that
+/// the request names.
+fn literal_part(pattern: &str) -> PathBuf {
+    let is_literal = |part: &Component<'_>| !part.as_os_str().to_string_lossy().contains(GLOB);
+    Path::new(pattern)
+        .components()
+        .take_while(is_literal)
+        .collect()
+}
+
 fn denied(message: &str) -> String {
     json!({ "behavior": "deny", "message": message }).to_string()
 }
@@ -375,6 +399,32 @@ mod tests {
             _ => None,
         });
         (out.lines().iter().map(line).collect(), signals.collect())
+    }
+
+    #[test]
+    fn the_pattern_of_a_search_names_its_folder() {
+        let paths = |input: &str| {
+            let request =
+                format!(r#"{{"subtype":"can_use_tool","tool_name":"Glob","input":{input}}}"#);
+            let line =
+                format!(r#"{{"type":"control_request","request_id":"1","request":{request}}}"#);
+            let mut out = DriverOutput::default();
+            opened().line(&line, &mut out);
+            match out.signals() {
+                [DriverSignal::Asked(request)] => request.paths.clone(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(paths(r#"{"pattern":"/h/.ssh/*"}"#), [Path::new("/h/.ssh")]);
+        assert_eq!(
+            paths(r#"{"pattern":"../x/**/a","path":"/w"}"#),
+            [Path::new("/w/../x")]
+        );
+        assert_eq!(
+            paths(r#"{"pattern":"**/*.rs","path":"/w"}"#),
+            [Path::new("/w")]
+        );
+        assert_eq!(paths(r#"{"pattern":"*.rs"}"#), [Path::new(".")]);
     }
 
     #[test]

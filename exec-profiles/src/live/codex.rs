@@ -277,9 +277,16 @@ impl CodexDriver {
         let mut paths = Vec::new();
         let mut is_complete = true;
         item.changes.each(|change| match change.at("path").text() {
-            Some(path) if paths.len() < MAX_PATHS => paths.push(PathBuf::from(path)),
+            Some(path) if paths.len() < MAX_PATHS => {
+                paths.push(PathBuf::from(path));
+                // A change can move its file.
+                for key in ["kind.move_path", "kind.movePath"] {
+                    paths.extend(change.at(key).text().map(PathBuf::from));
+                }
+            }
             _ => is_complete = false,
         });
+        self.changes.retain(|(known, _)| *known != id);
         if is_complete {
             if self.changes.len() == MAX_CHANGES {
                 self.changes.pop_front();
@@ -316,11 +323,11 @@ impl CodexDriver {
         if let Some(at) = self.changes.iter().position(|(known, _)| *known == item)
             && let Some((_, paths)) = self.changes.remove(at)
         {
+            // Only together: a rule must not see the folder and miss the files.
             request.paths = paths;
+            let root = question.grant_root.text();
+            request.paths.extend(root.map(PathBuf::from));
         }
-        request
-            .paths
-            .extend(question.grant_root.text().map(PathBuf::from));
         let thread = question.thread_id.text();
         request.parent = thread.filter(|thread| *thread != self.thread);
         out.asked(request);
@@ -576,6 +583,8 @@ struct Question<'a> {
 
 #[cfg(test)]
 mod tests {
+    use exec_core::DriverSignal;
+
     use super::*;
 
     #[test]
@@ -620,6 +629,30 @@ mod tests {
         let begun = r#"{"method":"turn/started","params":{"threadId":"t","turn":{"id":"u"}}}"#;
         let sent = lines(&mut driver, begun);
         assert!(sent.contains("turn/interrupt") && sent.contains(r#""turnId":"u""#));
+    }
+
+    #[test]
+    fn all_files_of_a_change_are_facts_or_none_is() {
+        let paths = |changes: &str| {
+            let mut driver = CodexDriver::new(Path::new("/w"), None);
+            let item = format!(r#"{{"type":"fileChange","id":"i","changes":{changes}}}"#);
+            let params = format!(r#"{{"threadId":"t","item":{item}}}"#);
+            let started = format!(r#"{{"method":"item/started","params":{params}}}"#);
+            driver.line(&started, &mut DriverOutput::default());
+            let mut out = DriverOutput::default();
+            let asked = r#"{"id":7,"method":"item/fileChange/requestApproval","params":{"threadId":"t","itemId":"i","grantRoot":"/w"}}"#;
+            driver.line(asked, &mut out);
+            match out.signals() {
+                [DriverSignal::Asked(request)] => request.paths.clone(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let expected = ["a", "/out", "b", "/w"].map(PathBuf::from);
+        assert_eq!(
+            paths(r#"[{"path":"a","kind":{"type":"update","move_path":"/out"}},{"path":"b"}]"#),
+            expected
+        );
+        assert!(paths(r#"[{"path":"a"},{"diff":"x"}]"#).is_empty());
     }
 
     #[test]
