@@ -57,7 +57,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::delivery::{Delivery, on_a_thread};
-use super::inbox::Inbox;
+use super::inbox::{Inbox, is_for_good};
 use super::message_id::MessageId;
 use crate::Error;
 use crate::cluster::agent_monitor::{AgentMonitor, Observation, until};
@@ -156,10 +156,10 @@ impl Attempt {
             self.wait_until_idle().await?;
             let (inbox, reading) = (self.inbox.clone(), id.clone());
             let waiting = on_a_thread(move || inbox.waiting(&reading)).await?;
-            let Some((from, text)) = waiting else {
+            let Some((letter, text)) = waiting else {
                 return Ok(self.agent);
             };
-            let sender = self.cluster.sender(&from);
+            let sender = self.cluster.sender(&letter.from, letter.is_agent);
             let options = SendToOptions::default().framed();
             let mut post = sender.message(&self.agent, &text, &options, false)?;
             post.delivery = Some(Delivery {
@@ -172,6 +172,12 @@ impl Attempt {
                 // The outcome is recorded: waiting, dead or uncertain.
                 Err(error @ (Error::SubmitUnknown { .. } | Error::NotSubmitted { .. })) => {
                     tracing::warn!(%error, agent = %self.agent, %id, "a message is uncertain");
+                    return Ok(self.agent);
+                }
+                // Refused before the first record, so without an outcome: a frame that makes the text too long.
+                Err(Error::Refused { reason, .. }) if is_for_good(reason) => {
+                    let (inbox, id) = (self.inbox.clone(), id.clone());
+                    on_a_thread(move || inbox.refuse(&id, reason)).await?;
                     return Ok(self.agent);
                 }
                 // Also for a failure of tmux: the outcome is recorded, and the next look at the file tells it.

@@ -119,6 +119,7 @@ impl Inbox {
                 text: text.to_owned(),
                 at: now,
                 expires: self.expiry(now),
+                is_agent: agents.iter().any(|agent| agent == from),
             });
             Ok((vec![left], id.clone()))
         })
@@ -354,15 +355,15 @@ impl Inbox {
         self.shared.file.read(|model, _| Ok(plan(model)))
     }
 
-    /// Sender and text of a message that waits; `None` if it does not any more.
-    pub(super) fn waiting(&self, id: &MessageId) -> Result<Option<(String, String)>, Error> {
+    /// A message that waits, with its text; `None` if it does not any more.
+    pub(super) fn waiting(&self, id: &MessageId) -> Result<Option<(Letter, String)>, Error> {
         let now = millis(SystemTime::now());
         self.shared.file.read(|model, texts| {
             let letter = model
                 .letter(id)
                 .filter(|letter| is_deliverable(letter, now));
             letter
-                .map(|letter| Ok((letter.from.clone(), texts.text(letter)?)))
+                .map(|letter| Ok((letter.clone(), texts.text(letter)?)))
                 .transpose()
         })
     }
@@ -402,6 +403,20 @@ impl Inbox {
         }
     }
 
+    /// Makes a dead letter of a message that waits, and that its receiver will never take.
+    pub(super) fn refuse(&self, id: &MessageId, reason: Refusal) -> Result<(), Error> {
+        self.shared.file.update(Sync::Disk, |model| {
+            let waits = model
+                .letter(id)
+                .is_some_and(|letter| letter.state == LetterState::Waiting);
+            let dead = waits.then(|| InboxRecord::Dead {
+                id: id.clone(),
+                reason: DeadReason::Refused(reason.to_string()),
+            });
+            Ok((dead.into_iter().collect(), ()))
+        })
+    }
+
     pub(super) fn end(&self, outcome: InboxRecord) -> Result<(), Error> {
         let update = |_: &InboxModel| Ok((vec![outcome], ()));
         self.shared.file.update(Sync::Later, update)
@@ -435,7 +450,7 @@ fn is_deliverable(letter: &Letter, now: u64) -> bool {
 }
 
 /// Whether the program of the agent will refuse the text again.
-fn is_for_good(reason: Refusal) -> bool {
+pub(super) fn is_for_good(reason: Refusal) -> bool {
     matches!(
         reason,
         Refusal::Empty

@@ -109,8 +109,11 @@ impl InboxFile {
         }
         self.append(&records, sync)?;
         read.refresh(&self.path)?;
-        if read.offset > COMPACT_FROM.max(2 * read.model.live_bytes()) {
-            self.compact(&mut read)?;
+        if read.offset > COMPACT_FROM.max(2 * read.model.live_bytes())
+            && let Err(error) = self.compact(&mut read)
+        {
+            // The records are stored: a caller that is told of a failure would leave its message again.
+            tracing::warn!(%error, "cannot compact the inbox");
         }
         Ok(result)
     }
@@ -228,6 +231,7 @@ fn compacted(letter: &Letter, texts: &TextReader<'_>) -> Result<Vec<InboxRecord>
         text,
         at: letter.at,
         expires: letter.expires,
+        is_agent: letter.is_agent,
     })];
     let sending = InboxRecord::Sending { id: id() };
     match letter.state.clone() {

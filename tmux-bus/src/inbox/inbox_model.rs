@@ -46,6 +46,7 @@ pub(super) struct Letter {
     pub(super) to: String,
     pub(super) at: u64,
     pub(super) expires: u64,
+    pub(super) is_agent: bool,
     /// The line that has the text.
     pub(super) line: LinePosition,
     pub(super) state: LetterState,
@@ -120,6 +121,7 @@ impl InboxModel {
                     to: left.to,
                     at: left.at,
                     expires: left.expires,
+                    is_agent: left.is_agent,
                     line,
                     state: LetterState::Waiting,
                 };

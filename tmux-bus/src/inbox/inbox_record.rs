@@ -53,6 +53,10 @@ pub(super) struct LeftRecord {
     pub(super) at: u64,
     /// Fixed when the message is left: processes with other limits agree on it.
     pub(super) expires: u64,
+    /// Whether the sender was an agent when the message was left. It may be removed from the cluster
+    /// before the delivery, and its message must be framed all the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_agent: bool,
 }
 
 pub(super) fn millis(time: SystemTime) -> u64 {
