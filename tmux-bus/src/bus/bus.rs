@@ -15,7 +15,7 @@ use crate::cluster::{
     AgentConfig, ClusterBuilder, ClusterConfig, ClusterManager, SendToOptions, frame,
 };
 use crate::control::tap::deadline;
-use crate::inbox::{Inbox, MessageState};
+use crate::inbox::{Inbox, MessageId, MessageState};
 use crate::log::{LogFilter, MessageLog, MessageLogger};
 use crate::timing::ASK_LIMIT;
 use crate::vocabulary::{
@@ -191,7 +191,13 @@ impl Bus {
             limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
         };
         let ask = AskFolder::create(&self.folder, &request)?;
-        detached_ask::start(self.command(), &self.folder, &ask).await?;
+        let started = detached_ask::start(self.command(), &self.folder, &ask).await;
+        // A process that is slow to start could still take an ask whose caller was told of a failure.
+        if let Err(error) = started
+            && ask.take()?.is_some()
+        {
+            return Err(error);
+        }
         let report = ask.running(&request);
         if let Some(on_start) = &self.on_start {
             on_start(&report);
@@ -228,8 +234,15 @@ impl Bus {
             }
             false => {
                 let id = self.leave(&to, text)?;
-                courier::start(self.command(), &self.folder).await?;
-                (PostState::Waiting, Some(id))
+                let started = courier::start(self.command(), &self.folder).await;
+                // A caller that is told of a failure sends the message again, so it must not stay. It
+                // cannot be taken back if another courier has it.
+                if let Err(error) = started
+                    && self.messages().take_back(&id).is_ok()
+                {
+                    return Err(error);
+                }
+                (PostState::Waiting, Some(id.as_str().to_owned()))
             }
         };
         Ok(PostReport {
@@ -250,14 +263,13 @@ impl Bus {
         sender.post_to_with(to, text, &options).await
     }
 
-    fn leave(&self, to: &str, text: &str) -> Result<String, Error> {
+    fn leave(&self, to: &str, text: &str) -> Result<MessageId, Error> {
         // What the agent would get; a text that no terminal can take is refused when it is left.
         let text = match self.sender.is_agent {
             true => frame::neutral(text),
             false => text.to_owned(),
         };
-        let id = self.messages().leave(&self.sender.name, to, &text)?;
-        Ok(id.as_str().to_owned())
+        self.messages().leave(&self.sender.name, to, &text)
     }
 
     fn inbox(&self, agent: Option<String>) -> Result<InboxReport, Error> {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::bus::{Bus, BusSender};
 use crate::Error;
-use crate::cluster::ClusterConfig;
 use crate::cluster::cluster_record::ClusterRecord;
+use crate::cluster::{ClusterConfig, frame};
 use crate::log::MessageLogger;
 use crate::pane::caller_pane;
 use crate::pane::pane_info::PaneInfo;
@@ -16,6 +16,9 @@ use crate::vocabulary::AskReport;
 
 /// The name of a sender outside of all panes.
 const USER: &str = "user";
+
+/// Characters of the longest name of a sender outside of all panes.
+const MAX_NAME: usize = 100;
 
 /// Called with each ask that begins.
 pub(super) type OnStart = Arc<dyn Fn(&AskReport) + Send + Sync>;
@@ -184,7 +187,7 @@ fn sender(
             let reason = "it is an agent, and this process does not belong to it".to_owned();
             refused(claimed, reason)
         }
-        (None, Some(claimed)) if claimed.is_empty() || claimed.contains(char::is_control) => {
+        (None, Some(claimed)) if !is_name(&claimed) => {
             refused(claimed, "it is not a name".to_owned())
         }
         (None, claimed) => Ok(BusSender {
@@ -192,4 +195,10 @@ fn sender(
             is_agent: false,
         }),
     }
+}
+
+/// Whether a text can stand for a sender in the log, which people read line by line.
+fn is_name(text: &str) -> bool {
+    let is_line = frame::neutral(text) == text && !text.contains(['\n', '\t']);
+    is_line && (1..=MAX_NAME).contains(&text.chars().count())
 }

@@ -51,6 +51,7 @@ pub(crate) async fn start_if_needed(cluster: &ClusterManager, command: Option<&P
 
 /// Delivers in this process until the inbox is empty.
 pub(super) async fn deliver(session: &Path, is_ready: impl FnOnce()) -> Result<(), Error> {
+    background::leave_launch();
     let path = session.join("courier-next");
     let next = open(&path)?;
     let next = LockedFile::try_lock(next, Access::Exclusive).map_err(Error::io("lock", &path))?;

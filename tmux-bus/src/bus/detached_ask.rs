@@ -21,6 +21,7 @@ pub(super) async fn carry_out(
     id: &str,
     is_ready: impl FnOnce(),
 ) -> Result<(), Error> {
+    background::leave_launch();
     let (ask, request) = AskFolder::open(session, id)?;
     let Some(_lock) = ask.take()? else {
         return Ok(());
