@@ -1,7 +1,8 @@
 //! Starts the command `tmux-bus` as a process of its own.
 //!
-//! It is started twice: the first process starts the second one and ends, so that the second is no descendant of the
-//! caller. Agents end a tool that runs too long with all its descendants. The second process has its own session (`setsid`).
+//! It is started twice: the first process starts the second one and ends, so that the second is no
+//! descendant of the caller. Agents end a tool that runs too long with all its descendants. The
+//! second process has its own session (`setsid`).
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,8 +21,8 @@ use crate::tmux::launch::LAUNCH_VARIABLE;
 /// What the process prints when it has its work.
 pub(crate) const READY: &str = "ready";
 
-/// Takes the mark of the agent that started this process from it: the process works also for others,
-/// and a restart of the agent ends all processes that have its mark.
+/// Takes the mark of the agent that started this process from it: the process works also for
+/// others, and a restart of the agent ends all processes that have its mark.
 #[cfg(target_os = "linux")]
 pub(super) fn leave_launch() {
     use rustix::process::{Resource, getrlimit, setrlimit};

@@ -64,27 +64,29 @@ impl BusBuilder {
         self
     }
 
-    /// Finds the cluster by the folder of its session: in a pane the variable `TMUX_BUS_FOLDER` has it.
+    /// Finds the cluster by the folder of its session: in a pane the variable `TMUX_BUS_FOLDER` has
+    /// it.
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = Some(folder.into());
         self
     }
 
-    /// Sets the folder for sockets, see [`ClusterBuilder::runtime_dir`](crate::ClusterBuilder::runtime_dir).
+    /// Sets the folder for sockets, see
+    /// [`ClusterBuilder::runtime_dir`](crate::ClusterBuilder::runtime_dir).
     pub fn runtime_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.runtime_dir = Some(dir.into());
         self
     }
 
-    /// Sets the name of a sender outside of all panes; the default is `user`. In the pane of an agent the name must be
-    /// that of the agent.
+    /// Sets the name of a sender outside of all panes; the default is `user`. In the pane of an
+    /// agent the name must be that of the agent.
     pub fn sender(mut self, name: impl Into<String>) -> Self {
         self.sender = Some(name.into());
         self
     }
 
-    /// Sets the command `tmux-bus`, which carries out asks in the background; the default is the one that the cluster
-    /// was started with.
+    /// Sets the command `tmux-bus`, which carries out asks in the background; the default is the
+    /// one that the cluster was started with.
     pub fn command(mut self, command: impl Into<PathBuf>) -> Self {
         self.command = Some(command.into());
         self
@@ -100,10 +102,10 @@ impl BusBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`]. [`Error::NotTheSender`] if this process runs in the pane of another agent than the
-    /// sender, or outside of the pane of the agent that the sender names. [`Error::Invalid`] without a configuration
-    /// and without a folder. [`Error::Io`], [`Error::NotPrivate`], and as
-    /// [`ClusterConfig::load`].
+    /// [`Error::NotRunning`]. [`Error::NotTheSender`] if this process runs in the pane of another
+    /// agent than the sender, or outside of the pane of the agent that the sender names.
+    /// [`Error::Invalid`] without a configuration and without a folder. [`Error::Io`],
+    /// [`Error::NotPrivate`], and as [`ClusterConfig::load`].
     ///
     /// # Cancel safety
     ///

@@ -15,7 +15,8 @@ pub(super) async fn start(command: &Path, session: &Path, ask: &AskFolder) -> Re
     background::start(command, "carry-out", session, Some(ask.id())).await
 }
 
-/// Carries out an ask in this process. `is_ready` is called when it is certain that this process does so.
+/// Carries out an ask in this process. `is_ready` is called when it is certain that this process
+/// does so.
 pub(super) async fn carry_out(
     session: &Path,
     id: &str,

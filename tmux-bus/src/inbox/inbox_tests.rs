@@ -1,5 +1,5 @@
-//! Crashes of the inbox file: whatever is left of it, each message is waiting, delivered, dead or uncertain, and none is
-//! typed twice.
+//! Crashes of the inbox file: whatever is left of it, each message is waiting, delivered, dead or
+//! uncertain, and none is typed twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -370,8 +370,8 @@ fn the_records_of_the_file_are_read() {
     assert_eq!(written, golden.lines().collect::<Vec<_>>());
 }
 
-/// Readers have not seen a record without its newline. If the next writer completed it, a message that is being typed
-/// would be taken back.
+/// Readers have not seen a record without its newline. If the next writer completed it, a message
+/// that is being typed would be taken back.
 #[test]
 fn a_torn_record_never_takes_effect() {
     let dir = tempfile::tempdir().unwrap();
@@ -501,7 +501,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The machine stops during the last step: what was not synced, and the record of that step, are cut off at any byte.
+    /// The machine stops during the last step: what was not synced, and the record of that step,
+    /// are cut off at any byte.
     #[test]
     fn after_a_crash_at_any_byte_nothing_is_lost_and_nothing_is_typed_twice(
         steps in steps(),

@@ -15,8 +15,9 @@ use crate::worker;
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_tmux-bus");
 
-/// An agent that reads lines. `run FILE` in a message runs a script, whose output and exit code become
-/// `FILE.out`, `FILE.err` and `FILE.code`; `wait FILE` waits for a file; every message is repeated in the answer.
+/// An agent that reads lines. `run FILE` in a message runs a script, whose output and exit code
+/// become `FILE.out`, `FILE.err` and `FILE.code`; `wait FILE` waits for a file; every message is
+/// repeated in the answer.
 const AGENT: &str = r#"
 marker=$1
 while printf '> ' && IFS= read -r line; do
