@@ -11,10 +11,12 @@
 //! | `result.json` | the outcome; written once, by renaming |
 //!
 //! - **Invariant.** A result is complete, and never changes.
-//! - **Invariant.** Without a result and without a lock the process has died: the outcome is not known. The lock is
-//!   looked at before the result is read for the last time, because the process stores the result first.
+//! - **Invariant.** Without a result and without a lock the process has died: the outcome is not
+//!   known. The lock is looked at before the result is read for the last time, because the process
+//!   stores the result first.
 //! - The caller gets the id after the process has the lock.
-//! - **Bound.** At most [`MAX_ASKS`] asks are kept; the oldest ones with a known outcome are removed.
+//! - **Bound.** At most [`MAX_ASKS`] asks are kept; the oldest ones with a known outcome are
+//!   removed.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufReader, Read, Write};
@@ -101,12 +103,13 @@ impl AskFolder {
         &self.id
     }
 
-    /// Makes this process the one that carries out the ask; `None` if another one does or has done so. The lock must
-    /// be held until the result is stored.
+    /// Makes this process the one that carries out the ask; `None` if another one does or has done
+    /// so. The lock must be held until the result is stored.
     pub(super) fn take(&self) -> Result<Option<LockedFile>, Error> {
         let path = self.path.join("worker");
         let mut options = File::options();
-        // Created here and only here: a second process cannot repeat the ask of one that was killed.
+        // Created here and only here: a second process cannot repeat the ask of one that was
+        // killed.
         let file = match private_file::open(&path, options.create_new(true).write(true)) {
             Err(_) if path.exists() => return Ok(None),
             file => file?,
@@ -189,7 +192,8 @@ impl AskFolder {
         let Ok(pid) = pid.parse() else {
             return Ok(None);
         };
-        // A process with a reused id gives no event too early: the lock decides, and is looked at in each round.
+        // A process with a reused id gives no event too early: the lock decides, and is looked at
+        // in each round.
         ProcessHandle::open(pid).map_err(Error::io("watch the process of", &path))
     }
 

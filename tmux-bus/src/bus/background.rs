@@ -1,7 +1,8 @@
 //! Starts the command `tmux-bus` as a process of its own.
 //!
-//! It is started twice: the first process starts the second one and ends, so that the second is no descendant of the
-//! caller. Agents end a tool that runs too long with all its descendants. The second process has its own session (`setsid`).
+//! It is started twice: the first process starts the second one and ends, so that the second is no
+//! descendant of the caller. Agents end a tool that runs too long with all its descendants. The
+//! second process has its own session (`setsid`).
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,11 +13,32 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
 use crate::Error;
+#[cfg(target_os = "linux")]
+use crate::shared::process_tree::ProcessMark;
 use crate::timing::WORKER_LIMIT;
 use crate::tmux::launch::LAUNCH_VARIABLE;
 
 /// What the process prints when it has its work.
 pub(crate) const READY: &str = "ready";
+
+/// Takes the mark of the agent that started this process from it: the process works also for
+/// others, and a restart of the agent ends all processes that have its mark.
+#[cfg(target_os = "linux")]
+pub(super) fn leave_launch() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    for resource in [Resource::Rttime, Resource::Locks] {
+        let mut limit = getrlimit(resource);
+        if limit.current.and_then(ProcessMark::from_limit).is_some() {
+            limit.current = limit.maximum;
+            if let Err(error) = setrlimit(resource, limit) {
+                tracing::warn!(%error, "this process ends with the agent that started it");
+            }
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn leave_launch() {}
 
 /// Starts the command with a hidden verb, and returns when it has its work.
 pub(crate) async fn start(

@@ -15,7 +15,7 @@ use crate::cluster::{
     AgentConfig, ClusterBuilder, ClusterConfig, ClusterManager, SendToOptions, frame,
 };
 use crate::control::tap::deadline;
-use crate::inbox::{Inbox, MessageState};
+use crate::inbox::{Inbox, MessageId, MessageState};
 use crate::log::{LogFilter, MessageLog, MessageLogger};
 use crate::timing::ASK_LIMIT;
 use crate::vocabulary::{
@@ -26,12 +26,12 @@ use crate::vocabulary::{
 /// Number of log entries without a given number.
 const LAST_ENTRIES: usize = 20;
 
-/// A running cluster as one caller sees it: the verbs of the [`vocabulary`](crate::vocabulary), in the name of a
-/// proven sender.
+/// A running cluster as one caller sees it: the verbs of the [`vocabulary`](crate::vocabulary), in
+/// the name of a proven sender.
 ///
-/// The command `tmux-bus` is this type with arguments. The sender is the agent in whose pane the calling process runs,
-/// also over several parents; outside of all panes it is `user`, or the name given by [`BusBuilder::sender`].
-/// Dropping it ends waits, not asks.
+/// The command `tmux-bus` is this type with arguments. The sender is the agent in whose pane the
+/// calling process runs, also over several parents; outside of all panes it is `user`, or the name
+/// given by [`BusBuilder::sender`]. Dropping it ends waits, not asks.
 ///
 /// ```no_run
 /// use tmux_bus::Bus;
@@ -114,14 +114,15 @@ impl Bus {
 
     /// Carries out a verb.
     ///
-    /// An ask runs in a process of its own, so it continues when this call, or this process, ends; `wait` gets its
-    /// answer. An ask that failed is a reply with the failure, not an error.
+    /// An ask runs in a process of its own, so it continues when this call, or this process, ends;
+    /// `wait` gets its answer. An ask that failed is a reply with the failure, not an error.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAgent`], [`Error::UnknownAsk`], [`Error::NotAllowed`]. [`Error::Cycle`] if the sender is an
-    /// agent and the receiver waits for it. Otherwise as [`Agent::post_to`](crate::Agent::post_to),
-    /// [`ClusterManager::status`] and [`ClusterManager::explain`].
+    /// [`Error::UnknownAgent`], [`Error::UnknownAsk`], [`Error::NotAllowed`]. [`Error::Cycle`] if
+    /// the sender is an agent and the receiver waits for it. Otherwise as
+    /// [`Agent::post_to`](crate::Agent::post_to), [`ClusterManager::status`] and
+    /// [`ClusterManager::explain`].
     ///
     /// # Cancel safety
     ///
@@ -154,13 +155,15 @@ impl Bus {
         }
     }
 
-    /// Delivers the messages of the inbox in this process, until none waits. For the command `tmux-bus`.
+    /// Delivers the messages of the inbox in this process, until none waits. For the command
+    /// `tmux-bus`.
     #[doc(hidden)]
     pub async fn deliver(folder: &Path, is_ready: impl FnOnce(&str)) -> Result<(), Error> {
         courier::deliver(folder, || is_ready(background::READY)).await
     }
 
-    /// Carries out, in this process, an ask that another process has stored. For the command `tmux-bus`.
+    /// Carries out, in this process, an ask that another process has stored. For the command
+    /// `tmux-bus`.
     #[doc(hidden)]
     pub async fn carry_out(
         folder: &Path,
@@ -191,7 +194,14 @@ impl Bus {
             limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
         };
         let ask = AskFolder::create(&self.folder, &request)?;
-        detached_ask::start(self.command(), &self.folder, &ask).await?;
+        let started = detached_ask::start(self.command(), &self.folder, &ask).await;
+        // A process that is slow to start could still take an ask whose caller was told of a
+        // failure.
+        if let Err(error) = started
+            && ask.take()?.is_some()
+        {
+            return Err(error);
+        }
         let report = ask.running(&request);
         if let Some(on_start) = &self.on_start {
             on_start(&report);
@@ -228,8 +238,15 @@ impl Bus {
             }
             false => {
                 let id = self.leave(&to, text)?;
-                courier::start(self.command(), &self.folder).await?;
-                (PostState::Waiting, Some(id))
+                let started = courier::start(self.command(), &self.folder).await;
+                // A caller that is told of a failure sends the message again, so it must not stay.
+                // It cannot be taken back if another courier has it.
+                if let Err(error) = started
+                    && self.messages().take_back(&id).is_ok()
+                {
+                    return Err(error);
+                }
+                (PostState::Waiting, Some(id.as_str().to_owned()))
             }
         };
         Ok(PostReport {
@@ -250,14 +267,13 @@ impl Bus {
         sender.post_to_with(to, text, &options).await
     }
 
-    fn leave(&self, to: &str, text: &str) -> Result<String, Error> {
+    fn leave(&self, to: &str, text: &str) -> Result<MessageId, Error> {
         // What the agent would get; a text that no terminal can take is refused when it is left.
         let text = match self.sender.is_agent {
             true => frame::neutral(text),
             false => text.to_owned(),
         };
-        let id = self.messages().leave(&self.sender.name, to, &text)?;
-        Ok(id.as_str().to_owned())
+        self.messages().leave(&self.sender.name, to, &text)
     }
 
     fn inbox(&self, agent: Option<String>) -> Result<InboxReport, Error> {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::bus::{Bus, BusSender};
 use crate::Error;
-use crate::cluster::ClusterConfig;
 use crate::cluster::cluster_record::ClusterRecord;
+use crate::cluster::{ClusterConfig, frame};
 use crate::log::MessageLogger;
 use crate::pane::caller_pane;
 use crate::pane::pane_info::PaneInfo;
@@ -16,6 +16,9 @@ use crate::vocabulary::AskReport;
 
 /// The name of a sender outside of all panes.
 const USER: &str = "user";
+
+/// Characters of the longest name of a sender outside of all panes.
+const MAX_NAME: usize = 100;
 
 /// Called with each ask that begins.
 pub(super) type OnStart = Arc<dyn Fn(&AskReport) + Send + Sync>;
@@ -61,27 +64,29 @@ impl BusBuilder {
         self
     }
 
-    /// Finds the cluster by the folder of its session: in a pane the variable `TMUX_BUS_FOLDER` has it.
+    /// Finds the cluster by the folder of its session: in a pane the variable `TMUX_BUS_FOLDER` has
+    /// it.
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = Some(folder.into());
         self
     }
 
-    /// Sets the folder for sockets, see [`ClusterBuilder::runtime_dir`](crate::ClusterBuilder::runtime_dir).
+    /// Sets the folder for sockets, see
+    /// [`ClusterBuilder::runtime_dir`](crate::ClusterBuilder::runtime_dir).
     pub fn runtime_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.runtime_dir = Some(dir.into());
         self
     }
 
-    /// Sets the name of a sender outside of all panes; the default is `user`. In the pane of an agent the name must be
-    /// that of the agent.
+    /// Sets the name of a sender outside of all panes; the default is `user`. In the pane of an
+    /// agent the name must be that of the agent.
     pub fn sender(mut self, name: impl Into<String>) -> Self {
         self.sender = Some(name.into());
         self
     }
 
-    /// Sets the command `tmux-bus`, which carries out asks in the background; the default is the one that the cluster
-    /// was started with.
+    /// Sets the command `tmux-bus`, which carries out asks in the background; the default is the
+    /// one that the cluster was started with.
     pub fn command(mut self, command: impl Into<PathBuf>) -> Self {
         self.command = Some(command.into());
         self
@@ -97,10 +102,10 @@ impl BusBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`]. [`Error::NotTheSender`] if this process runs in the pane of another agent than the
-    /// sender, or outside of the pane of the agent that the sender names. [`Error::Invalid`] without a configuration
-    /// and without a folder. [`Error::Io`], [`Error::NotPrivate`], and as
-    /// [`ClusterConfig::load`].
+    /// [`Error::NotRunning`]. [`Error::NotTheSender`] if this process runs in the pane of another
+    /// agent than the sender, or outside of the pane of the agent that the sender names.
+    /// [`Error::Invalid`] without a configuration and without a folder. [`Error::Io`],
+    /// [`Error::NotPrivate`], and as [`ClusterConfig::load`].
     ///
     /// # Cancel safety
     ///
@@ -184,7 +189,7 @@ fn sender(
             let reason = "it is an agent, and this process does not belong to it".to_owned();
             refused(claimed, reason)
         }
-        (None, Some(claimed)) if claimed.is_empty() || claimed.contains(char::is_control) => {
+        (None, Some(claimed)) if !is_name(&claimed) => {
             refused(claimed, "it is not a name".to_owned())
         }
         (None, claimed) => Ok(BusSender {
@@ -192,4 +197,10 @@ fn sender(
             is_agent: false,
         }),
     }
+}
+
+/// Whether a text can stand for a sender in the log, which people read line by line.
+fn is_name(text: &str) -> bool {
+    let is_line = frame::neutral(text) == text && !text.contains(['\n', '\t']);
+    is_line && (1..=MAX_NAME).contains(&text.chars().count())
 }

@@ -2,16 +2,17 @@
 //!
 //! # Theory
 //!
-//! A message that is left must not depend on a program that the user keeps running. So each `post`, and each start of
-//! a cluster for which messages wait, starts a *courier* in the background. Two locks in the folder of the session
-//! keep their number small: the holder of `courier` delivers, the holder of `courier-next` waits for the first lock, and a
-//! third one ends at once.
+//! A message that is left must not depend on a program that the user keeps running. So each `post`,
+//! and each start of a cluster for which messages wait, starts a *courier* in the background. Two
+//! locks in the folder of the session keep their number small: the holder of `courier` delivers,
+//! the holder of `courier-next` waits for the first lock, and a third one ends at once.
 //!
-//! - **Invariant.** After a message was left and a courier was started for it, a living courier will look at the inbox
-//!   once more: the successor releases `courier-next` before it looks.
-//! - **Race.** A message is left while the courier finds the inbox empty, or dies: its successor looks again.
-//! - **Race.** An agent is added to the cluster. The courier does not know its pane, and attaches again when the record
-//!   of the cluster changes.
+//! - **Invariant.** After a message was left and a courier was started for it, a living courier
+//!   will look at the inbox once more: the successor releases `courier-next` before it looks.
+//! - **Race.** A message is left while the courier finds the inbox empty, or dies: its successor
+//!   looks again.
+//! - **Race.** An agent is added to the cluster. The courier does not know its pane, and attaches
+//!   again when the record of the cluster changes.
 //! - It ends with the session, when the inbox is empty, or when all messages have expired.
 
 use std::fs::{self, File};
@@ -51,6 +52,7 @@ pub(crate) async fn start_if_needed(cluster: &ClusterManager, command: Option<&P
 
 /// Delivers in this process until the inbox is empty.
 pub(super) async fn deliver(session: &Path, is_ready: impl FnOnce()) -> Result<(), Error> {
+    background::leave_launch();
     let path = session.join("courier-next");
     let next = open(&path)?;
     let next = LockedFile::try_lock(next, Access::Exclusive).map_err(Error::io("lock", &path))?;

@@ -15,12 +15,14 @@ pub(super) async fn start(command: &Path, session: &Path, ask: &AskFolder) -> Re
     background::start(command, "carry-out", session, Some(ask.id())).await
 }
 
-/// Carries out an ask in this process. `is_ready` is called when it is certain that this process does so.
+/// Carries out an ask in this process. `is_ready` is called when it is certain that this process
+/// does so.
 pub(super) async fn carry_out(
     session: &Path,
     id: &str,
     is_ready: impl FnOnce(),
 ) -> Result<(), Error> {
+    background::leave_launch();
     let (ask, request) = AskFolder::open(session, id)?;
     let Some(_lock) = ask.take()? else {
         return Ok(());

@@ -66,8 +66,8 @@ impl ClusterConfigBuilder {
         self
     }
 
-    /// Sets the working folder of the agents; the default is the current one. Clusters of the same session name with
-    /// different folders are different clusters, and the log is in this folder.
+    /// Sets the working folder of the agents; the default is the current one. Clusters of the same
+    /// session name with different folders are different clusters, and the log is in this folder.
     pub fn work_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.work_dir = dir.into();
         self
@@ -96,8 +96,9 @@ impl ClusterConfigBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] if there is no agent, or a name, marker, variable or limit is not allowed or not unique;
-    /// [`Error::Invalid`] for the name of the session; [`Error::Io`] if the working folder does not exist.
+    /// [`Error::Config`] if there is no agent, or a name, marker, variable or limit is not allowed
+    /// or not unique; [`Error::Invalid`] for the name of the session; [`Error::Io`] if the working
+    /// folder does not exist.
     pub fn build(mut self) -> Result<ClusterConfig, Error> {
         let session_name = self.session_name.clone().unwrap_or(self.name.clone());
         check_session_name(&session_name)?;

@@ -264,9 +264,9 @@ impl ClusterManager {
         Agent::new(name.into(), false, self.clone())
     }
 
-    /// The agent of this name, or an outsider.
-    pub(crate) fn sender(&self, name: &str) -> Agent {
-        self.agent(name).unwrap_or_else(|_| self.outsider(name))
+    /// A sender that may have been an agent, and may not be one any more.
+    pub(crate) fn sender(&self, name: &str, is_agent: bool) -> Agent {
+        Agent::new(name.to_owned(), is_agent, self.clone())
     }
 
     /// The agent in whose pane this process runs, or that has started it.

@@ -1,8 +1,10 @@
-//! What another process needs to find a running cluster: `cluster.json` in the folder of the session.
+//! What another process needs to find a running cluster: `cluster.json` in the folder of the
+//! session.
 //!
-//! The command `tmux-bus` in a pane knows that folder from its environment. It needs no configuration file, so it also
-//! works for clusters that were made in code, and with options of the builder such as another log. It holds neither
-//! the commands of the agents nor their environment, except for the folders in which transcripts are found.
+//! The command `tmux-bus` in a pane knows that folder from its environment. It needs no
+//! configuration file, so it also works for clusters that were made in code, and with options of
+//! the builder such as another log. It holds neither the commands of the agents nor their
+//! environment, except for the folders in which transcripts are found.
 
 use std::fs::{self, File};
 use std::io::{BufReader, Write};
@@ -137,7 +139,8 @@ fn path(session: &Path) -> PathBuf {
 
 impl AgentRecord {
     fn new(agent: &AgentConfig) -> Self {
-        // Of the process that starts the agents: the command runs with the variables of another agent. Empty: not set.
+        // Of the process that starts the agents: the command runs with the variables of another
+        // agent. Empty: not set.
         let transcripts = TRANSCRIPT_VARIABLES.iter().map(|&name| {
             let value = agent.env.get(name).cloned();
             let value = value.or_else(|| std::env::var(name).ok());

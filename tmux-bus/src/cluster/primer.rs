@@ -8,8 +8,8 @@ use crate::tmux::launch::shell_quote;
 /// The name of the command.
 pub(super) const COMMAND: &str = "tmux-bus";
 
-/// At most ten lines, because every agent reads them in every session. The command has its whole path: login shells,
-/// in which some agents run their tools, set `PATH` anew.
+/// At most ten lines, because every agent reads them in every session. The command has its whole
+/// path: login shells, in which some agents run their tools, set `PATH` anew.
 pub(super) fn primer(name: &str, others: &[&str], command: &Path) -> String {
     let command = command.to_string_lossy();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);

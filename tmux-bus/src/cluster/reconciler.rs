@@ -1,10 +1,12 @@
-//! Brings the agents of a session to a configuration: starts new ones, restarts changed ones, stops removed ones.
+//! Brings the agents of a session to a configuration: starts new ones, restarts changed ones, stops
+//! removed ones.
 //!
 //! # Theory
 //!
-//! Each launch stores a digest of what decides how the program is started (command, variables, working folder,
-//! personality, name of its definition) as an option of the pane, in the same step of tmux that starts the program. A
-//! later configuration with the same digest leaves the agent alone: same process, same pane.
+//! Each launch stores a digest of what decides how the program is started (command, variables,
+//! working folder, personality, name of its definition) as an option of the pane, in the same step
+//! of tmux that starts the program. A later configuration with the same digest leaves the agent
+//! alone: same process, same pane.
 //!
 //! | the session has | the configuration has | action |
 //! |---|---|---|
@@ -14,14 +16,16 @@
 //! | a program without a digest | the agent | none: an older version of this crate has started it |
 //! | a program, or one that has ended | not the agent | end it, remove the pane, make dead letters of its messages |
 //!
-//! - **Race.** Two processes attach at once. The whole comparison is under the lock of the file `reconcile` in the folder
-//!   of the session; the second one finds the digests of the first. Waiting until agents are ready is outside of the lock.
-//! - **Race.** A process attaches while another one starts the cluster. The start takes the same path, so the later one
-//!   of the two finds all panes.
-//! - **Crash.** Every step is found again by the next process: a pane without a program, an old digest, an agent that
-//!   is not in the configuration. A pane that was created and not named yet stays empty.
-//! - The first agents share a window in the tiled layout. An agent that is added later gets a window of its own,
-//!   because a new layout would resize running programs.
+//! - **Race.** Two processes attach at once. The whole comparison is under the lock of the file
+//!   `reconcile` in the folder of the session; the second one finds the digests of the first.
+//!   Waiting until agents are ready is outside of the lock.
+//! - **Race.** A process attaches while another one starts the cluster. The start takes the same
+//!   path, so the later one of the two finds all panes.
+//! - **Crash.** Every step is found again by the next process: a pane without a program, an old
+//!   digest, an agent that is not in the configuration. A pane that was created and not named yet
+//!   stays empty.
+//! - The first agents share a window in the tiled layout. An agent that is added later gets a
+//!   window of its own, because a new layout would resize running programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -107,7 +111,8 @@ impl<'a> Reconciler<'a> {
         })
     }
 
-    /// Which agents keep running as they are, by the definitions of the configuration. The others are to be started.
+    /// Which agents keep running as they are, by the definitions of the configuration. The others
+    /// are to be started.
     pub(super) fn unchanged(
         &self,
         definitions: &[Arc<AgentDefinition>],
@@ -124,8 +129,8 @@ impl<'a> Reconciler<'a> {
         Ok(unchanged)
     }
 
-    /// Creates the panes that are missing, all of them before the first program starts: no program is resized while
-    /// it draws. Returns the panes of all agents of the configuration.
+    /// Creates the panes that are missing, all of them before the first program starts: no program
+    /// is resized while it draws. Returns the panes of all agents of the configuration.
     pub(super) async fn create_panes(&self) -> Result<BTreeMap<String, PaneId>, Error> {
         let control = self.server.control();
         if self.running.is_empty() {
@@ -155,8 +160,8 @@ impl<'a> Reconciler<'a> {
         Ok(panes)
     }
 
-    /// Starts these agents, in place of programs that may run in their panes, and stops those that the configuration
-    /// does not have. An agent that cannot be started does not stop the others.
+    /// Starts these agents, in place of programs that may run in their panes, and stops those that
+    /// the configuration does not have. An agent that cannot be started does not stop the others.
     pub(super) async fn apply(
         self,
         cluster: &Arc<Cluster>,
@@ -191,7 +196,8 @@ impl<'a> Reconciler<'a> {
 /// The results of starts, in the order of the configuration.
 pub(super) type StartResults = Vec<(String, Result<(), Error>)>;
 
-/// Waits until the agents are ready that could be started. One that is not does not stop the others.
+/// Waits until the agents are ready that could be started. One that is not does not stop the
+/// others.
 pub(super) async fn wait_until_ready(
     cluster: &Arc<Cluster>,
     launched: StartResults,

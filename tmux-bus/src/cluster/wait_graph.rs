@@ -2,21 +2,23 @@
 //!
 //! # Theory
 //!
-//! An agent that waits for the answer of another one cannot answer itself. If `a` waits for `b` and `b` asks `a`, both
-//! wait until their time limits. So each wait of an agent is an *edge* from the asker to the asked one, and an edge that
-//! would close a cycle is refused at once.
+//! An agent that waits for the answer of another one cannot answer itself. If `a` waits for `b` and
+//! `b` asks `a`, both wait until their time limits. So each wait of an agent is an *edge* from the
+//! asker to the asked one, and an edge that would close a cycle is refused at once.
 //!
-//! - An edge is a file in the folder `waits` of the session, locked by the process that waits. The kernel releases the
-//!   lock when that process ends, so an edge of a dead process does not count; the next caller removes its file.
-//! - **Invariant.** Check and record are one step: both happen under the lock of the folder. Of `a -> b` and `b -> a` at
-//!   the same time the second one sees the first.
-//! - **Race.** A file is visible only with its lock, because it is created and locked under the lock of the folder. A
-//!   holder removes its file before it releases the lock. So a file without a lock belongs to a dead process.
-//! - The edge belongs to the process that waits, not to the one that delivers the message: an agent that has asked
-//!   in the background can still be asked.
+//! - An edge is a file in the folder `waits` of the session, locked by the process that waits. The
+//!   kernel releases the lock when that process ends, so an edge of a dead process does not count;
+//!   the next caller removes its file.
+//! - **Invariant.** Check and record are one step: both happen under the lock of the folder. Of `a
+//!   -> b` and `b -> a` at the same time the second one sees the first.
+//! - **Race.** A file is visible only with its lock, because it is created and locked under the
+//!   lock of the folder. A holder removes its file before it releases the lock. So a file without a
+//!   lock belongs to a dead process.
+//! - The edge belongs to the process that waits, not to the one that delivers the message: an agent
+//!   that has asked in the background can still be asked.
 //!
-//! **Example.** `a -> b` and `b -> c` exist. `c` asks `a`: from `a` the edges lead over `b` to `c`, so the chain is
-//! `c -> a -> b -> c`.
+//! **Example.** `a -> b` and `b -> c` exist. `c` asks `a`: from `a` the edges lead over `b` to `c`,
+//! so the chain is `c -> a -> b -> c`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, DirBuilder, File};
@@ -57,7 +59,8 @@ impl WaitGraph {
         }
     }
 
-    /// Records that `from` waits for `to`. Blocks for the moment in which another process does the same.
+    /// Records that `from` waits for `to`. Blocks for the moment in which another process does the
+    /// same.
     ///
     /// # Errors
     ///
@@ -138,7 +141,8 @@ fn lock(path: &Path, access: Access) -> Result<LockedFile, Error> {
     LockedFile::lock(file, access).map_err(Error::io("lock", path))
 }
 
-/// The agents from `from` over `to` back to `from`, if `to` already waits for `from`. The shortest such chain.
+/// The agents from `from` over `to` back to `from`, if `to` already waits for `from`. The shortest
+/// such chain.
 fn chain(edges: &BTreeMap<String, Vec<String>>, from: &str, to: &str) -> Option<Vec<String>> {
     let mut queue = VecDeque::from([to]);
     // The asker of each agent on the way.

@@ -2,22 +2,25 @@
 //!
 //! # Theory
 //!
-//! One process at a time has the right to deliver, by a kernel lock. It has one task for each agent with a waiting
-//! message; the task works on the first one:
+//! One process at a time has the right to deliver, by a kernel lock. It has one task for each agent
+//! with a waiting message; the task works on the first one:
 //!
-//! 1. Wait until the agent is idle and its input line is empty, without the lock of the pane: others may ask it.
-//! 2. Take the path of every message (`cluster/ask.rs`, `pane/typist.rs`): lock the pane, wait for owed answers, look at
-//!    the screen again.
+//! 1. Wait until the agent is idle and its input line is empty, without the lock of the pane:
+//!    others may ask it.
+//! 2. Take the path of every message (`cluster/ask.rs`, `pane/typist.rs`): lock the pane, wait for
+//!    owed answers, look at the screen again.
 //! 3. Record `sending`, on disk. From here on the message is never typed by another attempt.
 //! 4. Type and submit.
-//! 5. Record the outcome: `delivered`, `not_sent` (proof that nothing was submitted), or `uncertain`.
+//! 5. Record the outcome: `delivered`, `not_sent` (proof that nothing was submitted), or
+//!    `uncertain`.
 //!
-//! **Invariant.** The text is typed only between a `sending` that is on disk and the outcome of that attempt. A message in
-//! the state sending is never typed, so no message is typed twice unless a person says so.
+//! **Invariant.** The text is typed only between a `sending` that is on disk and the outcome of
+//! that attempt. A message in the state sending is never typed, so no message is typed twice unless
+//! a person says so.
 //!
-//! **Order.** An agent has one attempt at a time and the first waiting message is always the oldest one, so the messages
-//! of a receiver arrive in the order in which they were left. A message that is uncertain does not hold up those behind it:
-//! it may have arrived.
+//! **Order.** An agent has one attempt at a time and the first waiting message is always the oldest
+//! one, so the messages of a receiver arrive in the order in which they were left. A message that
+//! is uncertain does not hold up those behind it: it may have arrived.
 //!
 //! **Crash points.** The process dies:
 //!
@@ -30,24 +33,27 @@
 //! | between 4 and 5 | `sending` | uncertain, although it was submitted |
 //! | after 5 | the outcome | that outcome |
 //!
-//! The next holder of the lock lists what it finds in the state sending as uncertain, before it starts its first attempt.
-//! The agent or the tmux server dies: before the Enter of step 4 the message waits again or is uncertain; after it, it is
-//! uncertain unless it was seen to leave the input line.
+//! The next holder of the lock lists what it finds in the state sending as uncertain, before it
+//! starts its first attempt. The agent or the tmux server dies: before the Enter of step 4 the
+//! message waits again or is uncertain; after it, it is uncertain unless it was seen to leave the
+//! input line.
 //!
 //! **Races.**
-//! - A sender takes a message back while it is delivered: step 3 and `take_back` are decided under the lock of the file,
-//!   and the later one finds that the message does not wait any more.
-//! - The future is dropped in step 4: typing goes on in a task of its own, which holds the right to deliver until the
-//!   outcome is recorded.
+//! - A sender takes a message back while it is delivered: step 3 and `take_back` are decided under
+//!   the lock of the file, and the later one finds that the message does not wait any more.
+//! - The future is dropped in step 4: typing goes on in a task of its own, which holds the right to
+//!   deliver until the outcome is recorded.
 //! - A message is left between a look at the file and the wait: the watch is armed before the look.
-//! - The deliverer attaches while another process still creates the panes of the agents, or an agent is added later: while
-//!   a message waits for an agent without a pane, its pane is looked for.
-//! - A refusal that will not change (a newline for a program without bracketed paste) makes a dead letter, because the
-//!   messages behind it could not be delivered either. Every other refusal is tried again.
+//! - The deliverer attaches while another process still creates the panes of the agents, or an
+//!   agent is added later: while a message waits for an agent without a pane, its pane is looked
+//!   for.
+//! - A refusal that will not change (a newline for a program without bracketed paste) makes a dead
+//!   letter, because the messages behind it could not be delivered either. Every other refusal is
+//!   tried again.
 //!
-//! **Example.** The deliverer is killed while it types message 2 of 3. The kernel releases its lock, a waiting deliverer
-//! gets it and finds 2 in the state sending: uncertain. It removes the text from the input line if Enter was not sent, and
-//! delivers 3.
+//! **Example.** The deliverer is killed while it types message 2 of 3. The kernel releases its
+//! lock, a waiting deliverer gets it and finds 2 in the state sending: uncertain. It removes the
+//! text from the input line if Enter was not sent, and delivers 3.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -57,7 +63,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::delivery::{Delivery, on_a_thread};
-use super::inbox::Inbox;
+use super::inbox::{Inbox, is_for_good};
 use super::message_id::MessageId;
 use crate::Error;
 use crate::cluster::agent_monitor::{AgentMonitor, Observation, until};
@@ -156,10 +162,10 @@ impl Attempt {
             self.wait_until_idle().await?;
             let (inbox, reading) = (self.inbox.clone(), id.clone());
             let waiting = on_a_thread(move || inbox.waiting(&reading)).await?;
-            let Some((from, text)) = waiting else {
+            let Some((letter, text)) = waiting else {
                 return Ok(self.agent);
             };
-            let sender = self.cluster.sender(&from);
+            let sender = self.cluster.sender(&letter.from, letter.is_agent);
             let options = SendToOptions::default().framed();
             let mut post = sender.message(&self.agent, &text, &options, false)?;
             post.delivery = Some(Delivery {
@@ -174,7 +180,15 @@ impl Attempt {
                     tracing::warn!(%error, agent = %self.agent, %id, "a message is uncertain");
                     return Ok(self.agent);
                 }
-                // Also for a failure of tmux: the outcome is recorded, and the next look at the file tells it.
+                // Refused before the first record, so without an outcome: a frame that makes the
+                // text too long.
+                Err(Error::Refused { reason, .. }) if is_for_good(reason) => {
+                    let (inbox, id) = (self.inbox.clone(), id.clone());
+                    on_a_thread(move || inbox.refuse(&id, reason)).await?;
+                    return Ok(self.agent);
+                }
+                // Also for a failure of tmux: the outcome is recorded, and the next look at the
+                // file tells it.
                 Err(error) if error.is_not_sent() || is_about_a_pane(&error) => {
                     tracing::debug!(%error, agent = %self.agent, %id, "a message was not delivered");
                     sleep(DELIVERY_RETRY).await;
@@ -184,8 +198,8 @@ impl Attempt {
         }
     }
 
-    /// Waits until a message may be typed. A text of this crate in the input line is left to the sender, which
-    /// removes it.
+    /// Waits until a message may be typed. A text of this crate in the input line is left to the
+    /// sender, which removes it.
     async fn wait_until_idle(&self) -> Result<(), Error> {
         let (io, pane) = (self.cluster.pane_io(), self.monitor.pane());
         let is_plain = self.monitor.definition().is_plain();
@@ -222,7 +236,8 @@ impl Attempt {
     }
 }
 
-/// Whether tmux refused a command, such as one for a pane that was removed: the other agents are not affected.
+/// Whether tmux refused a command, such as one for a pane that was removed: the other agents are
+/// not affected.
 fn is_about_a_pane(error: &Error) -> bool {
     matches!(error, Error::TmuxFailed { .. } | Error::TmuxTimeout { .. })
 }

@@ -7,8 +7,8 @@ use super::message_id::MessageId;
 use crate::Error;
 use crate::shared::kernel_lock::LockedFile;
 
-/// The delivery of one message. It goes with the task that types the message, so that the outcome is recorded although
-/// the caller has given up; until then no other process can deliver.
+/// The delivery of one message. It goes with the task that types the message, so that the outcome
+/// is recorded although the caller has given up; until then no other process can deliver.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     pub(super) inbox: Inbox,
@@ -18,7 +18,8 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
-    /// Records that the message is about to be typed. [`Error::UnknownMessage`] if it does not wait any more.
+    /// Records that the message is about to be typed. [`Error::UnknownMessage`] if it does not wait
+    /// any more.
     pub(crate) async fn begin(&self) -> Result<(), Error> {
         let (inbox, id, right) = (self.inbox.clone(), self.id.clone(), Arc::clone(&self.right));
         let begun = on_a_thread(move || {

@@ -16,13 +16,13 @@ use crate::{Error, Refusal};
 
 /// Messages that are left for the agents of a cluster.
 ///
-/// A message is stored durably, and delivered by [`ClusterManager::deliver_inbox`] when its receiver is idle, in the
-/// order in which the messages for one receiver were left. After any crash each message is waiting, delivered, or
-/// listed as uncertain: it is never delivered twice, and never lost. The files are private, and stay when the cluster
-/// is stopped.
+/// A message is stored durably, and delivered by [`ClusterManager::deliver_inbox`] when its
+/// receiver is idle, in the order in which the messages for one receiver were left. After any crash
+/// each message is waiting, delivered, or listed as uncertain: it is never delivered twice, and
+/// never lost. The files are private, and stay when the cluster is stopped.
 ///
-/// All methods block the calling thread while another process writes, and until the disk has the record. Clones are
-/// the same inbox.
+/// All methods block the calling thread while another process writes, and until the disk has the
+/// record. Clones are the same inbox.
 ///
 /// ```
 /// use tmux_bus::{AgentConfig, ClusterConfig, ClusterManager, MessageState};
@@ -80,8 +80,9 @@ impl Inbox {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAgent`]; [`Error::InboxFull`] and [`Error::MessageTooLong`] beyond the limits;
-    /// [`Error::NotLeft`] for a text that no terminal can take; [`Error::Io`] and [`Error::NotPrivate`].
+    /// [`Error::UnknownAgent`]; [`Error::InboxFull`] and [`Error::MessageTooLong`] beyond the
+    /// limits; [`Error::NotLeft`] for a text that no terminal can take; [`Error::Io`] and
+    /// [`Error::NotPrivate`].
     pub fn leave(&self, from: &str, to: &str, text: &str) -> Result<MessageId, Error> {
         let SharedInbox { limits, agents, .. } = &*self.shared;
         if !agents.iter().any(|agent| agent == to) {
@@ -119,13 +120,14 @@ impl Inbox {
                 text: text.to_owned(),
                 at: now,
                 expires: self.expiry(now),
+                is_agent: agents.iter().any(|agent| agent == from),
             });
             Ok((vec![left], id.clone()))
         })
     }
 
-    /// The messages for an agent, in the order in which they were left. Of the delivered messages the newest 20 are
-    /// listed, of the dead letters the newest 1,000.
+    /// The messages for an agent, in the order in which they were left. Of the delivered messages
+    /// the newest 20 are listed, of the dead letters the newest 1,000.
     ///
     /// # Errors
     ///
@@ -146,7 +148,8 @@ impl Inbox {
     fn list(&self, is_wanted: impl Fn(&Letter) -> bool) -> Result<Vec<InboxEntry>, Error> {
         self.shared.file.read(|model, texts| {
             let now = millis(SystemTime::now());
-            // Outcomes are recorded under the lock that this call holds: without a deliverer the outcome is unknown.
+            // Outcomes are recorded under the lock that this call holds: without a deliverer the
+            // outcome is unknown.
             let has_deliverer = self.shared.deliverer.is_held()?;
             let wanted = model.letters().filter(|letter| is_wanted(letter));
             let entry = |letter: &Letter| {
@@ -185,8 +188,8 @@ impl Inbox {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownMessage`]; [`Error::MessageState`] if it does not wait any more; [`Error::Io`] and
-    /// [`Error::NotPrivate`].
+    /// [`Error::UnknownMessage`]; [`Error::MessageState`] if it does not wait any more;
+    /// [`Error::Io`] and [`Error::NotPrivate`].
     pub fn take_back(&self, id: &MessageId) -> Result<(), Error> {
         self.decide(id, "waiting", |letter| match letter.state {
             LetterState::Waiting => Some(InboxRecord::Removed { id: id.clone() }),
@@ -194,13 +197,14 @@ impl Inbox {
         })
     }
 
-    /// Delivers an uncertain message or a dead letter after all. It is the next message of its receiver, before those
-    /// that were left later. An uncertain message that the agent has got is then delivered twice: look first.
+    /// Delivers an uncertain message or a dead letter after all. It is the next message of its
+    /// receiver, before those that were left later. An uncertain message that the agent has got is
+    /// then delivered twice: look first.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownMessage`]; [`Error::MessageState`] if it is neither uncertain nor dead; [`Error::Io`] and
-    /// [`Error::NotPrivate`].
+    /// [`Error::UnknownMessage`]; [`Error::MessageState`] if it is neither uncertain nor dead;
+    /// [`Error::Io`] and [`Error::NotPrivate`].
     pub fn resend(&self, id: &MessageId) -> Result<(), Error> {
         let now = millis(SystemTime::now());
         let expires = self.expiry(now);
@@ -298,8 +302,8 @@ impl Inbox {
         })
     }
 
-    /// Lists the messages as uncertain that a deliverer was sending when it died. Changes nothing while there is a
-    /// deliverer.
+    /// Lists the messages as uncertain that a deliverer was sending when it died. Changes nothing
+    /// while there is a deliverer.
     fn end_abandoned(&self) -> Result<(), Error> {
         match self.shared.deliverer.try_lock_barging(Access::Exclusive) {
             Ok(Some(_held)) => self.take_over(),
@@ -354,15 +358,15 @@ impl Inbox {
         self.shared.file.read(|model, _| Ok(plan(model)))
     }
 
-    /// Sender and text of a message that waits; `None` if it does not any more.
-    pub(super) fn waiting(&self, id: &MessageId) -> Result<Option<(String, String)>, Error> {
+    /// A message that waits, with its text; `None` if it does not any more.
+    pub(super) fn waiting(&self, id: &MessageId) -> Result<Option<(Letter, String)>, Error> {
         let now = millis(SystemTime::now());
         self.shared.file.read(|model, texts| {
             let letter = model
                 .letter(id)
                 .filter(|letter| is_deliverable(letter, now));
             letter
-                .map(|letter| Ok((letter.from.clone(), texts.text(letter)?)))
+                .map(|letter| Ok((letter.clone(), texts.text(letter)?)))
                 .transpose()
         })
     }
@@ -391,7 +395,8 @@ impl Inbox {
                 id,
                 reason: DeadReason::Refused(reason.to_string()),
             },
-            // A program that was stopped for seconds can read the Enter and the keys that remove the text later.
+            // A program that was stopped for seconds can read the Enter and the keys that remove
+            // the text later.
             Err(error) if error.is_not_sent() && !is_not_taken(error) => {
                 InboxRecord::NotSent { id }
             }
@@ -400,6 +405,20 @@ impl Inbox {
                 reason: error.to_string(),
             },
         }
+    }
+
+    /// Makes a dead letter of a message that waits, and that its receiver will never take.
+    pub(super) fn refuse(&self, id: &MessageId, reason: Refusal) -> Result<(), Error> {
+        self.shared.file.update(Sync::Disk, |model| {
+            let waits = model
+                .letter(id)
+                .is_some_and(|letter| letter.state == LetterState::Waiting);
+            let dead = waits.then(|| InboxRecord::Dead {
+                id: id.clone(),
+                reason: DeadReason::Refused(reason.to_string()),
+            });
+            Ok((dead.into_iter().collect(), ()))
+        })
     }
 
     pub(super) fn end(&self, outcome: InboxRecord) -> Result<(), Error> {
@@ -435,7 +454,7 @@ fn is_deliverable(letter: &Letter, now: u64) -> bool {
 }
 
 /// Whether the program of the agent will refuse the text again.
-fn is_for_good(reason: Refusal) -> bool {
+pub(super) fn is_for_good(reason: Refusal) -> bool {
     matches!(
         reason,
         Refusal::Empty

@@ -2,18 +2,21 @@
 //!
 //! # Theory
 //!
-//! `inbox.jsonl` has one record a line. Every access is under the kernel lock of the file `lock` beside it, which stays
-//! when the log is replaced. A process keeps the state of the records that it has read, and each access reads only the
-//! lines that others have appended since.
+//! `inbox.jsonl` has one record a line. Every access is under the kernel lock of the file `lock`
+//! beside it, which stays when the log is replaced. A process keeps the state of the records that
+//! it has read, and each access reads only the lines that others have appended since.
 //!
-//! - **Durability.** A record with [`Sync::Disk`] is on disk before the call returns. Records of an outcome are not
-//!   waited for: after a power failure without them the message is uncertain, never delivered again.
-//! - **Torn write.** A process dies in the middle of a line. Readers ignore bytes after the last newline, and the next
-//!   writer cuts them off before it decides: a record that is completed later would contradict the decision.
-//! - **Compaction.** When most of the file is about settled messages, the lines that still count are written into a
-//!   new file, which is synced and then renamed over the old one. A crash before the rename leaves the old file, a crash
-//!   after it the new one. A reader holds the file that it has read open, so that the system cannot give its inode number
-//!   to the next file; another inode at the path means that the file was replaced, and is read from its start.
+//! - **Durability.** A record with [`Sync::Disk`] is on disk before the call returns. Records of an
+//!   outcome are not waited for: after a power failure without them the message is uncertain, never
+//!   delivered again.
+//! - **Torn write.** A process dies in the middle of a line. Readers ignore bytes after the last
+//!   newline, and the next writer cuts them off before it decides: a record that is completed later
+//!   would contradict the decision.
+//! - **Compaction.** When most of the file is about settled messages, the lines that still count
+//!   are written into a new file, which is synced and then renamed over the old one. A crash before
+//!   the rename leaves the old file, a crash after it the new one. A reader holds the file that it
+//!   has read open, so that the system cannot give its inode number to the next file; another inode
+//!   at the path means that the file was replaced, and is read from its start.
 //! - **Damage.** A whole line that is no record is reported, kept and otherwise ignored.
 
 use std::fs::{self, File};
@@ -78,7 +81,8 @@ impl InboxFile {
         &self.path
     }
 
-    /// Calls `look` with the state of all messages. An inbox that no message was left in is empty, and is not created.
+    /// Calls `look` with the state of all messages. An inbox that no message was left in is empty,
+    /// and is not created.
     pub(super) fn read<T>(
         &self,
         look: impl FnOnce(&InboxModel, &TextReader<'_>) -> Result<T, Error>,
@@ -109,8 +113,12 @@ impl InboxFile {
         }
         self.append(&records, sync)?;
         read.refresh(&self.path)?;
-        if read.offset > COMPACT_FROM.max(2 * read.model.live_bytes()) {
-            self.compact(&mut read)?;
+        if read.offset > COMPACT_FROM.max(2 * read.model.live_bytes())
+            && let Err(error) = self.compact(&mut read)
+        {
+            // The records are stored: a caller that is told of a failure would leave its message
+            // again.
+            tracing::warn!(%error, "cannot compact the inbox");
         }
         Ok(result)
     }
@@ -228,6 +236,7 @@ fn compacted(letter: &Letter, texts: &TextReader<'_>) -> Result<Vec<InboxRecord>
         text,
         at: letter.at,
         expires: letter.expires,
+        is_agent: letter.is_agent,
     })];
     let sending = InboxRecord::Sending { id: id() };
     match letter.state.clone() {

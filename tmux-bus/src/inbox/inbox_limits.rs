@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-/// The longest message that may be left, in bytes. A message that is typed may have 1 MiB; the rest is for the lines
-/// that are added to it.
+/// The longest message that may be left, in bytes. A message that is typed may have 1 MiB; the rest
+/// is for the lines that are added to it.
 pub(crate) const MAX_LEFT_MESSAGE: usize = 1_000_000;
 
 /// Bounds of an [`Inbox`](crate::Inbox). In the YAML file: `inbox` of the section `cluster`.

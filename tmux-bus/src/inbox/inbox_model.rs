@@ -11,10 +11,11 @@
 //! | `resent` | uncertain, dead | waiting, in the same place |
 //! | `removed` | waiting, uncertain, dead | (gone) |
 //!
-//! A record that does not fit the state is ignored. **Invariant.** Only a waiting message can become sending, and the
-//! text is typed only after `sending` is on disk. A message returns to waiting only by `not_sent`, which is written
-//! when the sender has proof that nothing was submitted, or by the decision of a person. So the prefix of a file never
-//! leads to a second delivery: a prefix that lacks `sending` was written before the first key, and one that has it is
+//! A record that does not fit the state is ignored. **Invariant.** Only a waiting message can
+//! become sending, and the text is typed only after `sending` is on disk. A message returns to
+//! waiting only by `not_sent`, which is written when the sender has proof that nothing was
+//! submitted, or by the decision of a person. So the prefix of a file never leads to a second
+//! delivery: a prefix that lacks `sending` was written before the first key, and one that has it is
 //! not waiting.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -46,6 +47,7 @@ pub(super) struct Letter {
     pub(super) to: String,
     pub(super) at: u64,
     pub(super) expires: u64,
+    pub(super) is_agent: bool,
     /// The line that has the text.
     pub(super) line: LinePosition,
     pub(super) state: LetterState,
@@ -73,8 +75,8 @@ impl Letter {
     }
 }
 
-/// The messages of all agents, in the order in which they were left. Bounded: texts stay in the file, and settled
-/// messages are dropped.
+/// The messages of all agents, in the order in which they were left. Bounded: texts stay in the
+/// file, and settled messages are dropped.
 #[derive(Debug, Default)]
 pub(super) struct InboxModel {
     letters: BTreeMap<u64, Letter>,
@@ -120,6 +122,7 @@ impl InboxModel {
                     to: left.to,
                     at: left.at,
                     expires: left.expires,
+                    is_agent: left.is_agent,
                     line,
                     state: LetterState::Waiting,
                 };

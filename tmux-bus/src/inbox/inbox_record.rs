@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::inbox_entry::DeadReason;
 use super::message_id::MessageId;
 
-/// One line. The file of an inbox is the sequence of these records; `inbox_model.rs` says what they mean.
+/// One line. The file of an inbox is the sequence of these records; `inbox_model.rs` says what they
+/// mean.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum InboxRecord {
@@ -53,6 +54,10 @@ pub(super) struct LeftRecord {
     pub(super) at: u64,
     /// Fixed when the message is left: processes with other limits agree on it.
     pub(super) expires: u64,
+    /// Whether the sender was an agent when the message was left. It may be removed from the
+    /// cluster before the delivery, and its message must be framed all the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_agent: bool,
 }
 
 pub(super) fn millis(time: SystemTime) -> u64 {

@@ -1,5 +1,5 @@
-//! Crashes of the inbox file: whatever is left of it, each message is waiting, delivered, dead or uncertain, and none is
-//! typed twice.
+//! Crashes of the inbox file: whatever is left of it, each message is waiting, delivered, dead or
+//! uncertain, and none is typed twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -277,6 +277,36 @@ fn a_crash_during_compaction_changes_nothing() {
     assert!(!dir.path().join("inbox/inbox.part").exists());
 }
 
+/// Its caller would leave the message again, and the agent would get it twice.
+#[test]
+fn a_message_is_left_although_the_file_cannot_be_compacted() {
+    let dir = tempfile::tempdir().unwrap();
+    let inbox = inbox(dir.path());
+    let big = inbox.leave("user", "a", &"x".repeat(200_000)).unwrap();
+    fs::create_dir(dir.path().join("inbox/inbox.part")).unwrap();
+    inbox.take_back(&big).unwrap();
+    let id = inbox.leave("user", "a", "text").unwrap();
+    assert_eq!(deliver_all(&inbox), [id]);
+    fs::remove_dir(dir.path().join("inbox/inbox.part")).unwrap();
+    inbox.leave("user", "a", "text").unwrap();
+    assert!(fs::metadata(file(dir.path())).unwrap().len() < 1_000);
+}
+
+#[test]
+fn a_message_stays_that_of_an_agent_that_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let inbox = inbox(dir.path());
+    let of_agent = inbox.leave("b", "a", "text").unwrap();
+    let of_user = inbox.leave("user", "a", "text").unwrap();
+    // Compacted once.
+    let big = inbox.leave("user", "a", &"x".repeat(200_000)).unwrap();
+    inbox.take_back(&big).unwrap();
+    let agents = vec!["a".to_owned(), "user".to_owned()];
+    let later = Inbox::new(dir.path().join("inbox"), InboxLimits::default(), agents);
+    let is_agent = |id| later.waiting(id).unwrap().unwrap().0.is_agent;
+    assert_eq!((is_agent(&of_agent), is_agent(&of_user)), (true, false));
+}
+
 #[test]
 fn a_damaged_line_hides_no_message_and_is_kept() {
     let dir = tempfile::tempdir().unwrap();
@@ -340,8 +370,8 @@ fn the_records_of_the_file_are_read() {
     assert_eq!(written, golden.lines().collect::<Vec<_>>());
 }
 
-/// Readers have not seen a record without its newline. If the next writer completed it, a message that is being typed
-/// would be taken back.
+/// Readers have not seen a record without its newline. If the next writer completed it, a message
+/// that is being typed would be taken back.
 #[test]
 fn a_torn_record_never_takes_effect() {
     let dir = tempfile::tempdir().unwrap();
@@ -471,7 +501,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The machine stops during the last step: what was not synced, and the record of that step, are cut off at any byte.
+    /// The machine stops during the last step: what was not synced, and the record of that step,
+    /// are cut off at any byte.
     #[test]
     fn after_a_crash_at_any_byte_nothing_is_lost_and_nothing_is_typed_twice(
         steps in steps(),

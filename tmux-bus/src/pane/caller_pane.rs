@@ -2,17 +2,19 @@
 //!
 //! # Theory
 //!
-//! The name of a sender is proven by the kernel, not claimed by the caller. The evidence, the strongest first:
+//! The name of a sender is proven by the kernel, not claimed by the caller. The evidence, the
+//! strongest first:
 //!
 //! 1. **Parents.** The program of a pane is this process or one of its ancestors.
-//! 2. **Mark.** This process has the resource limit that the processes of a launch inherit. It finds a caller whose
-//!    parent has ended (a double fork), also if its environment was cleared. Linux only.
-//! 3. **Tag.** The environment has the id of a launch. A process can set that variable, so it counts only if no stronger
-//!    evidence exists.
+//! 2. **Mark.** This process has the resource limit that the processes of a launch inherit. It
+//!    finds a caller whose parent has ended (a double fork), also if its environment was cleared.
+//!    Linux only.
+//! 3. **Tag.** The environment has the id of a launch. A process can set that variable, so it
+//!    counts only if no stronger evidence exists.
 //!
-//! A process without any of them is outside of all panes. On Linux that takes a process of a pane that loses its
-//! parent, clears its environment and changes a resource limit. It runs as the user and can reach the socket
-//! anyway, see SECURITY.md.
+//! A process without any of them is outside of all panes. On Linux that takes a process of a pane
+//! that loses its parent, clears its environment and changes a resource limit. It runs as the user
+//! and can reach the socket anyway, see SECURITY.md.
 
 use super::pane_info::PaneInfo;
 use crate::shared::proc_stat::ProcStat;

@@ -89,7 +89,8 @@ pub enum AskState {
     Answered,
     /// There is no answer.
     Failed,
-    /// The process that carried the ask out has died: the agent may or may not have got the message.
+    /// The process that carried the ask out has died: the agent may or may not have got the
+    /// message.
     Uncertain,
 }
 

@@ -26,7 +26,8 @@ pub enum Request {
         /// Answers at once with the id of the ask, which continues.
         #[serde(default)]
         detach: bool,
-        /// How long to wait for the answer, in seconds; the ask continues. The default is `limit_s`.
+        /// How long to wait for the answer, in seconds; the ask continues. The default is
+        /// `limit_s`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_s: Option<f64>,
         /// How long the agent may take, in seconds; the default is an hour.

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use tmux_bus::vocabulary::Request;
 use tmux_bus::{ClusterConfig, ClusterManager, LogFilter, MessageLog, MessageLogEntry};
 
 use crate::pane_program::recorded;
@@ -14,8 +15,9 @@ use crate::worker;
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_tmux-bus");
 
-/// An agent that reads lines. `run FILE` in a message runs a script, whose output and exit code become
-/// `FILE.out`, `FILE.err` and `FILE.code`; `wait FILE` waits for a file; every message is repeated in the answer.
+/// An agent that reads lines. `run FILE` in a message runs a script, whose output and exit code
+/// become `FILE.out`, `FILE.err` and `FILE.code`; `wait FILE` waits for a file; every message is
+/// repeated in the answer.
 const AGENT: &str = r#"
 marker=$1
 while printf '> ' && IFS= read -r line; do
@@ -720,6 +722,77 @@ async fn a_message_is_left_for_a_busy_agent_and_delivered_in_the_background() {
     team.run(&["post", "b", "--now", "at once"]).check(0, "");
     assert_eq!(team.logged("at once"), [entry("user", "b", "info")]);
     team.run(&["post", "b", "\u{1b}[201~"]).check(4, "");
+}
+
+/// The processes in the background work for others, too.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_of_the_sender_ends_no_delivery_and_no_ask() {
+    let team = start(&TWO).await;
+    let gate = team.path("gate");
+    let script = format!(
+        "tmux-bus ask --detach b 'wait {}'; tmux-bus post b later",
+        gate.display()
+    );
+    // The processes of a pane get their mark right after their start, not at their start.
+    eventually("the tools of a are marked", || {
+        let limit = team
+            .tool("a", "grep 'Max realtime timeout' /proc/self/limits")
+            .out;
+        limit.split_whitespace().nth(3) != Some("unlimited")
+    });
+    let begun = team.tool("a", &script);
+    eventually("b works", || !team.logged("wait ").is_empty());
+    let couriers = team.couriers();
+    assert!(!couriers.is_empty());
+    team.cluster.restart("a").await.unwrap();
+    assert_eq!(team.couriers(), couriers);
+    fs::write(&gate, "").unwrap();
+    let id = begun.out.lines().next().unwrap();
+    team.run(&["wait", id]).check(0, "");
+    eventually("the message", || !team.logged("later").is_empty());
+}
+
+/// A caller that is told of a failure sends the message again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_cannot_be_carried_out_is_not_kept() {
+    let team = start(&TWO).await;
+    let bus = tmux_bus::Bus::builder()
+        .config(team.path("team.yaml"))
+        .runtime_dir(team.path("run"))
+        .command("/bin/false")
+        .connect()
+        .await
+        .unwrap();
+    let (to, text) = ("b".to_owned(), "hello".to_owned());
+    let post = Request::Post {
+        to: to.clone(),
+        text: text.clone(),
+        now: false,
+    };
+    let error = bus.call(post).await.unwrap_err();
+    assert!(error.to_string().contains("/bin/false"), "{error}");
+    assert!(team.cluster.inbox().all_entries().unwrap().is_empty());
+    let ask = Request::Ask {
+        to,
+        text,
+        detach: true,
+        timeout_s: None,
+        limit_s: None,
+    };
+    bus.call(ask).await.unwrap_err();
+    let asks = team.cluster.socket().with_file_name("asks");
+    let ask = fs::read_dir(asks).unwrap().next().unwrap().unwrap();
+    // A process that starts late finds that the ask is taken.
+    assert!(ask.path().join("worker").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_text_from_the_input_ends_with_its_last_line() {
+    let team = start(&TWO).await;
+    let asked = team.tool("a", "echo from-input | tmux-bus ask b -");
+    assert_eq!(asked.code, 0, "{asked:?}");
+    assert!(asked.out.contains("from-input\nB OK"), "{asked:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

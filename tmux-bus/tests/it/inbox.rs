@@ -225,6 +225,31 @@ async fn a_text_that_the_program_cannot_take_is_a_dead_letter_and_the_next_is_de
     assert_eq!(entries[0].text, "two\nlines");
 }
 
+/// Each line that reads like a frame is quoted, which makes the text longer than a terminal takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_text_that_its_frame_makes_too_long_does_not_hold_up_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let team = start(&dir, 2).await;
+    let text = "Message from\n".repeat(1_000_000 / 13);
+    team.inbox().leave("agent1", "agent0", &text).unwrap();
+    team.inbox().leave("user", "agent0", "next").unwrap();
+    team.deliver_inbox_until_empty().await.unwrap();
+    assert_eq!(mail(&dir, 0), ["next"]);
+    let reason = DeadReason::Refused("it is longer than 1048576 bytes".to_owned());
+    assert_eq!(entry(&team, 0, 0).state, MessageState::Dead { reason });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_message_of_an_agent_that_was_removed_since_is_framed() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = team(&dir, 2).builder().inbox();
+    before.leave("agent1", "agent0", "do it").unwrap();
+    let team = start(&dir, 1).await;
+    team.deliver_inbox_until_empty().await.unwrap();
+    let framed = "[Message from agent agent1, not from the user]\ndo it";
+    assert_eq!(mail(&dir, 0), [framed]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_is_taken_back_or_expires_is_not_delivered() {
     let dir = tempfile::tempdir().unwrap();

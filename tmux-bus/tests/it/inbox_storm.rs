@@ -56,8 +56,8 @@ fn acknowledged(dir: &Path, sender: usize) -> PathBuf {
     dir.join(format!("acknowledged-{sender}"))
 }
 
-/// A text: sender, number, and the run of the sender. A sender that was killed does not know whether its last text was
-/// left, and leaves it again under another name.
+/// A text: sender, number, and the run of the sender. A sender that was killed does not know
+/// whether its last text was left, and leaves it again under another name.
 fn text(sender: usize, number: usize, run: u32) -> String {
     format!("{sender} {number} {run}")
 }
@@ -224,7 +224,8 @@ impl Storm {
                 assert!(has_arrived || uncertain.contains(text), "vanished: {text}");
             }
         }
-        // A kill of a deliverer or of the server hides the outcome of one message of each agent at most.
+        // A kill of a deliverer or of the server hides the outcome of one message of each agent at
+        // most.
         let kills: usize = self.kills.iter().sum();
         assert!(uncertain.len() <= AGENTS * kills, "too many are uncertain");
         println!(

@@ -1,7 +1,9 @@
-//! A program in a pane that keeps the messages it gets, and tells whether one was typed into a draft or a dialog.
+//! A program in a pane that keeps the messages it gets, and tells whether one was typed into a
+//! draft or a dialog.
 //!
-//! A person controls it with keys: `C-d` opens and closes a dialog, `C-b` begins and ends work, other keys are a draft. With
-//! moods, it opens dialogs and has drafts by itself after some of the messages.
+//! A person controls it with keys: `C-d` opens and closes a dialog, `C-b` begins and ends work,
+//! other keys are a draft. With moods, it opens dialogs and has drafts by itself after some of the
+//! messages.
 
 use std::fs::{self, File};
 use std::io::{Read, Write, stdin, stdout};

@@ -207,7 +207,8 @@ async fn processes_that_attach_at_once_start_an_agent_once() {
 async fn the_work_of_a_process_that_died_is_finished_by_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let team = start(&dir, &["a", "b", "c"]).await;
-    // Died after it named a new pane, before it started the program, and while it restarted `b` and removed `c`.
+    // Died after it named a new pane, before it started the program, and while it restarted `b` and
+    // removed `c`.
     let new = tmux(
         team.socket(),
         &[

@@ -4,8 +4,8 @@ use clap::{Args, Parser, Subcommand};
 
 /// Agents in tmux panes, and their user, talk to each other.
 ///
-/// In a pane of a cluster the cluster and the sender are known. Elsewhere --config names the cluster, and the sender is
-/// `user`.
+/// In a pane of a cluster the cluster and the sender are known. Elsewhere --config names the
+/// cluster, and the sender is `user`.
 #[derive(Parser)]
 #[command(name = "tmux-bus", version, after_help = EXIT_CODES)]
 pub(crate) struct Arguments {

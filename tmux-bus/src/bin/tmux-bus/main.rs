@@ -131,6 +131,8 @@ fn text_or_input(text: String) -> Result<String, Failure> {
             source,
         })
     })?;
+    // The end of the last line ends the input, not the message: `echo` and here-documents add it.
+    input.truncate(input.trim_end_matches(['\r', '\n']).len());
     Ok(input)
 }
 

@@ -59,6 +59,7 @@ fn print_text(out: &mut impl Write, reply: &Reply, is_detached: bool) -> io::Res
 
 fn print_ask(out: &mut impl Write, report: &AskReport) -> io::Result<()> {
     if let Some(answer) = &report.answer {
+        let answer = visible(answer);
         return match answer.ends_with('\n') {
             true => write!(out, "{answer}"),
             false => writeln!(out, "{answer}"),
@@ -179,4 +180,23 @@ fn visible(text: &str) -> String {
         false => c,
     };
     text.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_does_not_act_on_the_terminal() {
+        let report = json!({
+            "id": "x", "from": "a", "to": "b", "state": "answered", "answer": "a\u{1b}]0;x\u{7}\n\tb",
+        });
+        let report: AskReport = serde_json::from_value(report).unwrap();
+        let mut out = Vec::new();
+        print_ask(&mut out, &report).unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "a\u{fffd}]0;x\u{fffd}\n\tb\n"
+        );
+    }
 }

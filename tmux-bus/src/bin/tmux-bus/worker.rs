@@ -7,9 +7,9 @@ use tmux_bus::Bus;
 
 use crate::arguments::Background;
 
-/// The first process starts the second one and ends, so that the second is no descendant of the caller, whose agent may
-/// end it with all its descendants. The second one tells the caller, over the output that it inherits, that it has its
-/// work.
+/// The first process starts the second one and ends, so that the second is no descendant of the
+/// caller, whose agent may end it with all its descendants. The second one tells the caller, over
+/// the output that it inherits, that it has its work.
 pub(crate) async fn run(background: &Background, id: Option<&str>) -> ExitCode {
     if !background.session_leader {
         return start_again();
