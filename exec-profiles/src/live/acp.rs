@@ -49,6 +49,8 @@ pub(crate) struct AcpDriver {
     session: Option<String>,
     settings: Settings,
     can_steer: bool,
+    /// How many texts were steered.
+    steers: u64,
     in_turn: bool,
     replay: Replay,
     /// The open permission requests by their ids as JSON text.
@@ -72,7 +74,8 @@ enum Sent {
     /// over; otherwise another one follows.
     Barrier,
     Prompt,
-    Steer,
+    /// With its number: a late answer does not concern the next one.
+    Steer(u64),
     Option,
 }
 
@@ -125,6 +128,7 @@ impl AcpDriver {
             session: None,
             settings: Settings::default(),
             can_steer: false,
+            steers: 0,
             in_turn: false,
             replay: Replay::default(),
             asked: BTreeMap::new(),
@@ -215,11 +219,12 @@ impl AcpDriver {
                 out.open_failed(Failure::new(kind, failure.message));
             }
             (Sent::Prompt, result) => self.prompt_ended(result, out),
-            (Sent::Steer, Ok(result)) => {
+            (Sent::Steer(number), _) if number != self.steers => {}
+            (Sent::Steer(_), Ok(result)) => {
                 let outcome = Json::document(result).map(|reply| reply.at("outcome").word());
                 out.steered(outcome == Some("injected"));
             }
-            (Sent::Steer, Err(_)) => out.steered(false),
+            (Sent::Steer(_), Err(_)) => out.steered(false),
             (Sent::Option, Ok(_)) => {}
             (Sent::Option, Err(error)) => out.refused(error.text()),
         }
@@ -483,7 +488,8 @@ impl ProtocolDriver for AcpDriver {
                     "prompt": text_block(text),
                     "_meta": { "steering": { "idleBehavior": "promptRequired" } },
                 });
-                self.request(Sent::Steer, "_session/steering", params, out);
+                self.steers += 1;
+                self.request(Sent::Steer(self.steers), "_session/steering", params, out);
             }
             DriverCommand::Interrupt => {
                 let params = json!({ "sessionId": session });

@@ -45,6 +45,8 @@ pub(crate) struct CodexDriver {
     has_begun: bool,
     /// An interrupt came before that.
     interrupt_due: bool,
+    /// How many texts were steered.
+    steers: u64,
     asked: BTreeSet<String>,
     /// The files of the latest changes, by item.
     changes: VecDeque<(String, Vec<PathBuf>)>,
@@ -55,7 +57,8 @@ enum Sent {
     Initialize,
     Thread,
     Turn,
-    Steer,
+    /// With its number: a late answer does not concern the next one.
+    Steer(u64),
     Interrupt,
 }
 
@@ -72,6 +75,7 @@ impl CodexDriver {
             ended_turn: None,
             has_begun: false,
             interrupt_due: false,
+            steers: 0,
             asked: BTreeSet::new(),
             changes: VecDeque::new(),
         }
@@ -135,7 +139,11 @@ impl CodexDriver {
                 let failure = Failure::new(FailureKind::Agent, error.text());
                 self.end_turn(TurnOutcome::Failed { failure }, out);
             }
-            (Sent::Steer, result) => out.steered(result.is_ok()),
+            (Sent::Steer(number), result) => {
+                if number == self.steers {
+                    out.steered(result.is_ok());
+                }
+            }
             // The turn has ended by itself.
             (Sent::Interrupt, _) => {}
         }
@@ -385,7 +393,8 @@ impl ProtocolDriver for CodexDriver {
                         "expectedTurnId": turn,
                         "input": input(text),
                     });
-                    self.request(Sent::Steer, "turn/steer", params, out);
+                    self.steers += 1;
+                    self.request(Sent::Steer(self.steers), "turn/steer", params, out);
                 }
                 None => out.steered(false),
             },
@@ -629,6 +638,22 @@ mod tests {
         let begun = r#"{"method":"turn/started","params":{"threadId":"t","turn":{"id":"u"}}}"#;
         let sent = lines(&mut driver, begun);
         assert!(sent.contains("turn/interrupt") && sent.contains(r#""turnId":"u""#));
+    }
+
+    #[test]
+    fn a_late_answer_to_a_steer_does_not_concern_the_next_one() {
+        let mut driver = CodexDriver::new(Path::new("/w"), None);
+        driver.turn = Some("u".to_owned());
+        for text in ["a", "b"] {
+            let mut out = DriverOutput::default();
+            driver.command(DriverCommand::Steer(text), &mut out);
+            assert_eq!(out.lines().len(), 1);
+        }
+        let mut out = DriverOutput::default();
+        driver.line(r#"{"id":1,"error":{"code":1,"message":"late"}}"#, &mut out);
+        assert!(out.signals().is_empty());
+        driver.line(r#"{"id":2,"result":{}}"#, &mut out);
+        assert_eq!(out.signals(), [DriverSignal::Steered { injected: true }]);
     }
 
     #[test]
