@@ -27,7 +27,7 @@ use serde_json::json;
 use super::acp_messages::{
     Initialized, OpenedSession, PermissionOption, PromptEnded, Question, Update, Updated, usage,
 };
-use super::json_rpc::{Incoming, MAX_ID, Requests, RpcError};
+use super::json_rpc::{Incoming, MAX_ID, Requests, RpcError, SeenRequests};
 use crate::events::Json;
 
 /// How many permission requests may be open. The service bounds them, too.
@@ -55,6 +55,7 @@ pub(crate) struct AcpDriver {
     replay: Replay,
     /// The open permission requests by their ids as JSON text.
     asked: BTreeMap<String, Vec<PermissionOption>>,
+    seen: SeenRequests,
     announced: VecDeque<AnnouncedCall>,
     message: LastMessage,
     usage: UsageCount,
@@ -132,6 +133,7 @@ impl AcpDriver {
             in_turn: false,
             replay: Replay::default(),
             asked: BTreeMap::new(),
+            seen: SeenRequests::default(),
             announced: VecDeque::new(),
             message: LastMessage::default(),
             usage: UsageCount::default(),
@@ -459,6 +461,7 @@ impl ProtocolDriver for AcpDriver {
     fn line(&mut self, line: &str, out: &mut DriverOutput) {
         match Incoming::parse(line) {
             Some(Incoming::Request { id, method, params }) => match method.as_ref() {
+                "session/request_permission" if self.seen.is_repeated(line) => {}
                 "session/request_permission" => self.asked(id, params, out),
                 _ => out.send(self.requests.method_not_found(id)),
             },

@@ -19,7 +19,7 @@ use exec_core::{
 use serde::Deserialize;
 use serde_json::json;
 
-use super::json_rpc::{Incoming, MAX_ID, Requests, RpcError};
+use super::json_rpc::{Incoming, MAX_ID, Requests, RpcError, SeenRequests};
 use crate::events::{Json, codex_error};
 
 /// How many permission requests may be open. The service bounds them, too.
@@ -48,6 +48,7 @@ pub(crate) struct CodexDriver {
     /// How many texts were steered.
     steers: u64,
     asked: BTreeSet<String>,
+    seen: SeenRequests,
     /// The files of the latest changes, by item.
     changes: VecDeque<(String, Vec<PathBuf>)>,
 }
@@ -77,6 +78,7 @@ impl CodexDriver {
             interrupt_due: false,
             steers: 0,
             asked: BTreeSet::new(),
+            seen: SeenRequests::default(),
             changes: VecDeque::new(),
         }
     }
@@ -305,8 +307,8 @@ impl CodexDriver {
 
     fn asked(&mut self, id: &str, method: &str, params: &str, out: &mut DriverOutput) {
         let tool = match method {
-            "item/commandExecution/requestApproval" => COMMAND,
-            "item/fileChange/requestApproval" => CHANGE,
+            ASK_COMMAND => COMMAND,
+            ASK_CHANGE => CHANGE,
             _ => return out.send(self.requests.method_not_found(id)),
         };
         let question = serde_json::from_str::<Question<'_>>(params);
@@ -361,7 +363,12 @@ impl ProtocolDriver for CodexDriver {
 
     fn line(&mut self, line: &str, out: &mut DriverOutput) {
         match Incoming::parse(line) {
-            Some(Incoming::Request { id, method, params }) => self.asked(id, &method, params, out),
+            Some(Incoming::Request { id, method, params }) => {
+                let is_question = matches!(method.as_ref(), ASK_COMMAND | ASK_CHANGE);
+                if !is_question || !self.seen.is_repeated(line) {
+                    self.asked(id, &method, params, out);
+                }
+            }
             Some(Incoming::Notification { method, params }) => self.notified(&method, params, out),
             Some(Incoming::Response { id, result }) => {
                 if let Some(sent) = self.requests.take(id) {
@@ -420,6 +427,10 @@ impl ProtocolDriver for CodexDriver {
         self.turn.is_some()
     }
 }
+
+/// The requests for a permission.
+const ASK_COMMAND: &str = "item/commandExecution/requestApproval";
+const ASK_CHANGE: &str = "item/fileChange/requestApproval";
 
 /// The names of tools, as in the one-shot mode.
 const COMMAND: &str = "command_execution";
@@ -654,6 +665,23 @@ mod tests {
         assert!(out.signals().is_empty());
         driver.line(r#"{"id":2,"result":{}}"#, &mut out);
         assert_eq!(out.signals(), [DriverSignal::Steered { injected: true }]);
+    }
+
+    #[test]
+    fn a_question_that_is_repeated_after_its_answer_is_not_asked_again() {
+        let mut driver = CodexDriver::new(Path::new("/w"), None);
+        let question = r#"{"id":7,"method":"item/commandExecution/requestApproval","params":{"itemId":"i","command":"ls"}}"#;
+        let mut out = DriverOutput::default();
+        driver.line(question, &mut out);
+        let answer = DriverCommand::Answer {
+            permission: "7",
+            decision: Decision::Allow,
+        };
+        driver.command(answer, &mut out);
+        driver.line(question, &mut out);
+        assert_eq!((out.signals().len(), out.lines().len()), (1, 1));
+        driver.line(&question.replace("ls", "rm x"), &mut out);
+        assert_eq!(out.signals().len(), 2, "another request");
     }
 
     #[test]
