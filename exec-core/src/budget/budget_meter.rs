@@ -501,19 +501,24 @@ mod tests {
     fn two_executions_cannot_both_take_the_last_turn() {
         let folder = tempfile::tempdir().unwrap();
         let limit = 24;
-        let begin = || {
+        let open = |_| {
             let budget = Budget::for_group("g").turns(limit);
             let id = ExecutionId::mint();
-            let mut meter =
-                BudgetMeter::open(vec![budget], 0, folder.path(), &id, &session(), None).unwrap();
-            (0..limit).filter(|_| meter.begin_turn().is_ok()).count()
+            BudgetMeter::open(vec![budget], 0, folder.path(), &id, &session(), None).unwrap()
+        };
+        // All before the first turn: a launch for which nothing is left is refused.
+        let meters: Vec<_> = (0..4).map(open).collect();
+        let begin = |mut meter: BudgetMeter| {
+            let turns = 0..limit;
+            turns.filter(|_| meter.begin_turn().is_ok()).count()
         };
         let begun: usize = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..4).map(|_| scope.spawn(begin)).collect();
-            threads
+            let threads: Vec<_> = meters
                 .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .sum()
+                .map(|meter| scope.spawn(move || begin(meter)))
+                .collect();
+            let begun = threads.into_iter().map(|thread| thread.join().unwrap());
+            begun.sum()
         });
         assert_eq!(begun as u64, limit);
     }

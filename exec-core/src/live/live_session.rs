@@ -184,13 +184,15 @@ impl LiveSession {
         mut reached: impl FnMut(&LiveStatus) -> bool,
     ) -> Result<LiveState, Error> {
         let mut states = self.link().watch_state();
-        let state = states
-            .wait_for(|state| state.status == LiveStatus::Ended || reached(&state.status))
-            .await;
-        let state = state.map_err(|_| self.control().ended())?.clone();
-        match reached(&state.status) {
-            true => Ok(state),
-            false => Err(self.control().ended()),
+        loop {
+            // Not under the lock of the state: `reached` may use the session.
+            let state = states.borrow_and_update().clone();
+            if reached(&state.status) {
+                return Ok(state);
+            }
+            if state.status == LiveStatus::Ended || states.changed().await.is_err() {
+                return Err(self.control().ended());
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 //!
 //! Every launch is in the journal of its host before its process exists, and leaves it when the
 //! execution has ended. A journal whose lock is free belongs to a dead host: each of its records is
-//! an execution that nobody supervises. Recovery takes these records one session at a time.
+//! an execution without a supervisor. Recovery takes these records one session at a time.
 //!
 //! | the process of the record | what happens | state |
 //! |---|---|---|

@@ -113,8 +113,8 @@ impl Backoff {
     }
 }
 
-/// The delay, shortened by a random part of up to one half, so that those who failed together do
-/// not come back together.
+/// The delay, shortened by a random part of up to one half, so that runs that failed
+/// together do not come back together.
 pub(crate) fn jitter(delay: Duration) -> Duration {
     let (random, _) = Uuid::new_v4().as_u64_pair();
     let part = (random >> 11) as f64 / (1u64 << 53) as f64;

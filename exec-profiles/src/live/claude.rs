@@ -25,7 +25,7 @@ use exec_core::{
 use serde::Deserialize;
 use serde_json::json;
 
-use super::json_rpc::MAX_ID;
+use super::json_rpc::{MAX_ID, SeenRequests};
 use crate::EventFormat;
 use crate::events::{Json, parse_line};
 
@@ -51,6 +51,7 @@ pub(crate) struct ClaudeDriver {
     option: Option<String>,
     /// The arguments of the open permission requests: an answer repeats them.
     asked: BTreeMap<String, ToolInput>,
+    seen: SeenRequests,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +82,7 @@ impl ClaudeDriver {
             last_result: None,
             option: None,
             asked: BTreeMap::new(),
+            seen: SeenRequests::default(),
         }
     }
 
@@ -232,7 +234,12 @@ impl ProtocolDriver for ClaudeDriver {
             return;
         };
         match line.r#type.word() {
-            "control_request" => self.requested(&line, out),
+            "control_request" => {
+                let is_question = line.request.at("subtype").word() == "can_use_tool";
+                if !is_question || !self.seen.is_repeated(text) {
+                    self.requested(&line, out);
+                }
+            }
             "control_response" => self.responded(&line, out),
             "control_cancel_request" => {
                 if let Some(id) = line.request_id.text()

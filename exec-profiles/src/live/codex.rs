@@ -19,7 +19,7 @@ use exec_core::{
 use serde::Deserialize;
 use serde_json::json;
 
-use super::json_rpc::{Incoming, MAX_ID, Requests, RpcError};
+use super::json_rpc::{Incoming, MAX_ID, Requests, RpcError, SeenRequests};
 use crate::events::{Json, codex_error};
 
 /// How many permission requests may be open. The service bounds them, too.
@@ -45,7 +45,10 @@ pub(crate) struct CodexDriver {
     has_begun: bool,
     /// An interrupt came before that.
     interrupt_due: bool,
+    /// How many texts were steered.
+    steers: u64,
     asked: BTreeSet<String>,
+    seen: SeenRequests,
     /// The files of the latest changes, by item.
     changes: VecDeque<(String, Vec<PathBuf>)>,
 }
@@ -55,7 +58,8 @@ enum Sent {
     Initialize,
     Thread,
     Turn,
-    Steer,
+    /// With its number: a late answer does not concern the next one.
+    Steer(u64),
     Interrupt,
 }
 
@@ -72,7 +76,9 @@ impl CodexDriver {
             ended_turn: None,
             has_begun: false,
             interrupt_due: false,
+            steers: 0,
             asked: BTreeSet::new(),
+            seen: SeenRequests::default(),
             changes: VecDeque::new(),
         }
     }
@@ -135,7 +141,11 @@ impl CodexDriver {
                 let failure = Failure::new(FailureKind::Agent, error.text());
                 self.end_turn(TurnOutcome::Failed { failure }, out);
             }
-            (Sent::Steer, result) => out.steered(result.is_ok()),
+            (Sent::Steer(number), result) => {
+                if number == self.steers {
+                    out.steered(result.is_ok());
+                }
+            }
             // The turn has ended by itself.
             (Sent::Interrupt, _) => {}
         }
@@ -297,8 +307,8 @@ impl CodexDriver {
 
     fn asked(&mut self, id: &str, method: &str, params: &str, out: &mut DriverOutput) {
         let tool = match method {
-            "item/commandExecution/requestApproval" => COMMAND,
-            "item/fileChange/requestApproval" => CHANGE,
+            ASK_COMMAND => COMMAND,
+            ASK_CHANGE => CHANGE,
             _ => return out.send(self.requests.method_not_found(id)),
         };
         let question = serde_json::from_str::<Question<'_>>(params);
@@ -353,7 +363,12 @@ impl ProtocolDriver for CodexDriver {
 
     fn line(&mut self, line: &str, out: &mut DriverOutput) {
         match Incoming::parse(line) {
-            Some(Incoming::Request { id, method, params }) => self.asked(id, &method, params, out),
+            Some(Incoming::Request { id, method, params }) => {
+                let is_question = matches!(method.as_ref(), ASK_COMMAND | ASK_CHANGE);
+                if !is_question || !self.seen.is_repeated(line) {
+                    self.asked(id, &method, params, out);
+                }
+            }
             Some(Incoming::Notification { method, params }) => self.notified(&method, params, out),
             Some(Incoming::Response { id, result }) => {
                 if let Some(sent) = self.requests.take(id) {
@@ -385,7 +400,8 @@ impl ProtocolDriver for CodexDriver {
                         "expectedTurnId": turn,
                         "input": input(text),
                     });
-                    self.request(Sent::Steer, "turn/steer", params, out);
+                    self.steers += 1;
+                    self.request(Sent::Steer(self.steers), "turn/steer", params, out);
                 }
                 None => out.steered(false),
             },
@@ -411,6 +427,10 @@ impl ProtocolDriver for CodexDriver {
         self.turn.is_some()
     }
 }
+
+/// The requests for a permission.
+const ASK_COMMAND: &str = "item/commandExecution/requestApproval";
+const ASK_CHANGE: &str = "item/fileChange/requestApproval";
 
 /// The names of tools, as in the one-shot mode.
 const COMMAND: &str = "command_execution";
@@ -629,6 +649,39 @@ mod tests {
         let begun = r#"{"method":"turn/started","params":{"threadId":"t","turn":{"id":"u"}}}"#;
         let sent = lines(&mut driver, begun);
         assert!(sent.contains("turn/interrupt") && sent.contains(r#""turnId":"u""#));
+    }
+
+    #[test]
+    fn a_late_answer_to_a_steer_does_not_concern_the_next_one() {
+        let mut driver = CodexDriver::new(Path::new("/w"), None);
+        driver.turn = Some("u".to_owned());
+        for text in ["a", "b"] {
+            let mut out = DriverOutput::default();
+            driver.command(DriverCommand::Steer(text), &mut out);
+            assert_eq!(out.lines().len(), 1);
+        }
+        let mut out = DriverOutput::default();
+        driver.line(r#"{"id":1,"error":{"code":1,"message":"late"}}"#, &mut out);
+        assert!(out.signals().is_empty());
+        driver.line(r#"{"id":2,"result":{}}"#, &mut out);
+        assert_eq!(out.signals(), [DriverSignal::Steered { injected: true }]);
+    }
+
+    #[test]
+    fn a_question_that_is_repeated_after_its_answer_is_not_asked_again() {
+        let mut driver = CodexDriver::new(Path::new("/w"), None);
+        let question = r#"{"id":7,"method":"item/commandExecution/requestApproval","params":{"itemId":"i","command":"ls"}}"#;
+        let mut out = DriverOutput::default();
+        driver.line(question, &mut out);
+        let answer = DriverCommand::Answer {
+            permission: "7",
+            decision: Decision::Allow,
+        };
+        driver.command(answer, &mut out);
+        driver.line(question, &mut out);
+        assert_eq!((out.signals().len(), out.lines().len()), (1, 1));
+        driver.line(&question.replace("ls", "rm x"), &mut out);
+        assert_eq!(out.signals().len(), 2, "another request");
     }
 
     #[test]
