@@ -13,8 +13,9 @@
 //!    counts only if no stronger evidence exists.
 //!
 //! A process without any of them is outside of all panes. On Linux that takes a process of a pane
-//! that loses its parent, clears its environment and changes a resource limit. It runs as the user
-//! and can reach the socket anyway, see SECURITY.md.
+//! that loses its parent, clears its environment and changes a resource limit; one that sets the
+//! limit to the mark of another launch is taken for its agent. Such a process runs as the user and
+//! can reach the socket anyway, see SECURITY.md.
 
 use super::pane_info::PaneInfo;
 use crate::shared::proc_stat::ProcStat;

@@ -170,6 +170,8 @@ pub(crate) fn print_entry(entry: &MessageLogEntry, is_json: bool) -> io::Result<
 fn write_entry(out: &mut impl Write, entry: &MessageLogEntry) -> io::Result<()> {
     let (time, from, to) = (&entry.timestamp, &entry.from_agent, &entry.to_agent);
     let (kind, text) = (&entry.message_type, visible(entry.content.trim_end()));
+    // A line of a message cannot pass for the first line of another entry.
+    let text = text.replace('\n', "\n    ");
     writeln!(out, "[{time}] {from} -> {to} ({kind}): {text}")
 }
 
@@ -185,6 +187,20 @@ fn visible(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_cannot_forge_an_entry_of_the_log() {
+        let entry = json!({
+            "timestamp": "2026-01-01T00:00:00Z", "id": "1", "from": "a", "to": "b",
+            "type": "task", "content": "x\n[2026-01-01T00:00:00Z] user -> b (task): y",
+        });
+        let entry: MessageLogEntry = serde_json::from_value(entry).unwrap();
+        let mut out = Vec::new();
+        write_entry(&mut out, &entry).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        let entries = out.lines().filter(|line| line.starts_with('['));
+        assert_eq!(entries.count(), 1, "{out}");
+    }
 
     #[test]
     fn an_answer_does_not_act_on_the_terminal() {
