@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::turn::TurnReport;
 use crate::Error;
 use crate::run::LiveExecution;
+use crate::sandbox::is_shell_or_agent;
 use crate::shared::proc_stat::ProcessKey;
 use crate::shared::process_tree::{ProcessHandle, ProcessTable};
 
@@ -75,6 +76,10 @@ impl LiveExecution {
             process.alive && process.key.start_time >= since && Some(process.key) != leader
         });
         let mut keys: Vec<_> = tools.map(|process| process.key).collect();
+        if self.sandbox.is_some() {
+            // The leader only carries the agent, which may have started in the tick of the turn.
+            keys.retain(|key| !is_shell_or_agent(key.pid));
+        }
         keys.sort_unstable();
         Ok(keys)
     }
