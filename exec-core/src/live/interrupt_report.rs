@@ -51,6 +51,7 @@ impl InterruptReport {
     }
 
     /// The processes that were started during the turn and were alive after its end, tools and others.
+    /// The ids are those of this host, also for an agent in a sandbox, which sees other ids.
     pub fn process_ids(&self) -> Vec<u32> {
         self.processes.iter().map(|key| key.pid).collect()
     }

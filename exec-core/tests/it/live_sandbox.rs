@@ -5,11 +5,11 @@ use std::os::unix::fs::symlink;
 
 use exec_core::{
     Decision, ExecutionKind, LiveRequest, LiveSession, LiveStatus, PermissionAction,
-    PermissionPolicy, PermissionRule, ReadAccess, Sandbox, StopOutcome, StopReport, StoppedBy,
-    TurnOutcome,
+    PermissionPolicy, PermissionRule, ReadAccess, Sandbox, StopAction, StopLadder, StopOutcome,
+    StopReport, StoppedBy, TurnOutcome,
 };
 
-use crate::lab::{Lab, Scripted, alive, until, within};
+use crate::lab::{DEADLINE, Lab, Scripted, alive, until, within};
 use crate::live_agent::{AGENT, answer, live_parameters, live_script, open, open_with};
 
 /// A profile whose agent runs this script in a sandbox.
@@ -17,6 +17,9 @@ fn sandboxed(text: &str) -> Scripted {
     live_script(text).live(|request, parameters| {
         live_parameters(request, parameters);
         parameters.sandbox = Some(Sandbox::new());
+        // The agent ends with its input; on a loaded machine the end of its sandbox may take a while.
+        let ladder = StopLadder::kill_at_once();
+        parameters.stop_ladder = Some(ladder.then(StopAction::CloseStdin, DEADLINE));
     })
 }
 
