@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
 use crate::Context;
-use crate::real_agent::RealAgent;
+use crate::real_agent::{RealAgent, home_of};
 use crate::table::Table;
 
 /// A directive of the scripted model, and a test of the class of the failure.
@@ -60,25 +60,10 @@ impl Host {
         Ok(Self { real, service })
     }
 
-    /// In a sandbox, with a home that is not in `/tmp`, which the sandbox hides.
     fn open_sandboxed(context: &Context, agent: &str) -> Result<Self> {
-        let program = std::env::current_exe()?;
-        let parent = program.parent().ok_or("no folder")?;
-        let real = RealAgent::prepare_in(parent, context, agent, true)?;
-        let home = real.folder.path().join("home");
-        fs::create_dir_all(home.join(".ssh"))?;
-        fs::write(home.join(".ssh/id"), "secret")?;
+        let real = prepare_sandboxed(context, agent)?;
         let path = profiles_file(&real)?;
-        let mut file: Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
-        let mut write = vec!["{workspace}"];
-        if agent == "qwen" {
-            // Not a built-in profile: its own folder is not known.
-            fs::create_dir_all(home.join(".qwen"))?;
-            write.push("~/.qwen");
-        }
-        let profile = &mut file["profiles"][label(agent)];
-        profile["sandbox"] = json!({ "write": write, "hide": ["~/.ssh"] });
-        fs::write(&path, file.to_string())?;
+        enclose(&real, &path)?;
         let service = service(&path, &real.folder.path().join("state"))?;
         Ok(Self { real, service })
     }
@@ -111,6 +96,32 @@ impl Host {
         };
         Ok(self.service.run(request).time_limit(RUN_LIMIT).await?)
     }
+}
+
+/// An agent with a home that is not in `/tmp`, which a sandbox hides, and with a secret in it.
+pub(crate) fn prepare_sandboxed(context: &Context, agent: &str) -> Result<RealAgent> {
+    let program = std::env::current_exe()?;
+    let parent = program.parent().ok_or("no folder")?;
+    let real = RealAgent::prepare_in(parent, context, agent, true)?;
+    let secrets = real.home().join(".ssh");
+    fs::create_dir_all(&secrets)?;
+    fs::write(secrets.join("id"), "secret")?;
+    Ok(real)
+}
+
+/// Adds a sandbox to the profile of the agent in this user file.
+pub(crate) fn enclose(real: &RealAgent, path: &Path) -> Result<()> {
+    let mut file: Value = serde_json::from_str(&fs::read_to_string(path)?)?;
+    let mut write = vec!["{workspace}".to_owned()];
+    // Not a built-in profile: its own folder is not known.
+    if real.name == "qwen" || home_of(&real.name) != real.name {
+        let own = format!(".{}", home_of(&real.name));
+        fs::create_dir_all(real.home().join(&own))?;
+        write.push(format!("~/{own}"));
+    }
+    let profile = &mut file["profiles"][label(&real.name)];
+    profile["sandbox"] = json!({ "write": write, "hide": ["~/.ssh"] });
+    Ok(fs::write(path, file.to_string())?)
 }
 
 /// The user file: the installed program, and the environment of the private home.
@@ -422,7 +433,7 @@ async fn kill_of_the_host(host: &Host, table: &mut Table) -> Result<()> {
 /// child.
 async fn sandbox(context: &Context, agent: &str, table: &mut Table) -> Result<()> {
     let host = Host::open_sandboxed(context, agent)?;
-    let home = host.real.folder.path().join("home");
+    let home = host.real.home();
     let tool = "[[TOOL touch inside; touch ../outside; cat ~/.ssh/id > secret; true]]";
     let first = host.run(tool).await?;
     let mut is_met = check(table, agent, "sandbox", &first, "tool result seen");

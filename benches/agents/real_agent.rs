@@ -95,6 +95,10 @@ impl RealAgent {
         })
     }
 
+    pub(crate) fn home(&self) -> PathBuf {
+        self.folder.path().join("home")
+    }
+
     /// The installed program.
     pub(crate) fn program(&self) -> PathBuf {
         self.programs.join(match self.name.as_str() {

@@ -87,7 +87,13 @@ impl AgentStart {
     }
 
     /// The exit status of the agent, for the status of `bwrap`.
+    ///
+    /// If a signal has ended `bwrap` itself, that is the end of the run. The agent gets the end of its
+    /// input then, and may exit with 0 before it is killed: that is not a success.
     pub(crate) fn true_status(&self, carrier: ExitStatus) -> ExitStatus {
+        if carrier.signal().is_some() {
+            return carrier;
+        }
         let Some(agent) = self.agent.get().and_then(Option::as_ref) else {
             return carrier;
         };

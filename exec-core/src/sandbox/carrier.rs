@@ -33,13 +33,25 @@ pub(crate) fn signal_in_step(pid: u32, signal: Signal) -> Option<Signal> {
     (!carries).then_some(Signal::KILL)
 }
 
+/// Whether the process of a sandboxed execution is the shell or the agent: processes 1 and 2 of the
+/// namespace. Their ids are not reused in it: the kernel gives ids below 300 only once.
+pub(crate) fn is_shell_or_agent(pid: u32) -> bool {
+    let ids = namespace_ids(pid);
+    // A tool in a namespace of its own has a third id.
+    matches!(ids.get(1), Some(1 | 2))
+}
+
 /// The id in the innermost namespace, if that is not the one of this host.
 fn id_in_namespace(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let ids = status
-        .lines()
-        .find_map(|line| line.strip_prefix("NSpid:"))?;
-    ids.split_whitespace().skip(1).last()?.parse().ok()
+    namespace_ids(pid).into_iter().skip(1).last()
+}
+
+/// The ids of a process, from the namespace of this host inwards.
+fn namespace_ids(pid: u32) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let ids = ids.unwrap_or_default().split_whitespace();
+    ids.map_while(|id| id.parse().ok()).collect()
 }
 
 /// Whether process 1 has started the process that becomes the agent.

@@ -50,7 +50,7 @@ pub use agent_folder::AgentFolder;
 pub(crate) use agent_start::AgentStart;
 pub(crate) use bubblewrap::Bubblewrap;
 pub(crate) use bwrap_args::{Enclosure, enclose};
-pub(crate) use carrier::signal_in_step;
+pub(crate) use carrier::{is_shell_or_agent, signal_in_step};
 pub(crate) use mounts::{AgentView, Mounts};
 pub use policy::{ReadAccess, Sandbox};
 pub use sandbox_setting::SandboxSetting;
