@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 pub(crate) const HELP: &str = "\
 y, n            answer the oldest permission request
+Ctrl-C          interrupt the turn; a second one, or one without a turn, ends the program
 /steer TEXT     put a text into the running turn, if the agent can do that
 /queue          list the messages that wait
 /back NUMBER    take a message back
@@ -15,6 +16,14 @@ y, n            answer the oldest permission request
 /resume         start the agent again after its end
 /quit           end the conversation
 //TEXT          a message that begins with a slash";
+
+/// What was typed for this answer.
+pub(crate) fn word(answer: Decision) -> &'static str {
+    match answer {
+        Decision::Allow => "y",
+        _ => "n",
+    }
+}
 
 /// A line of the terminal.
 #[derive(Debug, PartialEq, Eq)]

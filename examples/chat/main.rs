@@ -35,7 +35,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use examples::live_json::{CommandLine, carry_out, event_json, reply_json};
+use examples::live_json::{carry_out, event_json, parse_command, reply_json};
 use examples::{Interrupted, Result, scripted_agent};
 use exec_core::{
     Decision, Event, EventKind, EventStream, ExecutionContext, ExecutionService, LiveEvent,
@@ -44,8 +44,8 @@ use exec_core::{
 };
 use exec_profiles::ProfileRegistry;
 use rustix::process::Signal;
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use crate::input::{Typed, read_lines};
 use crate::screen::{Screen, shown};
@@ -151,6 +151,10 @@ struct Chat {
     interrupted: Option<TurnId>,
     /// The input has ended.
     is_last: bool,
+    /// Commands of JSON whose replies are not printed yet.
+    replies: JoinSet<()>,
+    /// The process has ended without a failure.
+    has_succeeded: bool,
 }
 
 impl Chat {
@@ -162,6 +166,8 @@ impl Chat {
             turn: None,
             interrupted: None,
             is_last: false,
+            replies: JoinSet::new(),
+            has_succeeded: false,
         }
     }
 
@@ -212,6 +218,7 @@ impl Chat {
         match &event.kind {
             EventKind::Live(LiveEvent::TurnStarted { turn }) => self.turn = Some(*turn),
             EventKind::Live(LiveEvent::TurnEnded { .. }) => self.turn = None,
+            EventKind::Exited(report) => self.has_succeeded = report.is_success(),
             _ => {}
         }
         match &mut self.screen {
@@ -225,7 +232,12 @@ impl Chat {
     async fn ended(&mut self, lines: &mut mpsc::Receiver<String>) -> Result<Step> {
         let failed = Ok(Step::End(ExitCode::FAILURE));
         let Some(screen) = &mut self.screen else {
-            return failed;
+            // The reply to `close` comes with the last event.
+            while self.replies.join_next().await.is_some() {}
+            return match self.has_succeeded {
+                true => Ok(Step::End(ExitCode::SUCCESS)),
+                false => failed,
+            };
         };
         let session = self.session.session_id();
         screen.note(&format!("the agent has ended; /resume continues {session}"));
@@ -285,17 +297,16 @@ impl Chat {
     }
 
     /// A line of JSON. In the background: the reply to an interrupt follows the end of its turn.
-    fn command(&self, line: &str) {
+    fn command(&mut self, line: &str) {
         let session = self.session.clone();
-        let parsed = serde_json::from_str::<CommandLine>(line);
-        tokio::spawn(async move {
-            let reply = match parsed {
-                Ok(CommandLine { id, command }) => {
-                    reply_json(id, carry_out(&session, command).await)
-                }
-                Err(error) => reply_json(Value::Null, Err(error.into())),
+        let (id, parsed) = parse_command(line);
+        while self.replies.try_join_next().is_some() {}
+        self.replies.spawn(async move {
+            let result = match parsed {
+                Ok(command) => carry_out(&session, command).await,
+                Err(error) => Err(error.into()),
             };
-            println!("{reply}");
+            println!("{}", reply_json(id, result));
         });
     }
 
@@ -316,7 +327,7 @@ impl Chat {
                     answered.map(|()| None).map_err(Into::into)
                 }
                 // A word like any other.
-                None => say(session, json!(decision).as_str().unwrap_or_default()),
+                None => say(session, input::word(decision)),
             },
             Typed::Message(text) => say(session, &text),
             Typed::Steer(text) => match session.steer(text).await {

@@ -105,6 +105,18 @@ pub struct CommandLine {
     pub command: LiveCommand,
 }
 
+/// Reads a line. The reply to a line that is no command has the id, too, as far as it can be read.
+pub fn parse_command(line: &str) -> (Value, serde_json::Result<LiveCommand>) {
+    match serde_json::from_str::<CommandLine>(line) {
+        Ok(CommandLine { id, command }) => (id, Ok(command)),
+        Err(error) => {
+            let mut object = serde_json::from_str::<Value>(line).unwrap_or_default();
+            let id = object.get_mut("id").map(Value::take);
+            (id.unwrap_or_default(), Err(error))
+        }
+    }
+}
+
 /// Carries a command out. The result is the reply, without the id.
 pub async fn carry_out(session: &LiveSession, command: LiveCommand) -> Result<Value> {
     Ok(match command {
@@ -192,6 +204,22 @@ mod tests {
             r#"{"command":"answer","permission":"1","decision":"perhaps"}"#,
         ] {
             assert!(serde_json::from_str::<CommandLine>(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_no_command_keeps_its_id() {
+        for (line, id) in [
+            (r#"{"id":7,"command":"promt"}"#, json!(7)),
+            (r#"{"id":"a","command":"prompt"}"#, json!("a")),
+            (r#"{"command":"promt"}"#, Value::Null),
+            ("[1]", Value::Null),
+            ("7", Value::Null),
+            ("{", Value::Null),
+        ] {
+            let (found, parsed) = parse_command(line);
+            assert!(parsed.is_err(), "{line}");
+            assert_eq!(found, id, "{line}");
         }
     }
 }

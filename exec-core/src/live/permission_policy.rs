@@ -130,6 +130,13 @@ pub(crate) struct PermissionFacts<'a> {
 ///
 /// Of all rules that match a request the strictest decides; without a match it is asked.
 ///
+/// - An `Allow` rule with a command matches one simple command: a line with `>`, `|`, `;`, `$` or a glob is
+///   asked. A `Deny` or `Ask` rule matches if any part of the line may be its command.
+/// - Paths are those that the agent names, as file tools do; `..` and symbolic links are followed. **The
+///   paths in a shell command are not known:** `Deny` for a path does not stop `cat` of a file in it. What
+///   must not be read or written belongs into a [`Sandbox`](crate::Sandbox).
+/// - An `Allow` rule with a path needs all paths of the request inside, and matches no command.
+///
 /// ```
 /// use std::time::Duration;
 /// use exec_core::{PermissionAction, PermissionPolicy, PermissionRule};
@@ -169,7 +176,7 @@ impl PermissionPolicy {
         self
     }
 
-    /// Sets how long a question stays open before it is denied.
+    /// Sets how long a question stays open before it is denied; the default is ten minutes.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self

@@ -80,6 +80,9 @@ pub(crate) enum HistoryEvent {
     },
     Resolved {
         session_id: SessionId,
+        /// Whether the agent has named the id; else the minted one has become final.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        reported: bool,
     },
     /// A settled permission request of a live session.
     Permission {

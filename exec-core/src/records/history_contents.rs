@@ -97,6 +97,8 @@ pub struct HistoryEntry {
     pub sandbox: Option<Sandbox>,
     /// Whether and how the execution ended.
     pub state: HistoryState,
+    /// The agent has named the id, which can be the minted one.
+    pub(crate) is_id_reported: bool,
 }
 
 /// A decision about a permission request of a live session.
@@ -250,13 +252,23 @@ impl HistoryContents {
                     permissions: Vec::new(),
                     sandbox,
                     state: HistoryState::Open,
+                    is_id_reported: false,
                 });
             }
             // `reap_orphans` writes the start again, in case that the host had not.
             (HistoryEvent::Started { .. }, Some(_)) => {}
             // The start has been rotated out.
             (_, None) => {}
-            (HistoryEvent::Resolved { session_id }, Some(entry)) => entry.rename(session_id),
+            (
+                HistoryEvent::Resolved {
+                    session_id,
+                    reported,
+                },
+                Some(entry),
+            ) => {
+                entry.rename(session_id);
+                entry.is_id_reported |= reported;
+            }
             (HistoryEvent::Ended { report }, Some(entry)) => {
                 entry.rename(report.session_id.clone());
                 entry.state = HistoryState::Ended(report);

@@ -217,9 +217,11 @@ impl LiveExecution {
             return None;
         }
         tracing::debug!(session_id = %new, "session id resolved");
-        let session_id = new.clone();
-        self.history
-            .write(&self.id, HistoryEvent::Resolved { session_id });
+        let resolved = HistoryEvent::Resolved {
+            session_id: new.clone(),
+            reported: native_id.is_some(),
+        };
+        self.history.write(&self.id, resolved);
         self.progress
             .send_modify(|progress| progress.resolved = true);
         self.with_budget(|budget| budget.rename_session(&new));

@@ -146,6 +146,11 @@ impl Supervisor {
                 () = &mut output => running_stop.await,
             }
         };
+        // A stop counts the agent itself, too.
+        let leftover_processes = match stopped_by {
+            Some(_) => 0,
+            None => tree.processes,
+        };
         // An agent that has ended with its input was not stopped.
         let is_close = |request: &StopRequest| request.manner == StopManner::Close;
         let is_close = execution.stop_asked.borrow().as_ref().is_some_and(is_close);
@@ -153,7 +158,7 @@ impl Supervisor {
             true => None,
             false => stopped_by,
         };
-        self.finish(stopped_by, tree);
+        self.finish(stopped_by, leftover_processes, tree);
     }
 
     /// Handles everything until the child ends. Returns the origin of the stop and the stop itself,
@@ -257,7 +262,12 @@ impl Supervisor {
         );
     }
 
-    fn finish(mut self: Box<Self>, stopped_by: Option<StoppedBy>, tree: StoppedTree) {
+    fn finish(
+        mut self: Box<Self>,
+        stopped_by: Option<StoppedBy>,
+        leftover_processes: usize,
+        tree: StoppedTree,
+    ) {
         let execution = &self.execution;
         self.stdout.finish();
         self.stderr.finish();
@@ -300,10 +310,7 @@ impl Supervisor {
             cpu_time,
             peak_memory_bytes,
             truncated_lines: self.stdout.truncated_lines() + self.stderr.truncated_lines(),
-            leftover_processes: match stopped_by {
-                Some(_) => 0,
-                None => tree.processes,
-            },
+            leftover_processes,
         });
         let report = Box::new(ExitReport::clone(&exit));
         let history = &execution.history;

@@ -485,6 +485,8 @@ impl LostExecution {
         let known = entry.map_or(&record.session_id, |entry| &entry.session_id);
         let id_source = match &record.start {
             _ if *known != record.session_id => SessionIdEvidence::Reported,
+            // A live agent can confirm the id that it was given.
+            _ if entry.is_some_and(|entry| entry.is_id_reported) => SessionIdEvidence::Reported,
             Some(start) if start.kind == ExecutionKind::FollowUp => SessionIdEvidence::Reported,
             Some(start) if !start.id_awaited => SessionIdEvidence::Assigned,
             _ => SessionIdEvidence::Unknown,

@@ -102,6 +102,7 @@ async fn a_close_cancels_settles_and_drops() {
         .await
         .unwrap();
     let exit = within("the close", session.close()).await.unwrap();
+    assert_eq!(exit.leftover_processes, 0);
     assert!(exit.is_success(), "{exit:?}");
     assert_eq!(outcome(&turn).await, TurnOutcome::Interrupted);
     assert!(within("b", waiting.ended()).await.is_err());

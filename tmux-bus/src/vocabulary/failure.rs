@@ -130,6 +130,9 @@ fn kind(error: &Error) -> FailureKind {
 fn hint(error: &Error) -> Option<&'static str> {
     Some(match error {
         Error::NotRunning { .. } => "start the cluster, or name its configuration with --config",
+        Error::Invalid {
+            what: "cluster", ..
+        } => "--config FILE names the configuration",
         Error::UnknownAsk { .. } => "ids are printed by `ask`, and end with the cluster",
         Error::NotAllowed { .. } => "ask an agent that you may send to; `status` lists all agents",
         Error::Cycle { .. } => {

@@ -57,7 +57,14 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     }
     let request = request(arguments.verb)?;
     let is_detached = matches!(request, Request::Ask { detach: true, .. });
-    let reply = bus.call(request).await.map_err(|error| failure(&error))?;
+    let is_own_inbox = matches!(request, Request::Inbox { agent: None });
+    let reply = bus.call(request).await.map_err(|error| {
+        let mut failure = failure(&error);
+        if is_own_inbox && failure.kind == FailureKind::NotFound {
+            failure.hint = Some("outside of the panes, name the agent: inbox AGENT".to_owned());
+        }
+        failure
+    })?;
     output::print(&reply, is_json, is_detached);
     Ok(ExitCode::from(exit_code(&reply, is_detached)))
 }
