@@ -40,7 +40,7 @@ while read -r word rest; do
                 die) echo "say half"; kill -9 $$ ;;
                 exit) exit "$1" ;;
                 limit) echo "limited"; echo "failed usage limit reached" ;;
-                raw) echo "$*"; echo done ;;
+                raw) echo "$*" ;;
                 usage) echo "usage $1"; echo done ;;
             esac ;;
         answer) busy=; echo "say $rest"; echo done ;;
