@@ -30,7 +30,8 @@
 mod input;
 mod screen;
 
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -97,6 +98,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
         Some(state) => state.clone(),
         None => arguments.workspace.join(".chat"),
     };
+    keep_out_of_git(&state)?;
     let registry = ProfileRegistry::new();
     registry.register(scripted_agent::profile(&state.join("scripted-agent"))?)?;
     if let Some(file) = &arguments.profiles {
@@ -131,6 +133,15 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
     let ended = Chat::new(session, screen).run().await;
     service.shutdown(Duration::from_secs(10)).await;
     ended
+}
+
+/// The folder has the prompts and the raw output, and an agent may run `git add --all`.
+fn keep_out_of_git(state: &Path) -> Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state)?;
+    Ok(std::fs::write(state.join(".gitignore"), "*\n")?)
 }
 
 /// How the loop goes on.

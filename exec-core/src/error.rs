@@ -60,7 +60,7 @@ pub enum Error {
         label: String,
     },
     /// The agent needs a prompt and the request has none.
-    #[error("the prompt is empty, and {label} cannot start without one")]
+    #[error("the prompt is empty, and {label} needs one")]
     EmptyPrompt {
         /// The profile.
         label: String,

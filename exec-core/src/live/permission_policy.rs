@@ -130,11 +130,10 @@ pub(crate) struct PermissionFacts<'a> {
 ///
 /// Of all rules that match a request the strictest decides; without a match it is asked.
 ///
-/// - An `Allow` rule with a command matches one simple command: a line with `>`, `|`, `;`, `$` or a glob is
-///   asked. A `Deny` or `Ask` rule matches if any part of the line may be its command.
-/// - Paths are those that the agent names, as file tools do; `..` and symbolic links are followed. **The
-///   paths in a shell command are not known:** `Deny` for a path does not stop `cat` of a file in it. What
-///   must not be read or written belongs into a [`Sandbox`](crate::Sandbox).
+/// - An `Allow` rule with a command matches one simple command: a line with `>`, `|`, `;`, `$` or a
+///   glob is asked. A `Deny` or `Ask` rule matches if any part of the line may be its command.
+/// - A `Deny` or `Ask` rule with a path also matches a command with a word that is a path inside. A
+///   path that a program makes up by itself is not seen: for that, use a sandbox.
 /// - An `Allow` rule with a path needs all paths of the request inside, and matches no command.
 ///
 /// ```

@@ -71,7 +71,8 @@ fn print_ask(out: &mut impl Write, report: &AskReport) -> io::Result<()> {
         let (to, id) = (&report.to, &report.id);
         let _ = writeln!(
             io::stderr(),
-            "{to} has not answered yet; continue with: tmux-bus wait {id}"
+            "{to} has not answered yet; continue with: {}",
+            wait_command(id)
         );
     }
     Ok(())
@@ -82,8 +83,18 @@ pub(crate) fn print_started(report: &AskReport) {
     let (id, to) = (&report.id, &report.to);
     let _ = writeln!(
         io::stderr(),
-        "ask {id} to {to}: if this command is ended, continue with: tmux-bus wait {id}"
+        "ask {id} to {to}: if this command is ended, continue with: {}",
+        wait_command(id)
     );
+}
+
+/// The command that waits for an ask, with the configuration that this command has got.
+fn wait_command(id: &impl std::fmt::Display) -> String {
+    let mut args = std::env::args().skip_while(|arg| arg != "--config").skip(1);
+    match args.next() {
+        Some(config) => format!("tmux-bus --config {config} wait {id}"),
+        None => format!("tmux-bus wait {id}"),
+    }
 }
 
 /// Prints a failure on standard error; as JSON also on the standard output.
