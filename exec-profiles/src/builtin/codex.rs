@@ -21,9 +21,9 @@ use crate::{EventFormat, LiveConfig, LiveProtocol, ProfileDefinition};
 /// - Live sessions use `codex app-server`, with its sandbox for the workspace and the approval policy
 ///   `untrusted`: Codex asks for every command that it does not know to be harmless.
 /// - In a sandbox, `CODEX_HOME` or `~/.codex` is writable. In live sessions, Codex's own sandbox works
-///   inside of it for a normal user. For root it cannot (`bwrap: setting up uid map: Read-only file
-///   system`): Codex then runs commands without it and does not say so. It still asks for them, and
-///   the sandbox of the profile holds.
+///   inside of it for a normal user. For root a nested `bwrap` fails (`setting up uid map: Read-only
+///   file system`): Codex then runs an allowed command without its own sandbox and does not say so.
+///   It still asks, and the sandbox of the profile holds.
 /// - Codex ends its tools when it ends, so the service's default stop ladder is sufficient.
 #[must_use]
 pub fn codex() -> ProfileDefinition {
