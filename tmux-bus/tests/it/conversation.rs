@@ -386,7 +386,7 @@ async fn an_ask_in_the_background_is_waited_for_by_its_id() {
     // The agent is free: its turn has ended.
     assert_eq!(team.run(&["ask", "a", "still there?"]).code, 0);
     let waited = team.run(&["wait", "--timeout", "0.2", &id]);
-    waited.check(5, &format!("continue with: tmux-bus wait {id}"));
+    waited.check(5, &format!("wait {id}"));
     let waited = team.run(&["--json", "wait", "--timeout", "0", &id]);
     assert_eq!(
         (waited.code, &waited.json()["state"]),
