@@ -11,7 +11,7 @@ use tmux_bus::{
 };
 
 use crate::pane_program::MARKER;
-use crate::support::{LONG, eventually, kill_server, need_tmux, tmux};
+use crate::support::{LONG, eventually, is_running, kill_server, need_tmux, tmux};
 use crate::worker;
 
 /// A cluster of test programs. It is killed when the test ends.
@@ -56,11 +56,6 @@ fn config(dir: &TempDir, programs: &[&str]) -> ClusterConfig {
     let path = dir.path().join("config/team.yaml");
     fs::write(&path, text).unwrap();
     ClusterConfig::load(path).unwrap()
-}
-
-fn is_running(pid: &str) -> bool {
-    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    !state.is_empty() && !state.contains(") Z ")
 }
 
 fn builder(dir: &TempDir, config: ClusterConfig) -> ClusterBuilder {

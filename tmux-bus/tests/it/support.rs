@@ -133,6 +133,12 @@ pub fn tmux(socket: &Path, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// A zombie has ended: its parent, tmux, reaps it in its own time.
+pub fn is_running(pid: &str) -> bool {
+    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !state.is_empty() && !state.contains(") Z ")
+}
+
 /// Waits until a condition holds.
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
