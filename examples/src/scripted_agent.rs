@@ -16,7 +16,7 @@
 //! | `[[continue]]` | continues the last turn, and does not repeat a tool that has run |
 //!
 //! With `--marker=TEXT` it runs in a tmux pane: [`pane_agent`]. With `--input-format=stream-json` it
-//! serves a live session: [`scripted_live`].
+//! serves a live session: `scripted_live`.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
