@@ -45,7 +45,7 @@ pub(crate) struct ClaudeDriver {
     phase: Phase,
     interrupt: Interrupt,
     last_request: u64,
-    /// The hash of the last `result` line. It has an id, so two of them are never equal.
+    /// The hash of the last `result` line.
     last_result: Option<u64>,
     /// The request of the last mode or model.
     option: Option<String>,
@@ -188,9 +188,14 @@ impl ClaudeDriver {
                 _ => out.event(event),
             }
         }
-        // A repeated line would end the turn of the next prompt.
+        if !is_result {
+            return;
+        }
+        // A repeated line would end the turn of the next prompt. Only the id tells a repetition from
+        // an equal answer to that prompt; without it, the session would wait for ever.
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(text);
-        if !is_result || self.last_result.replace(hash) == Some(hash) {
+        let is_equal = self.last_result.replace(hash) == Some(hash);
+        if is_equal && !line.uuid.word().is_empty() {
             return;
         }
         if !matches!(self.phase, Phase::Prompted | Phase::InTurn) {
@@ -334,6 +339,7 @@ struct ClaudeLine<'a> {
     request: Json<'a>,
     response: Json<'a>,
     origin: Json<'a>,
+    uuid: Json<'a>,
 }
 
 #[derive(Default, Deserialize)]
@@ -443,6 +449,17 @@ mod tests {
         }
         assert_eq!(driver.says(RESULT).1, ["Completed"]);
         assert!(driver.says(RESULT).1.is_empty(), "a repeated line");
+    }
+
+    #[test]
+    fn equal_results_without_an_id_end_a_turn_each() {
+        let mut driver = opened();
+        for prompt in ["a", "b"] {
+            driver.told(DriverCommand::Prompt(prompt));
+            driver.says(INIT);
+            let result = r#"{"type":"result","subtype":"success","result":"done"}"#;
+            assert_eq!(driver.says(result).1, ["Completed"], "{prompt}");
+        }
     }
 
     #[test]
