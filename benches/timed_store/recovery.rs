@@ -14,10 +14,12 @@ const TIME: &str = "\"updated_at\":\"2025-08-18T10:20:30.456Z\"";
 fn damages(size: usize) -> [(&'static str, String); 3] {
     let repeat = |part: &str| part.repeat(size / part.len());
     let entry = |end: &str| format!("\"session-1\":{{\"data\":\"operator-1\",{TIME}{end}");
+    // Without an entry the file would be that of another program, and refused at once.
+    let first = "{\"storage\":{".to_owned() + &entry("},\n");
     [
         (
             "objects without an end",
-            "{\"storage\":".to_owned() + &repeat("{\"a\":"),
+            first.clone() + "\"s\":" + &repeat("{\"a\":"),
         ),
         (
             "entries without closing braces",
@@ -25,7 +27,7 @@ fn damages(size: usize) -> [(&'static str, String); 3] {
         ),
         (
             "cut entries",
-            "{\"storage\":{".to_owned() + &repeat("\"s\":{\"data\":\"x\",\"upd\n"),
+            first + &repeat("\"s\":{\"data\":\"x\",\"upd\n"),
         ),
     ]
 }
