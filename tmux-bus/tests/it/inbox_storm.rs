@@ -44,6 +44,7 @@ fn builder(dir: &Path) -> ClusterBuilder {
 /// Starts the agents in small panes: reading their screens is most of the work.
 async fn start(dir: &Path) -> ClusterManager {
     let cluster = match builder(dir).start().await {
+        Err(Error::AlreadyRunning { .. }) => builder(dir).attach_unchanged().await.unwrap(),
         Err(error) if is_moody(&error) => builder(dir).attach_unchanged().await.unwrap(),
         started => started.unwrap(),
     };
@@ -63,6 +64,13 @@ fn is_moody(error: &Error) -> bool {
         return false;
     };
     matches!(&**source, Error::StateTimeout { .. })
+}
+
+fn is_server_gone(error: &Error) -> bool {
+    match error {
+        Error::NotReady { source, .. } => is_server_gone(source),
+        error => matches!(error, Error::ServerGone { .. }),
+    }
 }
 
 /// The texts that were acknowledged to a sender.
@@ -210,6 +218,12 @@ impl Storm {
                 kill_agent(&self.dir, agent);
                 match cluster.restart(&format!("agent{agent}")).await {
                     Err(error) if is_moody(&error) => {}
+                    // One more death of the server: tmux before 3.7 crashes if it has news for its
+                    // clients while another one is attaching (tmux/tmux#4980).
+                    Err(error) if is_server_gone(&error) => {
+                        *cluster = start(self.dir.path()).await;
+                        self.kills[3] += 1;
+                    }
                     restarted => restarted.unwrap(),
                 }
                 self.kills[2] += 1;
