@@ -300,7 +300,7 @@ fn kill_server_by_signal(socket: &Path) {
 async fn no_message_is_lost_or_delivered_twice_while_all_parts_are_killed() {
     let messages: usize = match std::env::var("TMUX_BUS_STORM") {
         Ok(messages) => messages.parse().unwrap(),
-        Err(_) => 2_000,
+        Err(_) => 10_000,
     };
     let dir = tempfile::tempdir().unwrap();
     let mut cluster = start(dir.path()).await;
