@@ -218,8 +218,9 @@ impl Storm {
                 kill_agent(&self.dir, agent);
                 match cluster.restart(&format!("agent{agent}")).await {
                     Err(error) if is_moody(&error) => {}
-                    // One more death of the server: tmux before 3.7 crashes if it has news for its
-                    // clients while another one is attaching (tmux/tmux#4980).
+                    // One more death of the server. Known: tmux 3.3a crashes if it has news for its
+                    // clients while another one is attaching (tmux/tmux#4980). Seen once here
+                    // without the trace of a crash; that cause is not known.
                     Err(error) if is_server_gone(&error) => {
                         *cluster = start(self.dir.path()).await;
                         self.kills[3] += 1;
