@@ -24,7 +24,7 @@
     reason = "a command-line program prints"
 )]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -59,6 +59,8 @@ struct Arguments {
 enum Command {
     /// Start all agents
     Start,
+    /// Bring the running agents to the file: start added ones, restart changed ones, stop removed ones
+    Update,
     /// Show the state of each agent
     Status,
     /// Ask an agent as the user and print its answer
@@ -99,21 +101,29 @@ async fn run_or_stop(arguments: Arguments) -> Result<()> {
 }
 
 async fn run(arguments: Arguments) -> Result<()> {
+    let is_start = matches!(arguments.command, Command::Start);
     let config = ClusterConfig::load(&arguments.config)?;
     let print = |result: Value, text: String| match arguments.json {
         true => println!("{result}"),
         false => print!("{text}"),
     };
     match arguments.command {
-        Command::Start => {
+        Command::Start | Command::Update => {
             let config = with_commands(config, arguments.agents.as_deref())?;
             let bus = bus_command(&config);
             let wait = spinner(format!("starting {} agents", config.agents.len()));
+            let path = config.path.clone();
             let mut cluster = builder(config);
             if let Some(bus) = bus {
                 cluster = cluster.command(bus);
             }
-            let cluster = cluster.start().await?;
+            let cluster = match is_start {
+                true => cluster.start().await?,
+                false => cluster
+                    .attach()
+                    .await
+                    .map_err(|error| not_running(error, &path))?,
+            };
             wait.finish_and_clear();
             let (result, text) = status(&cluster).await?;
             print(result, text);
@@ -199,14 +209,19 @@ fn log_file(config: &ClusterConfig) -> PathBuf {
 async fn attach(config: ClusterConfig) -> Result<ClusterManager> {
     let path = config.path.clone();
     let attached = builder(config).attach_unchanged().await;
-    attached.map_err(|error| match error {
+    attached.map_err(|error| not_running(error, &path))
+}
+
+/// Tells what to do if the cluster does not run.
+fn not_running(error: tmux_bus::Error, config: &Path) -> Box<dyn std::error::Error + Send + Sync> {
+    match error {
         tmux_bus::Error::NotRunning { .. } => format!(
             "the cluster is not running; start it with: cluster --config {} start",
-            path.display()
+            config.display()
         )
         .into(),
         error => error.into(),
-    })
+    }
 }
 
 /// The command `tmux-bus` that the agents use: on `PATH`, or in the folder of this build. It is built there for real

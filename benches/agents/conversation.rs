@@ -15,7 +15,8 @@ use crate::table::Table;
 const AGENTS: [&str; 2] = ["claude", "codex"];
 /// The column of the table.
 const BOTH: &str = "claude and codex";
-/// Claude asks before it runs a command, except for the command of the bus. The sandbox of Codex hides the socket.
+/// Claude asks before it runs a command, except for the command of the bus. The sandbox of Codex forbids connections
+/// to sockets.
 const COMMANDS: [&str; 2] = ["claude", "codex --dangerously-bypass-approvals-and-sandbox"];
 
 /// The agents live as long as it does.
@@ -169,7 +170,8 @@ impl Team {
             }
         };
         let own = Command::new(&self.command)
-            .env("TMUX_BUS_FOLDER", self.cluster.socket().with_file_name(""))
+            .arg("--folder")
+            .arg(self.cluster.folder())
             .args(["wait", &id])
             .output()?;
         let is_same = String::from_utf8_lossy(&own.stdout).contains(&last);

@@ -166,6 +166,23 @@ pub enum Error {
         reason: String,
     },
 
+    /// Neither a configuration nor a folder tells which cluster is meant.
+    #[error(
+        "no cluster is named: name its configuration or its folder, or run this in a pane of it"
+    )]
+    NoCluster,
+
+    /// The session keeps as many asks, or as many bytes of asks, as it may. The message was not sent.
+    #[error(
+        "the ask was not begun: {asks} asks with {bytes} bytes are kept, and all of them run or have just ended"
+    )]
+    TooManyAsks {
+        /// The number of asks.
+        asks: usize,
+        /// The bytes of their messages and answers.
+        bytes: u64,
+    },
+
     /// No ask of this caller has this id.
     #[error("there is no ask `{id}`")]
     UnknownAsk {
@@ -279,9 +296,9 @@ pub enum Error {
         limit: usize,
     },
 
-    /// A message for an inbox is longer than [`InboxLimits`](crate::InboxLimits) allows.
+    /// A message is longer than [`InboxLimits`](crate::InboxLimits), or the input of an agent, allows.
     #[error(
-        "the message for `{agent}` was not left: it has {length} bytes, and the limit is {limit}"
+        "the message for `{agent}` was refused: it has {length} bytes, and the limit is {limit}"
     )]
     MessageTooLong {
         /// The agent.
@@ -403,6 +420,7 @@ impl Error {
                 | Self::NotAllowed { .. }
                 | Self::Cycle { .. }
                 | Self::NotTheSender { .. }
+                | Self::TooManyAsks { .. }
         )
     }
 

@@ -17,6 +17,7 @@
 //! | an agent that refused a message of its inbox (`Attempt`) | [`DELIVERY_RETRY`] | none: while it looks idle and refuses |
 //! | an agent that has ended and has messages in its inbox (`Attempt`) | [`DEAD_AGENT_LOOK`] | none: its next output is the event |
 //! | an agent that has no pane and has messages in its inbox (`Deliverer`) | [`ABSENT_AGENT_LOOK`] | none: while such a message waits |
+//! | a cluster that cannot be attached to while messages wait (`courier`) | [`COURIER_RETRY`], doubled up to [`COURIER_RETRY_LIMIT`] | none: while the session exists |
 //! | the log where file events are not available (`FileWatch`) | [`LOG_POLL`] | none: while a caller waits for an entry |
 
 use std::time::Duration;
@@ -161,6 +162,13 @@ pub(crate) const DEAD_AGENT_LOOK: Duration = Duration::from_secs(10);
 /// How often the pane of an agent is looked for while messages wait for it and it has none: tmux does not tell which
 /// agent a new pane is for. A look takes a millisecond.
 pub(crate) const ABSENT_AGENT_LOOK: Duration = Duration::from_secs(1);
+
+/// Pause before the process that delivers the inbox tries again after a failure: short, because a failure of an
+/// overloaded tmux passes.
+pub(crate) const COURIER_RETRY: Duration = Duration::from_millis(250);
+
+/// Longest such pause. A person repairs a file within minutes; an attempt costs a few milliseconds.
+pub(crate) const COURIER_RETRY_LIMIT: Duration = Duration::from_secs(30);
 
 // The log
 

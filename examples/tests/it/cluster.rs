@@ -80,6 +80,8 @@ fn a_cluster_works_from_any_terminal_and_leaves_nothing() {
     let notice = "claude is not on PATH: using the bundled scripted agent";
     assert!(stderr(&started).contains(notice), "{}", stderr(&started));
     cluster.refuses(&["start"], &["is already running"]);
+    // Nothing has changed.
+    assert!(cluster.ok(&["update"]).contains("idle"));
 
     let status = cluster.ok(&["status"]);
     for name in AGENTS {
@@ -123,6 +125,7 @@ fn a_cluster_works_from_any_terminal_and_leaves_nothing() {
     assert_eq!(cluster.ok(&["stop"]), "not running\n");
     cluster.refuses(&["ask", "grand_boss", "hi"], &["is not running", "start"]);
     cluster.refuses(&["status"], &["is not running"]);
+    cluster.refuses(&["update"], &["is not running", "start"]);
 }
 
 #[test]

@@ -15,8 +15,10 @@
 //!   known. The lock is looked at before the result is read for the last time, because the process
 //!   stores the result first.
 //! - The caller gets the id after the process has the lock.
-//! - **Bound.** At most [`MAX_ASKS`] asks are kept; the oldest ones with a known outcome are
-//!   removed.
+//! - **Bound.** At most [`MAX_ASKS`] asks with [`MAX_BYTES`] bytes are kept. A new ask removes the
+//!   oldest ones that have ended; if that is not enough, because the others run or have just ended,
+//!   it is refused. The bytes are those of the stored messages and answers; the answers of asks
+//!   that run come on top.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufReader, Read, Write};
@@ -38,6 +40,16 @@ use crate::vocabulary::{AskReport, AskState, Failure};
 
 /// Number of asks that a session keeps.
 const MAX_ASKS: usize = 1_000;
+
+/// Bytes of the messages and answers that a session keeps: four of the longest answers.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// How long the result of an ask is kept at least, for a caller that was ended and calls `wait`.
+const RESULT_KEPT: Duration = Duration::from_secs(10);
+
+/// How long an ask without a result and without a process is kept at least: its process may still
+/// start, see [`WORKER_LIMIT`](crate::timing::WORKER_LIMIT).
+const UNTAKEN_KEPT: Duration = Duration::from_secs(60);
 
 /// Letters and digits of an id. Short, because agents copy it.
 const ID_LENGTH: usize = 12;
@@ -75,7 +87,7 @@ impl AskFolder {
         let asks = session.join("asks");
         create_folder(&asks)?;
         private_file::check_folder(&asks)?;
-        prune(&asks);
+        make_room(&asks, request.text.len() as u64)?;
         let id = uuid::Uuid::new_v4().simple().to_string()[..ID_LENGTH].to_owned();
         let path = asks.join(&id);
         create_folder(&path)?;
@@ -287,30 +299,61 @@ fn create_folder(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes the oldest asks beyond the bound. One that runs stays.
-fn prune(asks: &Path) {
-    let age = |path: &Path| path.metadata().and_then(|metadata| metadata.modified());
-    let entries = fs::read_dir(asks).into_iter().flatten().flatten();
-    let mut folders: Vec<(SystemTime, PathBuf)> = entries
-        .filter_map(|entry| Some((age(&entry.path()).ok()?, entry.path())))
-        .collect();
-    if folders.len() < MAX_ASKS {
-        return;
+/// An ask among those that are kept.
+struct KeptAsk {
+    changed_at: SystemTime,
+    bytes: u64,
+    path: PathBuf,
+}
+
+impl KeptAsk {
+    fn of(path: PathBuf) -> Option<Self> {
+        let length = |name: &str| path.join(name).metadata().map_or(0, |found| found.len());
+        Some(Self {
+            changed_at: path.metadata().and_then(|found| found.modified()).ok()?,
+            bytes: length("request.json") + length("result.json"),
+            path,
+        })
     }
-    folders.sort();
-    let too_many = folders.len() + 1 - MAX_ASKS;
-    let is_old = |at: &SystemTime| at.elapsed().is_ok_and(|age| age > Duration::from_secs(60));
-    let is_over = |path: &Path| {
+
+    /// Whether it has ended, and no caller needs it. The folder changes when the result is stored.
+    fn is_removable(&self) -> bool {
+        let age = self.changed_at.elapsed().unwrap_or_default();
+        if self.path.join("result.json").exists() {
+            return age > RESULT_KEPT;
+        }
         let ask = AskFolder {
             id: String::new(),
-            path: path.to_owned(),
+            path: self.path.clone(),
         };
-        path.join("result.json").exists() || !ask.is_alive().unwrap_or(true)
-    };
-    for (at, path) in folders.into_iter().take(too_many) {
-        if is_old(&at) && is_over(&path) {
-            let _ = fs::remove_dir_all(path);
+        age > UNTAKEN_KEPT && !ask.is_alive().unwrap_or(true)
+    }
+}
+
+/// Removes the oldest asks beyond the bounds, which a new ask of so many bytes counts for.
+fn make_room(asks: &Path, new: u64) -> Result<(), Error> {
+    let entries = fs::read_dir(asks).map_err(Error::io("list", asks))?;
+    let kept = entries.flatten().map(|entry| entry.path());
+    let mut kept: Vec<KeptAsk> = kept.filter_map(KeptAsk::of).collect();
+    let mut count = kept.len();
+    let mut bytes: u64 = kept.iter().map(|ask| ask.bytes).sum();
+    let is_full = |count, bytes| count >= MAX_ASKS || bytes + new > MAX_BYTES;
+    if !is_full(count, bytes) {
+        return Ok(());
+    }
+    kept.sort_by_key(|ask| ask.changed_at);
+    for ask in kept {
+        if !is_full(count, bytes) {
+            return Ok(());
         }
+        if ask.is_removable() && fs::remove_dir_all(&ask.path).is_ok() {
+            count -= 1;
+            bytes -= ask.bytes;
+        }
+    }
+    match is_full(count, bytes) {
+        true => Err(Error::TooManyAsks { asks: count, bytes }),
+        false => Ok(()),
     }
 }
 
@@ -376,24 +419,65 @@ mod tests {
         }
     }
 
+    /// Asks of ten minutes ago.
+    fn make_old(asks: &Path) {
+        let old = SystemTime::now() - Duration::from_secs(600);
+        for entry in fs::read_dir(asks).unwrap() {
+            let folder = File::open(entry.unwrap().path()).unwrap();
+            folder.set_modified(old).unwrap();
+        }
+    }
+
     #[test]
     fn old_asks_are_removed_and_those_that_run_stay() {
         let dir = tempfile::tempdir().unwrap();
         let running = AskFolder::create(dir.path(), &request()).unwrap();
         let _lock = running.take().unwrap().unwrap();
-        let old = SystemTime::now() - Duration::from_secs(600);
         let asks = dir.path().join("asks");
         for number in 0..MAX_ASKS {
             fs::create_dir(asks.join(format!("{number:012}"))).unwrap();
         }
-        for entry in fs::read_dir(&asks).unwrap() {
-            File::open(entry.unwrap().path())
-                .unwrap()
-                .set_modified(old)
-                .unwrap();
-        }
+        make_old(&asks);
         AskFolder::create(dir.path(), &request()).unwrap();
         assert!(AskFolder::open(dir.path(), running.id()).is_ok());
-        assert!(fs::read_dir(&asks).unwrap().count() <= MAX_ASKS + 1);
+        assert_eq!(fs::read_dir(&asks).unwrap().count(), MAX_ASKS);
+    }
+
+    #[test]
+    fn an_ask_is_refused_while_none_can_be_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let asks = dir.path().join("asks");
+        fs::create_dir(&asks).unwrap();
+        for number in 0..MAX_ASKS {
+            fs::create_dir(asks.join(format!("{number:012}"))).unwrap();
+        }
+        let error = AskFolder::create(dir.path(), &request()).unwrap_err();
+        assert!(matches!(error, Error::TooManyAsks { asks: MAX_ASKS, .. }));
+        assert!(error.is_not_sent());
+        assert_eq!(fs::read_dir(&asks).unwrap().count(), MAX_ASKS);
+    }
+
+    #[test]
+    fn the_bytes_of_answers_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let asks = dir.path().join("asks");
+        let answered = |bytes| {
+            let ask = AskFolder::create(dir.path(), &request()).unwrap();
+            // A sparse file.
+            let result = File::create(ask.path.join("result.json")).unwrap();
+            result.set_len(bytes).unwrap();
+            ask
+        };
+        let large = answered(MAX_BYTES - 1_000);
+        let small = answered(1_000);
+        let error = AskFolder::create(dir.path(), &request()).unwrap_err();
+        assert!(matches!(error, Error::TooManyAsks { asks: 2, bytes } if bytes >= MAX_BYTES));
+        // Only as many as needed are removed, the oldest first.
+        make_old(&asks);
+        let older = SystemTime::now() - Duration::from_secs(601);
+        let folder = File::open(&large.path).unwrap();
+        folder.set_modified(older).unwrap();
+        AskFolder::create(dir.path(), &request()).unwrap();
+        assert!(!large.path.exists() && small.path.exists());
     }
 }

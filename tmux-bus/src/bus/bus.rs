@@ -15,12 +15,13 @@ use crate::cluster::{
     AgentConfig, ClusterBuilder, ClusterConfig, ClusterManager, SendToOptions, frame,
 };
 use crate::control::tap::deadline;
-use crate::inbox::{Inbox, MessageId, MessageState};
+use crate::inbox::{Inbox, MessageId, MessageState, on_a_thread};
 use crate::log::{LogFilter, MessageLog, MessageLogger};
+use crate::pane::sender::MAX_MESSAGE;
 use crate::timing::ASK_LIMIT;
 use crate::vocabulary::{
-    AgentReport, AskReport, AskState, ExplainReport, InboxItem, InboxReport, LogReport, PostReport,
-    PostState, Reply, Request, StatusReport,
+    AgentReport, AskReport, AskState, ExplainReport, Failure, InboxItem, InboxReport, LogReport,
+    PostReport, PostState, Reply, Request, StatusReport,
 };
 
 /// Number of log entries without a given number.
@@ -119,7 +120,9 @@ impl Bus {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAgent`], [`Error::UnknownAsk`], [`Error::NotAllowed`]. [`Error::Cycle`] if
+    /// [`Error::UnknownAgent`], [`Error::UnknownAsk`], [`Error::NotAllowed`],
+    /// [`Error::MessageTooLong`]. [`Error::TooManyAsks`] if 1,000 asks, or 256 MiB of asks, run or
+    /// have just ended. [`Error::Cycle`] if
     /// the sender is an agent and the receiver waits for it. Otherwise as
     /// [`Agent::post_to`](crate::Agent::post_to), [`ClusterManager::status`] and
     /// [`ClusterManager::explain`].
@@ -148,7 +151,7 @@ impl Bus {
                 Ok(Reply::Wait(self.wait(&id, limit).await?))
             }
             Request::Post { to, text, now } => Ok(Reply::Post(self.post(to, &text, now).await?)),
-            Request::Inbox { agent } => Ok(Reply::Inbox(self.inbox(agent)?)),
+            Request::Inbox { agent } => Ok(Reply::Inbox(self.inbox(agent).await?)),
             Request::Status {} => Ok(Reply::Status(self.status().await?)),
             Request::Explain { agent } => Ok(Reply::Explain(self.explain(&agent).await?)),
             Request::Log { from, to, last } => Ok(Reply::Log(self.log(from, to, last)?)),
@@ -181,10 +184,18 @@ impl Bus {
         wait: AskWait,
     ) -> Result<AskReport, Error> {
         self.check_receiver(&to)?;
+        if text.len() > MAX_MESSAGE {
+            // Before it is stored.
+            return Err(Error::MessageTooLong {
+                agent: to,
+                length: text.len(),
+                limit: MAX_MESSAGE,
+            });
+        }
         // Before the message is sent; a detached ask keeps no agent from answering.
         let _edge = match wait {
             AskWait::No => None,
-            AskWait::Until(_) => self.enter_wait(&to)?,
+            AskWait::Until(_) => self.enter_wait(&to).await?,
         };
         let request = AskRequest {
             from: self.sender.name.clone(),
@@ -222,7 +233,7 @@ impl Bus {
         if at_once.state != AskState::Running {
             return Ok(at_once);
         }
-        let _edge = self.enter_wait(&request.to)?;
+        let _edge = self.enter_wait(&request.to).await?;
         match wait {
             AskWait::No => Ok(at_once),
             AskWait::Until(limit) => ask.wait(&request, limit).await,
@@ -237,7 +248,7 @@ impl Bus {
                 (PostState::Delivered, None)
             }
             false => {
-                let id = self.leave(&to, text)?;
+                let id = self.leave(&to, text).await?;
                 let started = courier::start(self.command(), &self.folder).await;
                 // A caller that is told of a failure sends the message again, so it must not stay.
                 // It cannot be taken back if another courier has it.
@@ -267,16 +278,17 @@ impl Bus {
         sender.post_to_with(to, text, &options).await
     }
 
-    fn leave(&self, to: &str, text: &str) -> Result<MessageId, Error> {
+    async fn leave(&self, to: &str, text: &str) -> Result<MessageId, Error> {
         // What the agent would get; a text that no terminal can take is refused when it is left.
         let text = match self.sender.is_agent {
             true => frame::neutral(text),
             false => text.to_owned(),
         };
-        self.messages().leave(&self.sender.name, to, &text)
+        let (inbox, from, to) = (self.messages(), self.sender.name.clone(), to.to_owned());
+        on_a_thread(move || inbox.leave(&from, &to, &text)).await
     }
 
-    fn inbox(&self, agent: Option<String>) -> Result<InboxReport, Error> {
+    async fn inbox(&self, agent: Option<String>) -> Result<InboxReport, Error> {
         let agent = agent.unwrap_or_else(|| self.sender.name.clone());
         self.agent_config(&agent)?;
         let mut report = InboxReport {
@@ -284,8 +296,10 @@ impl Bus {
             waiting: Vec::new(),
             uncertain: Vec::new(),
             dead: Vec::new(),
+            problem: None,
         };
-        for entry in self.messages().entries(&report.agent)? {
+        let (inbox, agent) = (self.messages(), report.agent.clone());
+        for entry in on_a_thread(move || inbox.entries(&agent)).await? {
             let (list, reason) = match entry.state {
                 MessageState::Waiting | MessageState::Sending => (&mut report.waiting, None),
                 MessageState::Uncertain { reason } => (&mut report.uncertain, Some(reason)),
@@ -299,6 +313,14 @@ impl Bus {
                 text: entry.text,
                 reason,
             });
+        }
+        if !report.waiting.is_empty() {
+            // All couriers may have been killed.
+            let started = courier::start(self.command(), &self.folder).await;
+            report.problem = match started {
+                Ok(()) => courier::problem(&self.folder)?,
+                Err(error) => Some(Failure::from(&error).message),
+            };
         }
         Ok(report)
     }
@@ -399,11 +421,12 @@ impl Bus {
     }
 
     /// Records that the sender waits, if it is an agent.
-    fn enter_wait(&self, to: &str) -> Result<Option<WaitEdge>, Error> {
+    async fn enter_wait(&self, to: &str) -> Result<Option<WaitEdge>, Error> {
         if !self.sender.is_agent {
             return Ok(None);
         }
-        let edge = WaitGraph::new(&self.folder).enter(&self.sender.name, to);
+        let graph = WaitGraph::new(&self.folder);
+        let edge = graph.enter(&self.sender.name, to).await;
         edge.map(Some).map_err(|error| self.refused(to, error))
     }
 

@@ -9,6 +9,7 @@ use crate::cluster::{ClusterConfig, frame};
 use crate::log::MessageLogger;
 use crate::pane::caller_pane;
 use crate::pane::pane_info::PaneInfo;
+use crate::shared::private_file;
 use crate::timing::TMUX_TIMEOUT;
 use crate::tmux::session_folder::{SessionFolder, runtime_dir};
 use crate::tmux::tmux_program::TmuxProgram;
@@ -64,8 +65,9 @@ impl BusBuilder {
         self
     }
 
-    /// Finds the cluster by the folder of its session: in a pane the variable `TMUX_BUS_FOLDER` has
-    /// it.
+    /// Finds the cluster by the folder of its session, see
+    /// [`ClusterManager::folder`](crate::ClusterManager::folder): for clusters that were made in code.
+    /// In a pane the variable `TMUX_BUS_FOLDER` has it. A configuration file has priority.
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = Some(folder.into());
         self
@@ -104,7 +106,7 @@ impl BusBuilder {
     ///
     /// [`Error::NotRunning`]. [`Error::NotTheSender`] if this process runs in the pane of another
     /// agent than the sender, or outside of the pane of the agent that the sender names.
-    /// [`Error::Invalid`] without a configuration and without a folder. [`Error::Io`],
+    /// [`Error::NoCluster`] without a configuration and without a folder. [`Error::Io`],
     /// [`Error::NotPrivate`], and as [`ClusterConfig::load`].
     ///
     /// # Cancel safety
@@ -117,6 +119,10 @@ impl BusBuilder {
             session: session.clone(),
             socket: socket.clone(),
         };
+        match private_file::check_folder(&folder) {
+            Err(error) if error.is_not_found() => return Err(not_running()),
+            checked => checked?,
+        }
         let record = ClusterRecord::load(&folder)?.ok_or_else(not_running)?;
         let tmux = TmuxProgram {
             program: record.tmux.clone(),
@@ -130,10 +136,11 @@ impl BusBuilder {
             panes => PaneInfo::parse_list(&panes?),
         };
         let config = record.config();
-        let sender = sender(&config, &panes, self.sender);
+        let caller = caller_pane::find(&panes, record.pid_namespace.as_deref());
+        let sender = sender(&config, caller, self.sender);
         let sender = sender.inspect_err(|error| {
             // The name of the agent that tried, if it is one.
-            let name = caller_pane::find(&panes).map_or(USER, |pane| pane.agent.as_str());
+            let name = caller.map_or(USER, |pane| pane.agent.as_str());
             if let Ok(logger) = MessageLogger::open(&record.log) {
                 logger.log_refusal(name, "", error);
             }
@@ -158,25 +165,23 @@ impl BusBuilder {
             return Ok((config.session_name, folder.path().to_owned()));
         }
         let Some(folder) = &self.folder else {
-            return Err(Error::Invalid {
-                what: "cluster",
-                value: String::new(),
-                reason: "name its configuration, or run this in a pane of it",
-            });
+            return Err(Error::NoCluster);
         };
+        // The processes in the background have another current folder.
+        let folder = std::path::absolute(folder).map_err(Error::io("make absolute", folder))?;
         let name = folder.file_name().unwrap_or(Path::new("").as_os_str());
-        Ok((name.to_string_lossy().into_owned(), folder.clone()))
+        Ok((name.to_string_lossy().into_owned(), folder))
     }
 }
 
 /// The proven sender.
 fn sender(
     config: &ClusterConfig,
-    panes: &[PaneInfo],
+    caller: Option<&PaneInfo>,
     claimed: Option<String>,
 ) -> Result<BusSender, Error> {
     let refused = |claimed: String, reason: String| Err(Error::NotTheSender { claimed, reason });
-    match (caller_pane::find(panes), claimed) {
+    match (caller, claimed) {
         (Some(pane), Some(claimed)) if claimed != pane.agent => {
             let reason = format!("this process belongs to agent `{}`", pane.agent);
             refused(claimed, reason)

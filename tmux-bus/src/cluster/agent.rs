@@ -227,7 +227,7 @@ impl Agent {
         }
         self.cluster.agent_config(to_agent)?;
         let graph = WaitGraph::new(self.cluster.pane_io().folder());
-        let edge = graph.enter(&self.name, to_agent);
+        let edge = graph.enter(&self.name, to_agent).await;
         edge.map(Some).inspect_err(|error| {
             let logger = self.cluster.logger();
             logger.log_refusal(&self.name, to_agent, error);

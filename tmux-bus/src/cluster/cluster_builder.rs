@@ -186,8 +186,10 @@ impl ClusterBuilder {
                 return Err(error);
             }
         };
-        reconciler::wait_until_ready(&cluster, launched).await?;
-        Ok(with_courier(cluster).await)
+        let ready = reconciler::wait_until_ready(&cluster, launched).await;
+        // Also if an agent is not ready: the cluster runs, and messages can wait for the others.
+        let cluster = with_courier(cluster).await;
+        ready.map(|()| cluster)
     }
 
     /// Attaches to a cluster that another process started, and brings it to this configuration: an agent that was added
@@ -210,8 +212,10 @@ impl ClusterBuilder {
         let definitions = self.load_definitions()?;
         let server = self.server.clone().attach().await?;
         let (cluster, launched) = self.reconcile(&server, logger, &definitions).await?;
-        reconciler::wait_until_ready(&cluster, launched).await?;
-        Ok(with_courier(cluster).await)
+        let ready = reconciler::wait_until_ready(&cluster, launched).await;
+        // Also if an agent is not ready: the cluster runs, and messages can wait for the others.
+        let cluster = with_courier(cluster).await;
+        ready.map(|()| cluster)
     }
 
     /// As [`attach`](Self::attach), and leaves all agents as they are: for a process that only sends messages or

@@ -8,7 +8,8 @@ use crate::answer::marker::Marker;
 use crate::inbox::InboxLimits;
 use crate::tmux::server_builder::check_session_name;
 
-/// Makes a [`ClusterConfig`] in code, without a file and without personality files.
+/// Makes a [`ClusterConfig`] in code, without a file and without personality files. From outside of its panes,
+/// `tmux-bus --folder` with [`ClusterManager::folder`](crate::ClusterManager::folder) finds such a cluster.
 ///
 /// ```
 /// use tmux_bus::{AgentConfig, ClusterConfig, ClusterManager};

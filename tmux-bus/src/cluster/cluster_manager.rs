@@ -13,6 +13,7 @@ use super::agent_config::AgentConfig;
 use super::agent_monitor::{AgentMonitor, Observation, until};
 use super::cluster_builder::ClusterBuilder;
 use super::cluster_config::ClusterConfig;
+use super::cluster_record::ClusterRecord;
 use super::cluster_status::{AgentStatus, ClusterStatus};
 use super::owed_answer::OwedAnswer;
 use super::readiness::{self, Readiness, Unready};
@@ -58,6 +59,8 @@ use crate::{Error, PartialAnswer};
 /// # Ok(())
 /// # }
 /// ```
+///
+#[doc = include_str!("../../docs/guarantees.md")]
 #[derive(Clone)]
 pub struct ClusterManager {
     cluster: Arc<Cluster>,
@@ -142,6 +145,14 @@ impl ClusterManager {
     #[must_use]
     pub fn socket(&self) -> &Path {
         self.cluster.server.socket()
+    }
+
+    /// The folder of the session, which has the socket and ends with the session. By it
+    /// [`BusBuilder::folder`](crate::BusBuilder::folder) and `tmux-bus --folder` find a cluster that has no
+    /// configuration file.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.cluster.server.folder().path()
     }
 
     /// The log of the messages of this cluster.
@@ -274,7 +285,9 @@ impl ClusterManager {
         let cluster = &self.cluster;
         let find = || async {
             let panes = cluster.server.control().list_panes_and_exits().await?;
-            let pane = caller_pane::find(&panes);
+            let record = ClusterRecord::load(self.folder())?;
+            let namespace = record.and_then(|record| record.pid_namespace);
+            let pane = caller_pane::find(&panes, namespace.as_deref());
             Ok::<_, Error>(pane.map(|pane| pane.agent.clone()))
         };
         Ok(cluster.own_agent.get_or_try_init(find).await?.as_deref())

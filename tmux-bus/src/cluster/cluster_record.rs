@@ -17,6 +17,7 @@ use super::agent_config::{AgentConfig, AgentRole};
 use super::cluster_config::ClusterConfig;
 use crate::Error;
 use crate::inbox::InboxLimits;
+use crate::pane::caller_pane;
 use crate::shared::private_file;
 
 /// The variables that lead to the transcripts of agents.
@@ -33,6 +34,9 @@ pub(crate) struct ClusterRecord {
     pub(crate) log: PathBuf,
     /// The command `tmux-bus`.
     pub(crate) command: Option<PathBuf>,
+    /// See `pane/caller_pane.rs`.
+    #[serde(default)]
+    pub(crate) pid_namespace: Option<String>,
     name: String,
     base_dir: PathBuf,
     work_dir: PathBuf,
@@ -77,6 +81,7 @@ impl ClusterRecord {
             tmux,
             log,
             command,
+            pid_namespace: caller_pane::pid_namespace(),
             name: config.name.clone(),
             base_dir: config.base_dir.clone(),
             work_dir: config.work_dir.clone(),

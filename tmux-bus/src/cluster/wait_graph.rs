@@ -59,13 +59,24 @@ impl WaitGraph {
         }
     }
 
-    /// Records that `from` waits for `to`. Blocks for the moment in which another process does the
-    /// same.
+    /// Records that `from` waits for `to`.
     ///
     /// # Errors
     ///
     /// [`Error::Cycle`] if `to` waits for `from`, directly or over others.
-    pub(crate) fn enter(&self, from: &str, to: &str) -> Result<WaitEdge, Error> {
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: an edge that no caller takes is removed.
+    pub(crate) async fn enter(&self, from: &str, to: &str) -> Result<WaitEdge, Error> {
+        let (graph, from, to) = (self.clone(), from.to_owned(), to.to_owned());
+        // Not on a thread of the runtime: a stopped process can hold the lock of the folder.
+        let entered = tokio::task::spawn_blocking(move || graph.enter_blocking(&from, &to)).await;
+        entered.unwrap_or_else(|error| Err(Error::unfinished("wait", &error)))
+    }
+
+    /// As [`enter`](Self::enter). Blocks while another process does the same.
+    fn enter_blocking(&self, from: &str, to: &str) -> Result<WaitEdge, Error> {
         self.create()?;
         let _lock = lock(&self.folder.join("lock"), Access::Exclusive)?;
         if let Some(chain) = chain(&self.edges()?, from, to) {
@@ -182,7 +193,7 @@ mod tests {
 
     #[track_caller]
     fn check_refused(graph: &WaitGraph, from: &str, to: &str, expected: &[&str]) {
-        match graph.enter(from, to) {
+        match graph.enter_blocking(from, to) {
             Err(Error::Cycle { chain }) => assert_eq!(chain, expected),
             other => panic!("expected a cycle, got {other:?}"),
         }
@@ -192,30 +203,48 @@ mod tests {
     fn a_cycle_is_refused_with_its_chain() {
         let (_dir, graph) = graph();
         check_refused(&graph, "a", "a", &["a", "a"]);
-        let first = graph.enter("a", "b").unwrap();
+        let first = graph.enter_blocking("a", "b").unwrap();
         check_refused(&graph, "b", "a", &["b", "a", "b"]);
-        let second = graph.enter("b", "c").unwrap();
-        let _other = graph.enter("b", "d").unwrap();
+        let second = graph.enter_blocking("b", "c").unwrap();
+        let _other = graph.enter_blocking("b", "d").unwrap();
         check_refused(&graph, "c", "a", &["c", "a", "b", "c"]);
         // The shortest one is named.
         check_refused(&graph, "d", "b", &["d", "b", "d"]);
         drop(second);
-        drop(graph.enter("c", "a").unwrap());
+        drop(graph.enter_blocking("c", "a").unwrap());
         drop(first);
-        drop(graph.enter("c", "a").unwrap());
+        drop(graph.enter_blocking("c", "a").unwrap());
         // An agent may wait for several others, and be waited for by several.
-        let _edges = ["x", "y", "z"].map(|to| graph.enter("w", to).unwrap());
-        let _more = ["u", "v"].map(|from| graph.enter(from, "x").unwrap());
+        let _edges = ["x", "y", "z"].map(|to| graph.enter_blocking("w", to).unwrap());
+        let _more = ["u", "v"].map(|from| graph.enter_blocking(from, "x").unwrap());
+    }
+
+    /// A process that is stopped while it has the lock of the folder must not stop the runtime.
+    #[tokio::test]
+    async fn a_lock_that_is_held_elsewhere_does_not_block_the_runtime() {
+        let (dir, graph) = graph();
+        drop(graph.enter("x", "y").await.unwrap());
+        let held = lock(&dir.path().join("waits/lock"), Access::Exclusive).unwrap();
+        let entering = tokio::spawn({
+            let graph = graph.clone();
+            async move { graph.enter("a", "b").await }
+        });
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!entering.is_finished());
+        drop(held);
+        drop(entering.await.unwrap().unwrap());
     }
 
     #[test]
     fn the_edge_of_a_dead_process_does_not_count_and_is_removed() {
         let (dir, graph) = graph();
-        drop(graph.enter("x", "y").unwrap());
+        drop(graph.enter_blocking("x", "y").unwrap());
         // A file without a lock: its process was killed.
         let path = dir.path().join("waits/dead");
         fs::write(&path, r#"{"from":"a","to":"b"}"#).unwrap();
-        let _edge = graph.enter("b", "a").unwrap();
+        let _edge = graph.enter_blocking("b", "a").unwrap();
         assert!(!path.exists());
     }
 
@@ -228,7 +257,7 @@ mod tests {
                 let (graph, start) = (&graph, &start);
                 move || {
                     start.wait();
-                    let edge = graph.enter(from, to);
+                    let edge = graph.enter_blocking(from, to);
                     start.wait();
                     edge.is_ok()
                 }
@@ -248,7 +277,7 @@ mod tests {
         let gone = dir.path().join("gone");
         assert!(
             WaitGraph::new(&gone)
-                .enter("a", "b")
+                .enter_blocking("a", "b")
                 .unwrap_err()
                 .is_not_found()
         );

@@ -18,6 +18,11 @@
 //! - The parser bounds the output of a command. Longer output is an error for the caller; the other
 //!   blocks of the line still follow.
 //!
+//! **Lists of panes.** The reader takes every list of panes into the table, in the order in which
+//! tmux made them, and before the caller of the list continues. Race: a caller that updated the
+//! table itself could be suspended between its answer and the update, and would then replace a newer
+//! list by an old one. The program of a pane that was just restarted would have ended again.
+//!
 //! **Example.** A program toggles bracketed paste 1,000 times while tmux is busy. The first toggle
 //! is written; the other 999 leave one flag for the pane, which is written after the answer to the
 //! first.
@@ -49,6 +54,7 @@ pub(crate) struct Request {
     /// Number of commands in the line. tmux stops at the first that fails.
     blocks: usize,
     tap: Option<Arc<Tap>>,
+    is_pane_list: bool,
 }
 
 impl Request {
@@ -58,6 +64,16 @@ impl Request {
             line,
             blocks: 1,
             tap: None,
+            is_pane_list: false,
+        }
+    }
+
+    /// Lists the panes of a session; the reader takes the list into the table.
+    pub(crate) fn list_panes(session: &str) -> Self {
+        let line = format!("list-panes -s -t ={session} -F {}", quote(PaneInfo::FORMAT));
+        Self {
+            is_pane_list: true,
+            ..Self::new("list-panes", line)
         }
     }
 
@@ -109,9 +125,7 @@ enum ReplyTo {
         sender: oneshot::Sender<Result<Blocks, Error>>,
         _slot: Slot,
     },
-    /// The maintenance command `list_panes`.
-    PaneTable,
-    /// Another maintenance command.
+    /// A maintenance command.
     Nothing,
 }
 
@@ -122,6 +136,7 @@ struct Unanswered {
     missing: usize,
     bodies: Blocks,
     is_too_long: bool,
+    is_pane_list: bool,
     tap: Option<Arc<Tap>>,
     reply_to: ReplyTo,
 }
@@ -212,6 +227,7 @@ impl CommandQueue {
             missing: request.blocks,
             bodies: Vec::new(),
             is_too_long: false,
+            is_pane_list: request.is_pane_list,
             tap: request.tap,
             reply_to,
         });
@@ -229,26 +245,38 @@ impl CommandQueue {
         }
     }
 
-    /// A block of the first unanswered line has ended. Returns the list of panes if the
-    /// maintenance command asked for it.
-    pub(crate) fn block_ended(&self, end: BlockEnd, body: Vec<u8>) -> Option<Vec<PaneInfo>> {
+    /// A block of the first unanswered line has ended. `take_list` gets a list of panes, before the
+    /// caller of the list gets its answer.
+    pub(crate) fn block_ended(
+        &self,
+        end: BlockEnd,
+        body: Vec<u8>,
+        take_list: impl FnOnce(&[PaneInfo]),
+    ) {
         let mut lists = self.lock();
-        let first = lists.unanswered.front_mut()?;
+        let Some(first) = lists.unanswered.front_mut() else {
+            return;
+        };
         first.missing = first.missing.saturating_sub(1);
         first.bodies.push(body);
         first.is_too_long |= end == BlockEnd::TooLong;
         // tmux stops at the first command that fails.
         let has_failed = end == BlockEnd::Failed;
         if !has_failed && first.missing > 0 {
-            return None;
+            return;
         }
-        let answered = lists.unanswered.pop_front()?;
+        let Some(answered) = lists.unanswered.pop_front() else {
+            return;
+        };
         if !matches!(answered.reply_to, ReplyTo::Caller { .. }) {
             lists.has_unanswered_maintenance = false;
             self.writer.notify_one();
         }
         drop(lists);
-        answered.reply(has_failed)
+        if let Some(infos) = answered.pane_list(has_failed) {
+            take_list(&infos);
+        }
+        answered.reply(has_failed);
     }
 
     /// The stream has ended: no command will be answered.
@@ -303,8 +331,7 @@ impl Maintenance {
             return Some((request, ReplyTo::Nothing));
         }
         if std::mem::take(&mut self.list_panes) {
-            let request = Request::new("list-panes", list_panes_line(session));
-            return Some((request, ReplyTo::PaneTable));
+            return Some((Request::list_panes(session), ReplyTo::Nothing));
         }
         let (pane, on) = self.bracketing.pop_first()?;
         let line = format!(
@@ -316,36 +343,31 @@ impl Maintenance {
 }
 
 impl Unanswered {
-    fn reply(mut self, has_failed: bool) -> Option<Vec<PaneInfo>> {
-        match self.reply_to {
-            ReplyTo::Caller { sender, .. } => {
-                let reply = if has_failed {
-                    let message = self.bodies.pop().unwrap_or_default();
-                    let message = String::from_utf8_lossy(&message);
-                    Err(Error::failed(self.label, message.trim()))
-                } else if self.is_too_long {
-                    Err(Error::TmuxOutputTooLong {
-                        command: self.label.to_owned(),
-                        limit: MAX_BLOCK,
-                    })
-                } else {
-                    Ok(self.bodies)
-                };
-                // A caller that has given up does not need it.
-                let _ = sender.send(reply);
-                None
-            }
-            ReplyTo::PaneTable if !has_failed && !self.is_too_long => {
-                let body = self.bodies.pop()?;
-                Some(PaneInfo::parse_list(&String::from_utf8_lossy(&body)))
-            }
-            ReplyTo::PaneTable | ReplyTo::Nothing => None,
-        }
+    fn pane_list(&self, has_failed: bool) -> Option<Vec<PaneInfo>> {
+        let is_list = self.is_pane_list && !has_failed && !self.is_too_long;
+        let body = self.bodies.last().filter(|_| is_list)?;
+        Some(PaneInfo::parse_list(&String::from_utf8_lossy(body)))
     }
-}
 
-pub(crate) fn list_panes_line(session: &str) -> String {
-    format!("list-panes -s -t ={session} -F {}", quote(PaneInfo::FORMAT))
+    fn reply(mut self, has_failed: bool) {
+        let ReplyTo::Caller { sender, .. } = self.reply_to else {
+            return;
+        };
+        let reply = if has_failed {
+            let message = self.bodies.pop().unwrap_or_default();
+            let message = String::from_utf8_lossy(&message);
+            Err(Error::failed(self.label, message.trim()))
+        } else if self.is_too_long {
+            Err(Error::TmuxOutputTooLong {
+                command: self.label.to_owned(),
+                limit: MAX_BLOCK,
+            })
+        } else {
+            Ok(self.bodies)
+        };
+        // A caller that has given up does not need it.
+        let _ = sender.send(reply);
+    }
 }
 
 #[cfg(test)]
@@ -363,6 +385,15 @@ mod tests {
         queue.push(Request::new("test", text.to_owned()), slot)
     }
 
+    const LIST: &[u8] = b"%7\t0\t\t\t5\t/dev/pts/1\t\t\t0\t";
+
+    /// Ends a block, and returns the number of panes that go into the table.
+    fn end(queue: &CommandQueue, end: BlockEnd, body: &[u8]) -> usize {
+        let mut listed = 0;
+        queue.block_ended(end, body.to_vec(), |infos| listed = infos.len());
+        listed
+    }
+
     #[tokio::test]
     async fn blocks_are_given_to_the_lines_in_the_order_of_writing() {
         let queue = CommandQueue::new("s");
@@ -375,9 +406,9 @@ mod tests {
         assert_eq!(line(&queue).unwrap(), "four\n");
         assert_eq!(line(&queue), None);
         for body in ["1", "2", "3"] {
-            queue.block_ended(BlockEnd::Ok, body.into());
+            end(&queue, BlockEnd::Ok, body.as_bytes());
         }
-        queue.block_ended(BlockEnd::Failed, b" no such thing\n".to_vec());
+        end(&queue, BlockEnd::Failed, b" no such thing\n");
         assert_eq!(first.await.unwrap().unwrap(), [b"1"]);
         assert_eq!(second.await.unwrap().unwrap(), [b"2", b"3"]);
         let error = failing.await.unwrap().unwrap_err();
@@ -391,9 +422,9 @@ mod tests {
         let long = queue.push(Request::new("test", "one ; two".into()).blocks(2), slot);
         let next = push(&queue, "three").await;
         while line(&queue).is_some() {}
-        queue.block_ended(BlockEnd::TooLong, Vec::new());
-        queue.block_ended(BlockEnd::Ok, b"2".to_vec());
-        queue.block_ended(BlockEnd::Ok, b"3".to_vec());
+        end(&queue, BlockEnd::TooLong, b"");
+        end(&queue, BlockEnd::Ok, b"2");
+        end(&queue, BlockEnd::Ok, b"3");
         let error = long.await.unwrap().unwrap_err();
         let is_too_long = matches!(error, Error::TmuxOutputTooLong { .. });
         assert!(is_too_long, "{error:?}");
@@ -410,7 +441,7 @@ mod tests {
         while line(&queue).is_some() {}
         let limit = Duration::from_secs(5);
         assert!(tokio::time::timeout(limit, queue.slot()).await.is_err());
-        queue.block_ended(BlockEnd::Ok, Vec::new());
+        end(&queue, BlockEnd::Ok, b"");
         queue.slot().await.unwrap();
     }
 
@@ -436,13 +467,36 @@ mod tests {
         }
         assert!(maintenance[0].starts_with("list-panes"), "{maintenance:?}");
         assert_eq!(maintenance.len(), 1);
-        let listed = queue.block_ended(BlockEnd::Ok, b"%7\t0\t\t\t5\t/dev/pts/1\t\t\t0\t".to_vec());
-        assert_eq!(listed.unwrap()[0].id, pane);
+        assert_eq!(end(&queue, BlockEnd::Ok, LIST), 1);
         assert_eq!(
             line(&queue).unwrap(),
             "set-option -p -t %7 @tmux_bus_bracketing 0\n"
         );
         assert_eq!(queue.lock().unanswered.len(), 2, "a caller and maintenance");
+    }
+
+    /// Otherwise a caller that is suspended could replace a newer list by its own.
+    #[tokio::test]
+    async fn the_reader_takes_the_list_of_a_caller_before_the_caller_continues() {
+        let queue = CommandQueue::new("s");
+        let slot = queue.slot().await.unwrap();
+        let mut listing = queue.push(Request::list_panes("s"), slot);
+        let slot = queue.slot().await.unwrap();
+        let given_up = queue.push(Request::list_panes("s"), slot);
+        while line(&queue).is_some() {}
+        drop(given_up);
+        let mut listed = 0;
+        queue.block_ended(BlockEnd::Ok, LIST.to_vec(), |infos| {
+            assert!(listing.try_recv().is_err(), "the caller has its answer");
+            listed = infos.len();
+        });
+        assert_eq!(listed, 1);
+        assert_eq!(listing.await.unwrap().unwrap(), [LIST]);
+        assert_eq!(end(&queue, BlockEnd::Ok, LIST), 1, "without a caller");
+        let slot = queue.slot().await.unwrap();
+        let _failing = queue.push(Request::list_panes("s"), slot);
+        while line(&queue).is_some() {}
+        assert_eq!(end(&queue, BlockEnd::Failed, LIST), 0);
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::client_process::{ClientProcess, ProcessGuard};
-use super::command_queue::{Blocks, CommandQueue, Request, list_panes_line};
+use super::command_queue::{Blocks, CommandQueue, Request};
 use super::stream_parser::{StreamEvent, StreamParser};
 use crate::pane::PaneId;
 use crate::pane::exit_watch::ExitWatch;
@@ -245,12 +245,11 @@ impl Connection {
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
-    /// Lists the panes of the session once and updates the table.
-    pub(crate) async fn list_panes(self: &Arc<Self>) -> Result<Vec<PaneInfo>, Error> {
-        let line = list_panes_line(&self.session);
-        let infos = PaneInfo::parse_list(&self.run_one("list-panes", line).await?);
-        self.update(&infos);
-        Ok(infos)
+    /// Lists the panes of the session once. The reader has updated the table.
+    pub(crate) async fn list_panes(&self) -> Result<Vec<PaneInfo>, Error> {
+        let mut blocks = self.run(Request::list_panes(&self.session)).await?;
+        let list = blocks.pop().unwrap_or_default();
+        Ok(PaneInfo::parse_list(&String::from_utf8_lossy(&list)))
     }
 
     fn update(self: &Arc<Self>, infos: &[PaneInfo]) {
@@ -273,11 +272,9 @@ impl Connection {
                 ours: true,
                 end,
                 body,
-            } => {
-                if let Some(infos) = self.commands.block_ended(end, body) {
-                    self.update(&infos);
-                }
-            }
+            } => self
+                .commands
+                .block_ended(end, body, |infos| self.update(infos)),
             StreamEvent::ModeChanged(pane) => self.panes.wake_taps(pane),
             StreamEvent::PanesChanged => self.commands.request_pane_list(),
             StreamEvent::Begin { .. } | StreamEvent::End { .. } | StreamEvent::Exit => {}

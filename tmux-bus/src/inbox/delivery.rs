@@ -43,7 +43,7 @@ impl Delivery {
 }
 
 /// Runs file operations outside of the runtime's threads.
-pub(super) async fn on_a_thread<T: Send + 'static>(
+pub(crate) async fn on_a_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     tokio::task::spawn_blocking(work)

@@ -97,7 +97,7 @@ fn limits_are_refused_with_the_reason() {
     let refusal = |to: &str, text: &str| inbox.leave("user", to, text).unwrap_err().to_string();
     assert_eq!(
         refusal("a", "longer"),
-        "the message for `a` was not left: it has 6 bytes, and the limit is 5"
+        "the message for `a` was refused: it has 6 bytes, and the limit is 5"
     );
     assert_eq!(
         refusal("a", ""),

@@ -17,7 +17,7 @@ mod inbox_tests;
 mod message_id;
 
 pub(crate) use deliverer::{Deliverer, DeliveryEnd};
-pub(crate) use delivery::Delivery;
+pub(crate) use delivery::{Delivery, on_a_thread};
 pub use inbox::Inbox;
 pub use inbox_entry::{DeadReason, InboxEntry, MessageState};
 pub use inbox_limits::InboxLimits;

@@ -12,6 +12,10 @@
 //! 3. **Tag.** The environment has the id of a launch. A process can set that variable, so it
 //!    counts only if no stronger evidence exists.
 //!
+//! A caller in another pid namespace, such as the sandbox of an agent, sees other process ids than
+//! tmux does. One of its parents could have the id of another agent by accident, so only mark and
+//! tag count there.
+//!
 //! A process without any of them is outside of all panes. On Linux that takes a process of a pane
 //! that loses its parent, clears its environment and changes a resource limit; one that sets the
 //! limit to the mark of another launch is taken for its agent. Such a process runs as the user and
@@ -25,13 +29,23 @@ use crate::tmux::launch::LAUNCH_VARIABLE;
 /// Ancestors that are looked at. A bound for a chain that changes while it is read.
 const MAX_ANCESTORS: usize = 1_000;
 
-/// The pane of an agent to which this process belongs.
-pub(crate) fn find(panes: &[PaneInfo]) -> Option<&PaneInfo> {
+/// The pane of an agent to which this process belongs. `namespace` is the pid namespace of the
+/// process that has started the cluster, if it is known.
+pub(crate) fn find<'a>(panes: &'a [PaneInfo], namespace: Option<&str>) -> Option<&'a PaneInfo> {
     let tag = std::env::var(LAUNCH_VARIABLE).ok();
-    let found = by_parents(panes, std::process::id(), parent_of)
+    let sees_the_same_ids = namespace.is_none() || namespace == pid_namespace().as_deref();
+    let found = sees_the_same_ids
+        .then(|| by_parents(panes, std::process::id(), parent_of))
+        .flatten()
         .or_else(|| by_mark(panes, &own_marks()))
         .or_else(|| by_tag(panes, tag.as_deref()?));
     found.filter(|pane| !pane.agent.is_empty())
+}
+
+/// The pid namespace of this process; `None` where the system does not tell.
+pub(crate) fn pid_namespace() -> Option<String> {
+    let link = std::fs::read_link("/proc/self/ns/pid").ok()?;
+    Some(link.to_string_lossy().into_owned())
 }
 
 fn by_parents(
@@ -133,6 +147,15 @@ mod tests {
         assert_eq!((of(301), of(400), of(999)), (None, None, None));
         let endless = |pid| Some(pid);
         assert_eq!(name(by_parents(&panes, 7, endless)), None);
+    }
+
+    #[test]
+    fn process_ids_of_another_namespace_prove_nothing() {
+        let pid = std::process::id();
+        let panes = PaneInfo::parse_list(&format!("%1\t0\t\t\t{pid}\t/dev/pts/1\tlaunch\ta\t\t\n"));
+        assert_eq!(name(find(&panes, None)), Some("a"));
+        assert_eq!(name(find(&panes, pid_namespace().as_deref())), Some("a"));
+        assert_eq!(name(find(&panes, Some("pid:[1]"))), None);
     }
 
     #[test]

@@ -19,7 +19,8 @@
 //!   with another launch id or process id (another process has restarted it).
 //! - **Race.** A list that tmux made before a start can arrive after the first output of the new
 //!   program, and would reset its bracketed-paste mode. Between `starting` and `started`, lists
-//!   with another launch id are ignored.
+//!   with another launch id are ignored. Lists arrive here in the order in which tmux made them,
+//!   see `control/command_queue.rs`, so after `started` no older one follows.
 //! - **Race.** tmux reports a dead pane before it knows the exit status. Such a pane is *ending*
 //!   and stays in the state running, until a later list has the status or `process_gone` ends the
 //!   wait.

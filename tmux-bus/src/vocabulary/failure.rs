@@ -46,6 +46,8 @@ pub struct Failure {
 pub enum FailureKind {
     /// The system, tmux or the configuration.
     Failed,
+    /// Wrong arguments, or no cluster is named.
+    Usage,
     /// There is no such cluster, agent or ask.
     NotFound,
     /// The agent takes no message now. Nothing was sent.
@@ -70,6 +72,7 @@ impl FailureKind {
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Failed => 1,
+            Self::Usage => 2,
             Self::NotFound => 3,
             Self::Refused | Self::NotAllowed | Self::Cycle | Self::NotTheSender => 4,
             Self::Timeout => 5,
@@ -103,12 +106,14 @@ impl From<&Error> for Failure {
 
 fn kind(error: &Error) -> FailureKind {
     match error {
+        Error::NoCluster => FailureKind::Usage,
         Error::NotRunning { .. } | Error::UnknownAgent { .. } | Error::UnknownAsk { .. } => {
             FailureKind::NotFound
         }
         Error::Refused { .. }
         | Error::QueueFull { .. }
         | Error::InboxFull { .. }
+        | Error::TooManyAsks { .. }
         | Error::MessageTooLong { .. }
         | Error::NotLeft { .. } => FailureKind::Refused,
         Error::NotAllowed { .. } => FailureKind::NotAllowed,
@@ -129,10 +134,13 @@ fn kind(error: &Error) -> FailureKind {
 
 fn hint(error: &Error) -> Option<&'static str> {
     Some(match error {
-        Error::NotRunning { .. } => "start the cluster, or name its configuration with --config",
-        Error::Invalid {
-            what: "cluster", ..
-        } => "--config FILE names the configuration",
+        Error::NotRunning { .. } => {
+            "start the cluster, or name another one with --config FILE or --folder DIR"
+        }
+        Error::NoCluster => {
+            "--config FILE names its configuration, --folder DIR the folder of its socket"
+        }
+        Error::TooManyAsks { .. } => "wait until some of the asks have ended, then ask again",
         Error::UnknownAsk { .. } => "ids are printed by `ask`, and end with the cluster",
         Error::NotAllowed { .. } => "ask an agent that you may send to; `status` lists all agents",
         Error::Cycle { .. } => {

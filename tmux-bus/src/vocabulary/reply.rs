@@ -155,6 +155,9 @@ pub struct InboxReport {
     pub uncertain: Vec<InboxItem>,
     /// Messages that will not be delivered.
     pub dead: Vec<InboxItem>,
+    /// Why the waiting messages are not delivered now, if delivery has failed. It is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// One message of an [`InboxReport`].

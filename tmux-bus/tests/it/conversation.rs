@@ -87,19 +87,13 @@ impl Team {
 
     /// The command outside of all panes.
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(COMMAND);
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("TMUX_BUS_") {
-                command.env_remove(name);
-            }
-        }
+        let mut command = bare_command(&[]);
         command
             .arg("--config")
             .arg(self.path("team.yaml"))
             .arg("--runtime-dir")
             .arg(self.path("run"))
-            .args(args)
-            .stdin(Stdio::null());
+            .args(args);
         command
     }
 
@@ -159,6 +153,18 @@ impl Team {
     fn ask_folder(&self, id: &str) -> PathBuf {
         self.cluster.socket().with_file_name("asks").join(id)
     }
+}
+
+/// The command outside of all panes, without a cluster.
+fn bare_command(args: &[&str]) -> Command {
+    let mut command = Command::new(COMMAND);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TMUX_BUS_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(args).stdin(Stdio::null());
+    command
 }
 
 #[derive(Debug)]
@@ -575,13 +581,22 @@ async fn exit_codes_and_hints_tell_what_to_do() {
         (json.code, &json.json()["error"]["kind"]),
         (3, &"not_found".into())
     );
-    let mut nowhere = Command::new(COMMAND);
-    let nowhere = nowhere
-        .env_remove("TMUX_BUS_FOLDER")
-        .arg("status")
-        .output()
-        .unwrap();
-    Outcome::from(nowhere).check(1, "name its configuration");
+    for verb in ["status", "inbox", "log"] {
+        let nowhere = bare_command(&["--json", verb]).output().unwrap();
+        let nowhere = Outcome::from(nowhere);
+        nowhere.check(2, "hint: --config FILE");
+        assert_eq!(nowhere.json()["error"]["kind"], "usage", "{nowhere:?}");
+    }
+    let both = team.run(&["status", "--folder", "/tmp", "--json"]);
+    both.check(2, "--config and --folder name two clusters");
+    assert_eq!(both.json()["error"]["kind"], "usage", "{both:?}");
+    let wrong = team.run(&["--json", "ask", "a"]);
+    wrong.check(2, "Usage:");
+    assert_eq!(wrong.json()["error"]["kind"], "usage", "{wrong:?}");
+    fs::write(team.path("long"), vec![b'x'; (1 << 20) + 1]).unwrap();
+    let long = fs::File::open(team.path("long")).unwrap();
+    let long = team.command(&["ask", "a", "-"]).stdin(long).output();
+    Outcome::from(long.unwrap()).check(4, "it has 1048577 bytes, and the limit is 1048576");
     team.cluster.stop().await.unwrap();
     team.run(&["status"]).check(3, "hint: start the cluster");
 }
@@ -700,8 +715,10 @@ async fn a_message_is_left_for_a_busy_agent_and_delivered_in_the_background() {
     );
     assert!(team.run(&["inbox", "b"]).out.contains("waiting: "));
     // One process delivers, at most one waits to take its place, and the messages survive both.
+    eventually("one or two couriers", || {
+        (1..=2).contains(&team.couriers().len())
+    });
     let couriers = team.couriers();
-    assert!((1..=2).contains(&couriers.len()), "{couriers:?}");
     let killed = Command::new("kill").arg("-9").args(&couriers).status();
     assert!(killed.unwrap().success());
     eventually("the couriers are gone", || team.couriers().is_empty());
@@ -722,6 +739,108 @@ async fn a_message_is_left_for_a_busy_agent_and_delivered_in_the_background() {
     team.run(&["post", "b", "--now", "at once"]).check(0, "");
     assert_eq!(team.logged("at once"), [entry("user", "b", "info")]);
     team.run(&["post", "b", "\u{1b}[201~"]).check(4, "");
+}
+
+/// Without a configuration file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_made_in_code_is_found_by_its_folder() {
+    need_tmux();
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("agent.sh");
+    fs::write(&script, AGENT).unwrap();
+    let agent = |name: &str| {
+        let marker = format!("{} OK", name.to_uppercase());
+        tmux_bus::AgentConfig::new(name)
+            .command(format!("exec sh '{}' '{marker}'", script.display()))
+            .marker(marker)
+    };
+    let config = ClusterConfig::builder("code")
+        .work_dir(dir.path())
+        .agent(agent("a"))
+        .agent(agent("b"))
+        .build()
+        .unwrap();
+    let builder = ClusterManager::builder(config).runtime_dir(dir.path().join("run"));
+    let cluster = builder.command(COMMAND).start().await.unwrap();
+    let cluster = cluster.stop_on_drop();
+    let run = |folder: &Path, args: &[&str]| {
+        let mut command = bare_command(args);
+        let command = command.arg("--folder").arg(folder).current_dir(dir.path());
+        Outcome::from(command.output().unwrap())
+    };
+    let status = run(cluster.folder(), &["--json", "status"]).json();
+    assert_eq!(
+        (&status["session"], &status["you"]),
+        (&"code".into(), &"user".into())
+    );
+    // The processes in the background have another current folder.
+    let relative = cluster.folder().strip_prefix(dir.path()).unwrap();
+    let asked = run(relative, &["ask", "b", "hello"]);
+    assert_eq!(asked.out, "echo: hello\nB OK\n", "{asked:?}");
+    let shown = relative.display();
+    asked.check(0, &format!("tmux-bus --folder {shown} wait "));
+    let begun = run(relative, &["ask", "--detach", "b", "again"]);
+    let answer = run(cluster.folder(), &["wait", begun.out.trim()]);
+    assert_eq!(answer.out, "echo: again\nB OK\n", "{answer:?}");
+    run(relative, &["post", "a", "left"]).check(0, "");
+    let arrived = || run(relative, &["log", "--to", "a"]).out.contains("left");
+    eventually("the message", arrived);
+    run(Path::new("missing"), &["status"]).check(3, "hint: start the cluster");
+    // The folder of another user, or one that others can write to.
+    let open = dir.path().join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    run(&open, &["status"]).check(1, "group or others can write");
+}
+
+/// The process that delivers must neither end unseen nor leave the message.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delivery_that_fails_is_told_and_tried_again() {
+    let team = start(&TWO).await;
+    // A file that is refused while others can write to it. The command itself does not read it.
+    let definitions = team.path("agents.toml");
+    fs::write(&definitions, "").unwrap();
+    let set_mode = |mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(&definitions, mode).unwrap();
+    };
+    set_mode(0o666);
+    let path = team.cluster.folder().join("cluster.json");
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    record["definitions"] = definitions.to_str().unwrap().into();
+    fs::write(&path, record.to_string()).unwrap();
+    team.run(&["post", "b", "hello"]).check(0, "");
+    let inbox = || team.run(&["--json", "inbox", "b"]).json();
+    eventually("the problem is told", || {
+        let problem = inbox()["problem"].clone();
+        problem.as_str().is_some_and(|p| p.contains("agents.toml"))
+    });
+    let shown = team.run(&["inbox", "b"]).out;
+    assert!(shown.contains("not delivered now: refusing"), "{shown}");
+    assert_eq!(inbox()["waiting"][0]["text"], "hello");
+    assert!(!team.couriers().is_empty());
+    set_mode(0o600);
+    // Nothing but the courier acts.
+    eventually("the message", || team.contents("info") == ["hello"]);
+    assert_eq!(inbox()["problem"], Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_at_the_inbox_replaces_couriers_that_were_killed() {
+    let team = start(&TWO).await;
+    let gate = team.path("gate");
+    team.run(&["ask", "--detach", "b", &format!("wait {}", gate.display())]);
+    eventually("b works", || !team.logged("wait ").is_empty());
+    team.run(&["post", "b", "hello"]).check(0, "");
+    let killed = Command::new("kill")
+        .arg("-9")
+        .args(team.couriers())
+        .status();
+    assert!(killed.unwrap().success());
+    eventually("the courier is gone", || team.couriers().is_empty());
+    assert!(team.run(&["inbox", "b"]).out.contains("hello"));
+    fs::write(&gate, "").unwrap();
+    eventually("the message", || team.contents("info") == ["hello"]);
 }
 
 /// The processes in the background work for others, too.

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -43,12 +43,34 @@ fn builder(dir: &Path) -> ClusterBuilder {
 
 /// Starts the agents in small panes: reading their screens is most of the work.
 async fn start(dir: &Path) -> ClusterManager {
-    let cluster = builder(dir).start().await.unwrap();
+    let cluster = match builder(dir).start().await {
+        Err(Error::AlreadyRunning { .. }) => builder(dir).attach_unchanged().await.unwrap(),
+        Err(error) if is_moody(&error) => builder(dir).attach_unchanged().await.unwrap(),
+        started => started.unwrap(),
+    };
     tmux(
         cluster.socket(),
         &["resize-window", "-x", "130", "-y", "40"],
     );
     cluster
+}
+
+/// Whether a start failed only because the agent shows a dialog. An agent gets messages as soon as
+/// it can take them, before the process that starts it has seen it idle, and opens a dialog after
+/// some of them. On a machine that is overloaded a dialog can be seen twice in a row, a second
+/// apart, although another state was between them.
+fn is_moody(error: &Error) -> bool {
+    let Error::NotReady { source, .. } = error else {
+        return false;
+    };
+    matches!(&**source, Error::StateTimeout { .. })
+}
+
+fn is_server_gone(error: &Error) -> bool {
+    match error {
+        Error::NotReady { source, .. } => is_server_gone(source),
+        error => matches!(error, Error::ServerGone { .. }),
+    }
 }
 
 /// The texts that were acknowledged to a sender.
@@ -113,6 +135,27 @@ struct Storm {
     senders: Vec<Worker>,
     deliverers: Vec<Worker>,
     kills: [usize; 4],
+    counted: [CountedMail; AGENTS],
+}
+
+/// How much of a file of messages has been counted: it grows, and is looked at all the time.
+#[derive(Clone, Copy, Default)]
+struct CountedMail {
+    offset: u64,
+    lines: usize,
+}
+
+impl CountedMail {
+    fn update(&mut self, path: &Path) {
+        let Ok(mut file) = File::open(path) else {
+            return;
+        };
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(self.offset)).unwrap();
+        file.read_to_end(&mut bytes).unwrap();
+        self.offset += bytes.len() as u64;
+        self.lines += bytes.iter().filter(|byte| **byte == b'\n').count();
+    }
 }
 
 /// Before the folder with the socket is removed.
@@ -146,12 +189,11 @@ impl Storm {
     }
 
     /// The number of messages that have arrived.
-    fn received(&self) -> usize {
-        let lines = |agent| {
-            let bytes = fs::read(mail_file(self.dir.path(), agent)).unwrap_or_default();
-            bytes.iter().filter(|byte| **byte == b'\n').count()
-        };
-        (0..AGENTS).map(lines).sum()
+    fn received(&mut self) -> usize {
+        for (agent, counted) in self.counted.iter_mut().enumerate() {
+            counted.update(&mail_file(self.dir.path(), agent));
+        }
+        self.counted.iter().map(|counted| counted.lines).sum()
     }
 
     async fn kill(&mut self, what: usize, cluster: &mut ClusterManager) {
@@ -174,7 +216,17 @@ impl Storm {
             16..30 => {
                 let agent = what / 32 % AGENTS;
                 kill_agent(&self.dir, agent);
-                cluster.restart(&format!("agent{agent}")).await.unwrap();
+                match cluster.restart(&format!("agent{agent}")).await {
+                    Err(error) if is_moody(&error) => {}
+                    // One more death of the server. Known: tmux 3.3a crashes if it has news for its
+                    // clients while another one is attaching (tmux/tmux#4980). Seen once here
+                    // without the trace of a crash; that cause is not known.
+                    Err(error) if is_server_gone(&error) => {
+                        *cluster = start(self.dir.path()).await;
+                        self.kills[3] += 1;
+                    }
+                    restarted => restarted.unwrap(),
+                }
                 self.kills[2] += 1;
             }
             _ => {
@@ -249,7 +301,7 @@ fn kill_server_by_signal(socket: &Path) {
 async fn no_message_is_lost_or_delivered_twice_while_all_parts_are_killed() {
     let messages: usize = match std::env::var("TMUX_BUS_STORM") {
         Ok(messages) => messages.parse().unwrap(),
-        Err(_) => 2_000,
+        Err(_) => 10_000,
     };
     let dir = tempfile::tempdir().unwrap();
     let mut cluster = start(dir.path()).await;
@@ -261,6 +313,7 @@ async fn no_message_is_lost_or_delivered_twice_while_all_parts_are_killed() {
         senders: Vec::new(),
         deliverers: Vec::new(),
         kills: [0; 4],
+        counted: Default::default(),
     };
     storm.senders = (0..SENDERS).map(|sender| storm.sender(sender)).collect();
     storm.deliverers = (0..2).map(|_| storm.deliverer()).collect();

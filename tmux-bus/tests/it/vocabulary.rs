@@ -56,6 +56,11 @@ fn failures_have_kind_message_and_hint() {
         4,
         r#"{"kind":"not_allowed","message":"`a` may not send messages to `b`: `may_message` in the configuration does not name it","hint":"ask an agent that you may send to; `status` lists all agents"}"#,
     );
+    check(
+        Error::NoCluster,
+        2,
+        r#"{"kind":"usage","message":"no cluster is named: name its configuration or its folder, or run this in a pane of it","hint":"--config FILE names its configuration, --folder DIR the folder of its socket"}"#,
+    );
     let id = "0123456789ab".to_owned();
     check(
         Error::UnknownAsk { id },

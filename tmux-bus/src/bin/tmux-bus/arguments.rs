@@ -1,17 +1,22 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 /// Agents in tmux panes, and their user, talk to each other.
 ///
-/// In a pane of a cluster the cluster and the sender are known. Elsewhere --config names the
-/// cluster, and the sender is `user`.
+/// In a pane of a cluster the cluster and the sender are known. Elsewhere --config or --folder names
+/// the cluster, and the sender is `user`.
 #[derive(Parser)]
 #[command(name = "tmux-bus", version, after_help = EXIT_CODES)]
 pub(crate) struct Arguments {
     /// The configuration of the cluster
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// The folder of the cluster's session, in place of --config: the one with its socket. For a
+    /// cluster that was made in code
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
     /// The folder for sockets, if the cluster was started with another one than the default
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) runtime_dir: Option<PathBuf>,
@@ -29,7 +34,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  done
   1  failed: the system, tmux or the configuration
-  2  wrong arguments
+  2  wrong arguments, or no cluster is named
   3  there is no such cluster, agent or ask
   4  refused, nothing was sent: not allowed, a cycle, another sender, or the agent takes no message now
   5  no answer in time; an ask that still runs can be waited for again
@@ -120,10 +125,45 @@ pub(crate) enum Verb {
 
 #[derive(Args)]
 pub(crate) struct Background {
-    /// The folder of the session
-    #[arg(long)]
-    pub(crate) folder: PathBuf,
     /// The second of the two processes
     #[arg(long)]
     pub(crate) session_leader: bool,
+}
+
+impl Arguments {
+    /// The arguments of this process.
+    pub(crate) fn read() -> Result<Self, clap::Error> {
+        let arguments = Self::try_parse()?;
+        // By hand: clap does not compare options before the verb with options behind it.
+        if arguments.config.is_some() && arguments.folder.is_some() {
+            let message = "--config and --folder name two clusters: give one of them";
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, message));
+        }
+        Ok(arguments)
+    }
+
+    /// The command with the options by which it has found its cluster, for a shell.
+    pub(crate) fn repeated(&self) -> String {
+        let options = [
+            ("--config", &self.config),
+            ("--folder", &self.folder),
+            ("--runtime-dir", &self.runtime_dir),
+        ];
+        let mut command = "tmux-bus".to_owned();
+        for (option, value) in options {
+            if let Some(value) = value {
+                command.push_str(&format!(" {option} {}", quoted(value)));
+            }
+        }
+        command
+    }
+}
+
+fn quoted(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    match path.chars().all(is_plain) {
+        true => path.into_owned(),
+        false => format!("'{}'", path.replace('\'', "'\\''")),
+    }
 }

@@ -14,7 +14,6 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
 use tmux_bus::vocabulary::{Failure, FailureKind, Reply, Request};
 use tmux_bus::{Bus, Error, LogFilter, MessageLog};
 
@@ -25,10 +24,16 @@ const FOLDER_VARIABLE: &str = "TMUX_BUS_FOLDER";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::read() {
+        Ok(arguments) => arguments,
+        Err(error) => return output::print_usage(&error),
+    };
+    let folder = arguments.folder.as_deref();
     match &arguments.verb {
-        Verb::CarryOut { background, id } => return worker::run(background, Some(id)).await,
-        Verb::Deliver { background } => return worker::run(background, None).await,
+        Verb::CarryOut { background, id } => {
+            return worker::run(folder, background, Some(id)).await;
+        }
+        Verb::Deliver { background } => return worker::run(folder, background, None).await,
         _ => {}
     }
     let is_json = arguments.json;
@@ -44,6 +49,7 @@ async fn main() -> ExitCode {
 async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let bus = connect(&arguments).await.map_err(|error| failure(&error))?;
     let is_json = arguments.json;
+    let repeated = arguments.repeated();
     if let Verb::Log {
         from,
         to,
@@ -65,16 +71,16 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         }
         failure
     })?;
-    output::print(&reply, is_json, is_detached);
+    output::print(&reply, &repeated, is_json, is_detached);
     Ok(ExitCode::from(exit_code(&reply, is_detached)))
 }
 
 async fn connect(arguments: &Arguments) -> Result<Bus, Error> {
     let mut builder = Bus::builder();
-    let folder = std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from);
+    let of_the_pane = || std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from);
     if let Some(config) = &arguments.config {
         builder = builder.config(config);
-    } else if let Some(folder) = folder {
+    } else if let Some(folder) = arguments.folder.clone().or_else(of_the_pane) {
         builder = builder.folder(folder);
     }
     if let Some(dir) = &arguments.runtime_dir {
@@ -87,7 +93,8 @@ async fn connect(arguments: &Arguments) -> Result<Bus, Error> {
         builder = builder.command(command);
     }
     if !matches!(arguments.verb, Verb::Ask { detach: true, .. }) {
-        builder = builder.on_start(output::print_started);
+        let repeated = arguments.repeated();
+        builder = builder.on_start(move |report| output::print_started(report, &repeated));
     }
     builder.connect().await
 }
@@ -124,13 +131,16 @@ fn request(verb: Verb) -> Result<Request, Failure> {
     })
 }
 
+/// Bytes that are read from the standard input. More than a message may have: the bus names its limit.
+const MAX_INPUT: u64 = 16 << 20;
+
 /// The text of a message; `-` is the standard input.
 fn text_or_input(text: String) -> Result<String, Failure> {
     if text != "-" {
         return Ok(text);
     }
     let mut input = String::new();
-    let read = std::io::stdin().read_to_string(&mut input);
+    let read = std::io::stdin().take(MAX_INPUT).read_to_string(&mut input);
     read.map_err(|source| {
         failure(&Error::Io {
             action: "read",

@@ -1,16 +1,18 @@
 //! Replies as text for people and agents, or as JSON.
 
 use std::io::{self, Write};
+use std::process::ExitCode;
 
 use serde_json::json;
 use tmux_bus::MessageLogEntry;
 use tmux_bus::vocabulary::{
-    AskReport, AskState, ExplainReport, Failure, InboxItem, InboxReport, PostState, Reply,
-    StatusReport,
+    AskReport, AskState, ExplainReport, Failure, FailureKind, InboxItem, InboxReport, PostState,
+    Reply, StatusReport,
 };
 
 /// Prints a reply on the standard output. Errors of an ask go to standard error.
-pub(crate) fn print(reply: &Reply, is_json: bool, is_detached: bool) {
+/// `repeated` is this command with the options that name the cluster.
+pub(crate) fn print(reply: &Reply, repeated: &str, is_json: bool, is_detached: bool) {
     let mut out = io::stdout().lock();
     if is_json
         && let Reply::Ask(AskReport {
@@ -30,14 +32,19 @@ pub(crate) fn print(reply: &Reply, is_json: bool, is_detached: bool) {
             Ok(text) => writeln!(out, "{text}"),
             Err(error) => Err(error.into()),
         },
-        false => print_text(&mut out, reply, is_detached),
+        false => print_text(&mut out, reply, repeated, is_detached),
     };
 }
 
-fn print_text(out: &mut impl Write, reply: &Reply, is_detached: bool) -> io::Result<()> {
+fn print_text(
+    out: &mut impl Write,
+    reply: &Reply,
+    repeated: &str,
+    is_detached: bool,
+) -> io::Result<()> {
     match reply {
         Reply::Ask(report) if is_detached => writeln!(out, "{}", report.id),
-        Reply::Ask(report) | Reply::Wait(report) => print_ask(out, report),
+        Reply::Ask(report) | Reply::Wait(report) => print_ask(out, report, repeated),
         Reply::Post(report) => match report.state {
             PostState::Waiting => writeln!(
                 out,
@@ -57,7 +64,7 @@ fn print_text(out: &mut impl Write, reply: &Reply, is_detached: bool) -> io::Res
     }
 }
 
-fn print_ask(out: &mut impl Write, report: &AskReport) -> io::Result<()> {
+fn print_ask(out: &mut impl Write, report: &AskReport, repeated: &str) -> io::Result<()> {
     if let Some(answer) = &report.answer {
         let answer = visible(answer);
         return match answer.ends_with('\n') {
@@ -71,30 +78,35 @@ fn print_ask(out: &mut impl Write, report: &AskReport) -> io::Result<()> {
         let (to, id) = (&report.to, &report.id);
         let _ = writeln!(
             io::stderr(),
-            "{to} has not answered yet; continue with: {}",
-            wait_command(id)
+            "{to} has not answered yet; continue with: {repeated} wait {id}"
         );
     }
     Ok(())
 }
 
 /// Tells how to continue if this command is ended before the answer comes.
-pub(crate) fn print_started(report: &AskReport) {
+pub(crate) fn print_started(report: &AskReport, repeated: &str) {
     let (id, to) = (&report.id, &report.to);
     let _ = writeln!(
         io::stderr(),
-        "ask {id} to {to}: if this command is ended, continue with: {}",
-        wait_command(id)
+        "ask {id} to {to}: if this command is ended, continue with: {repeated} wait {id}"
     );
 }
 
-/// The command that waits for an ask, with the configuration that this command has got.
-fn wait_command(id: &impl std::fmt::Display) -> String {
-    let mut args = std::env::args().skip_while(|arg| arg != "--config").skip(1);
-    match args.next() {
-        Some(config) => format!("tmux-bus --config {config} wait {id}"),
-        None => format!("tmux-bus wait {id}"),
+/// Prints what is wrong with the arguments, or the help that they ask for.
+pub(crate) fn print_usage(error: &clap::Error) -> ExitCode {
+    let code = error.exit_code();
+    let is_json = std::env::args_os().any(|argument| argument == "--json");
+    if code != 0 && is_json {
+        let text = error.render().to_string();
+        let message = text.split("\n\n").next().unwrap_or_default();
+        let message = message.trim_start_matches("error: ").trim_end();
+        let kind = FailureKind::Usage;
+        let failure = json!({ "error": { "kind": kind, "message": message } });
+        let _ = writeln!(io::stdout(), "{failure}");
     }
+    let _ = error.print();
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
 /// Prints a failure on standard error; as JSON also on the standard output.
@@ -117,6 +129,9 @@ fn print_inbox(out: &mut impl Write, report: &InboxReport) -> io::Result<()> {
     ];
     if lists.iter().all(|(_, list)| list.is_empty()) {
         return writeln!(out, "no messages for {}", report.agent);
+    }
+    if let Some(problem) = &report.problem {
+        writeln!(out, "not delivered now: {}", visible(problem))?;
     }
     for (state, list) in lists {
         for InboxItem {
@@ -220,7 +235,7 @@ mod tests {
         });
         let report: AskReport = serde_json::from_value(report).unwrap();
         let mut out = Vec::new();
-        print_ask(&mut out, &report).unwrap();
+        print_ask(&mut out, &report, "tmux-bus").unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "a\u{fffd}]0;x\u{fffd}\n\tb\n"

@@ -1,6 +1,7 @@
 //! The background processes: they carry out an ask, or deliver the inbox.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use tmux_bus::Bus;
@@ -10,7 +11,14 @@ use crate::arguments::Background;
 /// The first process starts the second one and ends, so that the second is no descendant of the
 /// caller, whose agent may end it with all its descendants. The second one tells the caller, over
 /// the output that it inherits, that it has its work.
-pub(crate) async fn run(background: &Background, id: Option<&str>) -> ExitCode {
+pub(crate) async fn run(
+    folder: Option<&Path>,
+    background: &Background,
+    id: Option<&str>,
+) -> ExitCode {
+    let Some(folder) = folder else {
+        return ExitCode::FAILURE;
+    };
     if !background.session_leader {
         return start_again();
     }
@@ -20,8 +28,8 @@ pub(crate) async fn run(background: &Background, id: Option<&str>) -> ExitCode {
         let _ = writeln!(std::io::stdout(), "{ready}");
     };
     let done = match id {
-        Some(id) => Bus::carry_out(&background.folder, id, is_ready).await,
-        None => Bus::deliver(&background.folder, is_ready).await,
+        Some(id) => Bus::carry_out(folder, id, is_ready).await,
+        None => Bus::deliver(folder, is_ready).await,
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
