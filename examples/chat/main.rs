@@ -315,7 +315,7 @@ impl Chat {
         self.replies.spawn(async move {
             let result = match parsed {
                 Ok(command) => carry_out(&session, command).await,
-                Err(error) => Err(error.into()),
+                Err(error) => Err(error),
             };
             println!("{}", reply_json(id, result));
         });

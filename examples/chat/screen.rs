@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use exec_core::{
     AgentEvent, AgentEventKind, Decision, Event, EventKind, LiveEvent, OutputStream,
-    PermissionRequest, TurnOutcome, UsageTotals,
+    PermissionRequest, SettledBy, TurnOutcome, UsageTotals,
 };
 
 /// How many lines of a tool's output are shown.
@@ -82,7 +82,13 @@ impl Screen {
                     Some(Decision::Deny) => "denied",
                     None => "void",
                 };
-                self.line(DIM, &format!("{tool}: {what} by {by}"));
+                let how = match by {
+                    SettledBy::Caller => "by you",
+                    SettledBy::Policy => "by a rule",
+                    SettledBy::Deadline => "without an answer in time",
+                    _ => "with its turn",
+                };
+                self.line(DIM, &format!("{tool}: {what} {how}"));
             }
             LiveEvent::TurnEnded { outcome, usage, .. } => {
                 let (colour, how) = match outcome {

@@ -105,15 +105,86 @@ pub struct CommandLine {
     pub command: LiveCommand,
 }
 
+/// The commands with their fields.
+const COMMANDS: [(&str, &[(&str, FieldKind)]); 11] = [
+    ("prompt", &[("text", FieldKind::Text)]),
+    ("steer", &[("text", FieldKind::Text)]),
+    ("interrupt", &[("turn", FieldKind::Number)]),
+    (
+        "answer",
+        &[
+            ("permission", FieldKind::Text),
+            ("decision", FieldKind::Decision),
+        ],
+    ),
+    ("take_back", &[("message", FieldKind::Number)]),
+    ("queue", &[]),
+    ("permissions", &[]),
+    ("state", &[]),
+    ("set_mode", &[("mode", FieldKind::Text)]),
+    ("set_model", &[("model", FieldKind::Text)]),
+    ("close", &[]),
+];
+
+#[derive(Clone, Copy)]
+enum FieldKind {
+    Text,
+    Number,
+    Decision,
+}
+
 /// Reads a line. The reply to a line that is no command has the id, too, as far as it can be read.
-pub fn parse_command(line: &str) -> (Value, serde_json::Result<LiveCommand>) {
-    match serde_json::from_str::<CommandLine>(line) {
-        Ok(CommandLine { id, command }) => (id, Ok(command)),
-        Err(error) => {
-            let mut object = serde_json::from_str::<Value>(line).unwrap_or_default();
-            let id = object.get_mut("id").map(Value::take);
-            (id.unwrap_or_default(), Err(error))
+///
+/// The errors are sentences for the author of the program at the other end. The errors of serde name
+/// Rust types, and do not say which commands and fields there are.
+pub fn parse_command(line: &str) -> (Value, Result<LiveCommand>) {
+    let Ok(value) = serde_json::from_str::<Value>(line) else {
+        return (Value::Null, Err("the line is not JSON".into()));
+    };
+    let Value::Object(mut fields) = value else {
+        return (Value::Null, Err("the line is not a JSON object".into()));
+    };
+    let id = fields.remove("id").unwrap_or_default();
+    let command = check_fields(&fields).and_then(|()| {
+        // Checked before, so an error is a mistake of the table.
+        let command = serde_json::from_value(Value::Object(fields));
+        command.map_err(|_| "the command cannot be read".into())
+    });
+    (id, command)
+}
+
+fn check_fields(fields: &Map<String, Value>) -> Result<()> {
+    let Some(command) = fields.get("command") else {
+        return Err("the field \"command\" is missing".into());
+    };
+    let known = || COMMANDS.map(|(name, _)| name).join(", ");
+    let command = command.as_str().unwrap_or_default();
+    let Some((_, expected)) = COMMANDS.iter().find(|(name, _)| *name == command) else {
+        return Err(format!("unknown command {}; known: {}", fields["command"], known()).into());
+    };
+    for (name, kind) in *expected {
+        let Some(value) = fields.get(*name) else {
+            return Err(format!("\"{command}\" needs the field \"{name}\"").into());
+        };
+        let (is_valid, wanted) = match kind {
+            FieldKind::Text => (value.is_string(), "a string"),
+            FieldKind::Number => (value.is_u64(), "a whole number"),
+            FieldKind::Decision => {
+                let is_valid = matches!(value.as_str(), Some("allow" | "deny"));
+                (is_valid, "\"allow\" or \"deny\"")
+            }
+        };
+        if !is_valid {
+            return Err(format!("\"{name}\" must be {wanted}").into());
         }
+    }
+    let is_known = |name: &str| {
+        let mut expected = expected.iter();
+        name == "command" || expected.any(|(known, _)| *known == name)
+    };
+    match fields.keys().find(|name| !is_known(name)) {
+        Some(name) => Err(format!("\"{command}\" has no field \"{name}\"").into()),
+        None => Ok(()),
     }
 }
 
@@ -197,13 +268,55 @@ mod tests {
     }
 
     #[test]
-    fn unknown_commands_and_fields_are_refused() {
-        for line in [
-            r#"{"command":"promt","text":"hi"}"#,
-            r#"{"command":"prompt"}"#,
-            r#"{"command":"answer","permission":"1","decision":"perhaps"}"#,
+    fn documented_commands_are_read_and_none_of_their_fields_can_be_left_out() {
+        let documented = include_str!("../../docs/live-json.md").lines();
+        for line in documented.filter(|line| line.contains(r#""command""#)) {
+            let (id, parsed) = parse_command(line);
+            assert!(id.is_u64() && parsed.is_ok(), "{line}");
+            let fields: Map<String, Value> = serde_json::from_str(line).unwrap();
+            for name in fields.keys().filter(|name| *name != "id") {
+                let mut without = fields.clone();
+                without.remove(name);
+                let (_, parsed) = parse_command(&Value::Object(without).to_string());
+                let error = parsed.unwrap_err().to_string();
+                assert!(error.contains(&format!("{name:?}")), "{line}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_mistake_in_a_command_is_named() {
+        for (line, expected) in [
+            ("{", "the line is not JSON"),
+            ("[1]", "the line is not a JSON object"),
+            (r#"{"text":"hi"}"#, r#"the field "command" is missing"#),
+            (
+                r#"{"command":"promt","text":"hi"}"#,
+                r#"unknown command "promt"; known: prompt, steer, interrupt, answer, take_back, queue, permissions, state, set_mode, set_model, close"#,
+            ),
+            (
+                r#"{"command":"prompt"}"#,
+                r#""prompt" needs the field "text""#,
+            ),
+            (
+                r#"{"command":"prompt","text":7}"#,
+                r#""text" must be a string"#,
+            ),
+            (
+                r#"{"command":"interrupt","turn":"1"}"#,
+                r#""turn" must be a whole number"#,
+            ),
+            (
+                r#"{"command":"answer","permission":"1","decision":"perhaps"}"#,
+                r#""decision" must be "allow" or "deny""#,
+            ),
+            (
+                r#"{"command":"close","now":true}"#,
+                r#""close" has no field "now""#,
+            ),
         ] {
-            assert!(serde_json::from_str::<CommandLine>(line).is_err(), "{line}");
+            let (_, parsed) = parse_command(line);
+            assert_eq!(parsed.unwrap_err().to_string(), expected, "{line}");
         }
     }
 

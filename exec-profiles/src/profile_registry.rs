@@ -164,9 +164,9 @@ impl ProfileRegistry {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// An invalid entry does not affect the others: the report contains it. If it was meant to change
-    /// a profile, launches of that profile are refused, because without the change the agent could
-    /// have permissions that the user meant to take away.
+    /// An invalid entry does not affect the others: the report contains it. Launches of its label are
+    /// refused with the mistake, also if it was meant to change a profile: without the change, the
+    /// agent could have permissions that the user meant to take away.
     ///
     /// # Errors
     ///
@@ -331,6 +331,17 @@ impl Default for ProfileRegistry {
 impl ProfileSource for ProfileRegistry {
     fn find_profile(&self, label: &str) -> Option<Arc<dyn Profile>> {
         Some(self.find(label)?)
+    }
+
+    fn check_profile(&self, label: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let mistake = self.read(|state| {
+            let mut errors = state.user_errors.iter();
+            errors.find(|error| error.entry == label).cloned()
+        });
+        match mistake {
+            Some(mistake) => Err(mistake.into()),
+            None => Ok(()),
+        }
     }
 
     fn labels(&self) -> Vec<String> {

@@ -43,7 +43,7 @@ use crate::{Error, SessionId};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct WaitingLaunch {
     /// The session of the request.
@@ -232,6 +232,17 @@ impl Drop for WaitTicket {
     }
 }
 
+impl fmt::Debug for WaitingLaunch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitingLaunch")
+            .field("session_id", &self.session_id)
+            .field("profile_label", &self.profile_label)
+            .field("since", &self.since)
+            .field("reason", &self.reason)
+            .finish_non_exhaustive()
+    }
+}
+
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -275,6 +286,8 @@ mod tests {
         first.wait_because(WaitReason::Queue);
         second.wait_because(WaitReason::Slot { max_running: 1 });
         assert_eq!(listed(&list), ["2", "1"]);
+        let shown = format!("{:?}", list.snapshot()[0]);
+        assert!(!shown.contains("Sender"), "{shown}");
         assert_eq!(
             list.snapshot()[0].reason,
             WaitReason::Slot { max_running: 1 }

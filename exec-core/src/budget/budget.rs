@@ -16,8 +16,8 @@ const WARN_AT: u64 = 80;
 /// At 80 % of a limit the execution publishes [`BudgetWarning`](crate::EventKind::BudgetWarning),
 /// beyond it [`BudgetExceeded`](crate::EventKind::BudgetExceeded), and is stopped by its ladder.
 /// The exit report then has [`StoppedBy::Budget`](crate::StoppedBy::Budget) and the notice; text
-/// and usage until the stop are kept. A launch for which nothing is left fails with
-/// [`Error::BudgetExhausted`](crate::Error::BudgetExhausted).
+/// and usage until the stop are kept. A launch or a prompt for which nothing is left fails with
+/// [`Error::BudgetExhausted`](crate::Error::BudgetExhausted); so the turns end nothing.
 ///
 /// **Scopes.** [`new`](Self::new) limits this execution alone. [`for_session`](Self::for_session)
 /// limits the session, and [`for_group`](Self::for_group) all executions of the state folder that
@@ -242,9 +242,10 @@ impl BudgetResource {
 }
 
 impl BudgetNotice {
-    /// The last amount that needs no warning.
+    /// The amount with which the warning is published.
     pub(super) fn warn_above(limit: u64) -> u64 {
-        u64::try_from(u128::from(limit) * u128::from(WARN_AT) / 100).unwrap_or(limit)
+        let percent = u128::from(limit) * u128::from(WARN_AT);
+        u64::try_from(percent.div_ceil(100)).unwrap_or(limit)
     }
 
     /// Whether the limit is passed. Time passes without an event that could be too much: its limit

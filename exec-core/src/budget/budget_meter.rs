@@ -46,6 +46,8 @@ pub(crate) struct BudgetMeter {
     prices: Option<Arc<PriceTable>>,
     accounts: Vec<Account>,
     first_exceeded: Option<BudgetNotice>,
+    /// The numbers are final. A line after the last one would count the execution twice.
+    has_ended: bool,
     last_write: Instant,
     /// Whether there is something to write, after [`WRITE_INTERVAL`].
     is_dirty: bool,
@@ -92,6 +94,7 @@ impl BudgetMeter {
             prices,
             accounts: Vec::with_capacity(budgets.len()),
             first_exceeded: None,
+            has_ended: false,
             last_write: Instant::now(),
             is_dirty: false,
             moved: Arc::default(),
@@ -199,10 +202,12 @@ impl BudgetMeter {
         Ok(())
     }
 
-    /// A prompt that was counted was not delivered.
-    pub(crate) fn drop_turn(&mut self) {
-        self.spent.turns = self.spent.turns.saturating_sub(1);
-        self.write(false);
+    /// Prompts that were counted were not delivered.
+    pub(crate) fn drop_turns(&mut self, turns: u64) {
+        if turns > 0 {
+            self.spent.turns = self.spent.turns.saturating_sub(turns);
+            self.write(false);
+        }
     }
 
     /// The time at which [`tick`](Self::tick) is to be called; `None` if time has no effect.
@@ -298,6 +303,10 @@ impl BudgetMeter {
     fn write(&mut self, ended: bool) {
         self.last_write = Instant::now();
         self.is_dirty = false;
+        if self.has_ended {
+            return;
+        }
+        self.has_ended = ended;
         for account in &mut self.accounts {
             let Some(ledger) = &mut account.ledger else {
                 continue;
@@ -336,16 +345,14 @@ impl Account {
             let Some(notice) = self.budget.notice(resource, &used) else {
                 continue;
             };
-            // The turns are checked before a turn begins.
-            if resource == BudgetResource::Turns {
-                continue;
-            }
             let index = resource as usize;
             if notice.is_warning() && !self.warned[index] {
                 self.warned[index] = true;
                 verdicts.push(BudgetVerdict::Warning(notice.clone()));
             }
-            if notice.is_exceeded() && !self.exceeded[index] {
+            // A turn beyond the limit is refused before it begins.
+            let is_refused = resource == BudgetResource::Turns;
+            if notice.is_exceeded() && !is_refused && !self.exceeded[index] {
                 self.exceeded[index] = true;
                 verdicts.push(BudgetVerdict::Exceeded(notice));
             }
@@ -535,6 +542,32 @@ mod tests {
             BudgetMeter::open(budgets, 0, folder.path(), &id, &session(), None).unwrap();
         meter.begin_turn().unwrap();
         assert!(meter.begin_turn().is_err());
+        let path = group_path(folder.path(), "g").unwrap();
+        assert_eq!(Ledger::new(path).total().unwrap().turns, 1);
+    }
+
+    #[tokio::test]
+    async fn the_last_turns_are_announced_and_end_nothing() {
+        let mut meter = meter(Budget::new().turns(5));
+        meter.begin_turn().unwrap();
+        meter.begin_turn().unwrap();
+        assert!(meter.observe(&[usage(1, None)]).is_empty());
+        meter.begin_turn().unwrap();
+        let warned = names(&meter.observe(&[usage(2, None)]));
+        assert_eq!(warned, ["warning execution: 4 of 5 turns"]);
+        meter.begin_turn().unwrap();
+        assert!(meter.observe(&[usage(3, None)]).is_empty());
+        assert!(meter.begin_turn().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_is_dropped_after_the_end_does_not_count_the_execution_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut meter = meter_at(folder.path(), Budget::for_group("g").turns(10)).unwrap();
+        meter.begin_turn().unwrap();
+        meter.drop_turns(1);
+        meter.finish();
+        meter.drop_turns(1);
         let path = group_path(folder.path(), "g").unwrap();
         assert_eq!(Ledger::new(path).total().unwrap().turns, 1);
     }

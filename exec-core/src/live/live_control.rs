@@ -50,7 +50,8 @@ use crate::budget::BudgetMeter;
 use crate::records::HistoryEvent;
 use crate::run::{LiveExecution, StopManner};
 use crate::{
-    AgentEvent, AgentEventKind, Error, EventKind, Failure, Line, Output, OutputStream, StoppedBy,
+    AgentEvent, AgentEventKind, Error, EventKind, Failure, FailureKind, Line, Output, OutputStream,
+    StoppedBy,
 };
 
 /// How long a turn may take to end after it was cancelled, when the session is stopped.
@@ -101,7 +102,7 @@ impl LiveControl<'_> {
         self.begin_turn()?;
         let prompted = inner.engine.prompt(text, now());
         let (turn, step) = prompted.map_err(|error| {
-            self.drop_turn();
+            self.drop_turns(1);
             self.error(error)
         })?;
         // Before the step is carried out: the turn may end in it.
@@ -110,15 +111,19 @@ impl LiveControl<'_> {
         Ok(handle)
     }
 
-    /// A message counts as a turn when it is taken, so that a queue cannot pass the limit.
+    /// A message counts as a turn when it is taken, so that a queue cannot pass the limit. A message
+    /// that waits at the end of its process is counted by the process that gets it: otherwise a queue
+    /// could use up the budget that the resumed session needs.
     fn begin_turn(&self) -> Result<(), Error> {
         let begun = self.execution.with_budget(BudgetMeter::begin_turn);
         begun.unwrap_or(Ok(()))
     }
 
-    /// The message was not delivered.
-    fn drop_turn(&self) {
-        self.execution.with_budget(BudgetMeter::drop_turn);
+    /// The messages were not delivered.
+    fn drop_turns(&self, turns: usize) {
+        let turns = u64::try_from(turns).unwrap_or(u64::MAX);
+        self.execution
+            .with_budget(|budget| budget.drop_turns(turns));
     }
 
     pub(super) async fn steer(&self, text: String) -> Result<Steered, Error> {
@@ -128,7 +133,7 @@ impl LiveControl<'_> {
             self.begin_turn()?;
             let steered = inner.engine.steer(text, now());
             let (start, step) = steered.map_err(|error| {
-                self.drop_turn();
+                self.drop_turns(1);
                 self.error(error)
             })?;
             let (sender, outcome) = oneshot::channel();
@@ -228,7 +233,14 @@ impl LiveControl<'_> {
         let (queue, senders) = ended.lock().take_queue();
         let mut inner = self.link.lock();
         inner.turns.extend(senders);
-        let step = inner.engine.adopt(queue, now());
+        let (queue, refused): (Vec<_>, Vec<_>) =
+            queue.into_iter().partition(|_| self.begin_turn().is_ok());
+        let mut step = inner.engine.adopt(queue, now());
+        let refused = refused.iter().map(|message| LiveEvent::MessageDropped {
+            message: message.id,
+            reason: DropReason::BudgetExhausted,
+        });
+        step.events.extend(refused);
         self.carry_out(inner, step);
     }
 
@@ -253,6 +265,11 @@ impl LiveControl<'_> {
             (None, false) => Ok(()),
             (failure, _) => Err(failure),
         }
+    }
+
+    /// The class of the last turn's failure, if no turn was completed since.
+    pub(super) fn turn_failure(&self) -> Option<FailureKind> {
+        self.link.lock().turn_failure.clone()
     }
 
     // The supervisor's side.
@@ -323,6 +340,7 @@ impl LiveControl<'_> {
     /// The process has ended, and its output is read.
     pub(crate) fn process_ended(&self) {
         let mut inner = self.link.lock();
+        self.drop_turns(inner.engine.waiting().count());
         let mut step = inner.engine.process_ended();
         if !self.link.has_handle() {
             let mut dropped = inner.engine.drop_queue();
@@ -428,11 +446,13 @@ impl LiveControl<'_> {
                 };
                 inner.finish_turn(end.turn.into(), Ok(Arc::new(report)));
             }
-            // A message whose outcome is uncertain may have been delivered: it counts.
+            // A message whose outcome is uncertain may have been delivered: it counts. Messages that
+            // waited at the end of the process do not count any more.
             if let LiveEvent::MessageDropped { reason, .. } = &event
-                && *reason != DropReason::Uncertain
+                && matches!(reason, DropReason::TakenBack | DropReason::SessionEnded)
+                && !inner.engine.has_ended()
             {
-                self.drop_turn();
+                self.drop_turns(1);
             }
             records.extend(inner.follow(event));
         }

@@ -168,6 +168,9 @@ pub enum DropReason {
     /// The process ended while the message was offered to a running turn: it may have been
     /// delivered. It is not sent again.
     Uncertain,
+    /// The message waited for a resumed session, and its budget has no turn left: other executions
+    /// have used it meanwhile.
+    BudgetExhausted,
 }
 
 impl fmt::Display for DropReason {
@@ -176,6 +179,7 @@ impl fmt::Display for DropReason {
             Self::TakenBack => "it was taken back",
             Self::SessionEnded => "the session has ended",
             Self::Uncertain => "the process ended while it was offered to a running turn",
+            Self::BudgetExhausted => "the budget has no turn left",
         })
     }
 }

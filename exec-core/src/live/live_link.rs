@@ -13,6 +13,7 @@ use super::live_request::LiveOptions;
 use super::live_session::{QueuedMessage, SessionHandle, Steered};
 use super::live_state::{LiveState, LiveStatus};
 use super::protocol_driver::{PermissionRequest, TurnOutcome};
+use super::session_chain::SessionChain;
 use super::turn::{Turn, TurnResult};
 use crate::output::cut_at;
 use crate::records::HistoryEvent;
@@ -26,6 +27,7 @@ const MAX_RECORDED: usize = 256;
 pub(crate) struct LiveLink {
     inner: Mutex<LinkInner>,
     pub(crate) options: LiveOptions,
+    pub(crate) chain: Arc<SessionChain>,
     pub(super) state: watch::Sender<LiveState>,
     pub(super) input_ready: Notify,
     pub(super) deadline_moved: Notify,
@@ -40,6 +42,8 @@ pub(super) struct LinkInner {
     pub(super) steers: HashMap<MessageId, oneshot::Sender<Result<Steered, Error>>>,
     /// A usage limit that was reached, with its reset.
     pub(super) limited: Option<Option<SystemTime>>,
+    /// The class of the last turn's failure, until a turn is completed.
+    pub(super) turn_failure: Option<FailureKind>,
     /// When the last turn has started, in clock ticks since boot: the unit of the process table.
     pub(super) turn_started: u64,
     pub(super) open_failure: Option<Failure>,
@@ -48,7 +52,12 @@ pub(super) struct LinkInner {
 }
 
 impl LiveLink {
-    pub(crate) fn new(engine: LiveEngine, options: LiveOptions, activity: Arc<Activity>) -> Self {
+    pub(crate) fn new(
+        engine: LiveEngine,
+        options: LiveOptions,
+        chain: Arc<SessionChain>,
+        activity: Arc<Activity>,
+    ) -> Self {
         Self {
             inner: Mutex::new(LinkInner {
                 engine,
@@ -56,11 +65,13 @@ impl LiveLink {
                 turns: HashMap::new(),
                 steers: HashMap::new(),
                 limited: None,
+                turn_failure: None,
                 turn_started: 0,
                 open_failure: None,
                 deadline: None,
             }),
             options,
+            chain,
             state: watch::Sender::new(LiveState {
                 status: LiveStatus::Opening,
                 proof: 0,
@@ -145,8 +156,14 @@ impl LinkInner {
                 self.turn_started = ticks_since_boot();
             }
             LiveEvent::TurnEnded { outcome, .. } => match outcome {
-                TurnOutcome::Completed => self.limited = None,
-                TurnOutcome::Failed { failure } => self.observe_failure(&failure),
+                TurnOutcome::Completed => {
+                    self.limited = None;
+                    self.turn_failure = None;
+                }
+                TurnOutcome::Failed { failure } => {
+                    self.observe_failure(&failure);
+                    self.turn_failure = Some(failure.kind);
+                }
                 _ => {}
             },
             LiveEvent::MessageDelivered { message, turn } => {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::live_engine::QueueLimits;
 use super::permission_policy::PermissionPolicy;
 use crate::{
-    Budget, Error, ExecutionContext, FollowUpRequest, LaunchRequest, NewChatRequest, SessionId,
+    Budget, Error, ExecutionContext, FollowUpRequest, LaunchRequest, NewChatRequest, RestartPolicy,
+    SessionId,
 };
 
 /// How long an agent may take to open a session, if nothing else is set. The slowest of them need
@@ -40,6 +41,7 @@ pub(crate) struct LiveOptions {
     pub(crate) queue: QueueLimits,
     pub(crate) open_limit: Duration,
     pub(crate) budgets: Vec<Budget>,
+    pub(crate) restart: Option<RestartPolicy>,
 }
 
 impl LiveRequest {
@@ -53,6 +55,7 @@ impl LiveRequest {
                 queue: QueueLimits::default(),
                 open_limit: OPEN_LIMIT,
                 budgets: Vec::new(),
+                restart: None,
             },
         }
     }
@@ -95,6 +98,35 @@ impl LiveRequest {
     /// is left is refused with [`Error::BudgetExhausted`].
     pub fn budget(mut self, budget: Budget) -> Self {
         self.options.budgets.push(budget);
+        self
+    }
+
+    /// Opens the session again when its process dies; the default is not to. See [`RestartPolicy`] for
+    /// the failures that are restarted; [`LiveSession::restarted`](crate::LiveSession::restarted) gives
+    /// the handle of the new process.
+    ///
+    /// Messages that wait are delivered to the new process, even if the last handle of the session was
+    /// dropped meanwhile. Nothing else is sent: the turn that ran is
+    /// [uncertain](crate::TurnOutcome::Uncertain), and the caller decides how to go on.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (_folder, service) = doctest::live_service();
+    /// # let context = doctest::request("").context;
+    /// use exec_core::{LiveRequest, RestartPolicy};
+    ///
+    /// let request = LiveRequest::new(context).restart(RestartPolicy::new());
+    /// let session = service.open_live(request).await?;
+    /// // … in the loop that shows the events, after the last one:
+    /// session.close().await?;
+    /// assert!(session.restarted().await.is_none(), "it was closed");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn restart(mut self, policy: RestartPolicy) -> Self {
+        self.options.restart = Some(policy);
         self
     }
 

@@ -24,7 +24,8 @@ use crate::{Error, Execution, ExecutionService, ExitReport, SessionId, StoppedBy
 ///
 /// Cheap to clone. Dropping it, even the last clone, does not end the session: messages that wait
 /// are still delivered, and [`ExecutionService::live_session`] gives a new handle. Messages that
-/// wait when the process ends stay for [`resume`](Self::resume) as long as there is a handle.
+/// wait when the process ends stay for [`resume`](Self::resume) as long as there is a handle, or for
+/// the [restart](LiveRequest::restart).
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
@@ -313,7 +314,7 @@ impl LiveSession {
         self.control().take_back(message)
     }
 
-    /// Ends the session: drops the messages that wait, cancels a running turn, closes the agent's
+    /// Ends the session: drops the messages that wait, cancels a running turn or a restart, closes the agent's
     /// standard input, and waits until no process is left. An agent that does not end by itself is
     /// stopped by its ladder.
     ///
@@ -331,6 +332,7 @@ impl LiveSession {
     pub async fn close(&self) -> Result<Arc<ExitReport>, Error> {
         self.control().drop_queue();
         let live = &self.execution.live;
+        self.link().chain.end_with(live);
         live.ask_to_stop(StoppedBy::Caller, StopManner::Close);
         self.execution.stopped().await?;
         self.execution.wait().await
@@ -352,6 +354,14 @@ impl LiveSession {
     /// Cancel safe: if the future is dropped, a process that was started is stopped, and the
     /// messages go on waiting.
     pub async fn resume(&self) -> Result<Self, Error> {
+        let resumed = self.open_again().await?;
+        resumed.supervise();
+        resumed.take_over(self);
+        Ok(resumed)
+    }
+
+    /// Opens the session again, without the messages that wait.
+    pub(super) async fn open_again(&self) -> Result<Self, Error> {
         if self.state().status != LiveStatus::Ended {
             return Err(Error::SessionBusy {
                 session: self.session_id(),
@@ -364,12 +374,15 @@ impl LiveSession {
             session_id: Some(self.session_id()),
             options: link.options.clone(),
         };
-        let resumed = self.service.open_live_after(request, link).await?;
-        resumed.control().adopt(link);
-        Ok(resumed)
+        self.service.open_live_after(request, link).await
     }
 
-    fn link(&self) -> &LiveLink {
+    /// Continues with the messages of a session whose process has ended.
+    pub(super) fn take_over(&self, ended: &Self) {
+        self.control().adopt(ended.link());
+    }
+
+    pub(super) fn link(&self) -> &LiveLink {
         self.control().link
     }
 

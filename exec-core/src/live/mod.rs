@@ -17,7 +17,9 @@ mod live_session;
 mod live_state;
 mod permission_policy;
 mod protocol_driver;
+mod restarts;
 mod run_turn;
+mod session_chain;
 mod shell_words;
 mod turn;
 
@@ -37,3 +39,4 @@ pub(crate) use live_control::LiveControl;
 pub(crate) use live_engine::{LiveEngine, Observed};
 pub(crate) use live_link::LiveLink;
 pub(crate) use live_request::LiveOptions;
+pub(crate) use session_chain::SessionChain;

@@ -144,13 +144,43 @@ pub(crate) struct PermissionFacts<'a> {
 ///     .rule(PermissionRule::new(PermissionAction::Allow).command("cargo test *"))
 ///     .rule(PermissionRule::new(PermissionAction::Deny).path("~/.ssh"))
 ///     .deadline(Duration::from_secs(300));
-/// # let _ = policy;
+///
+/// // As data, with the keys of a profile in the user file of `exec-profiles`.
+/// let same: PermissionPolicy = serde_json::from_str(
+///     r#"{
+///         "permissions": [
+///             { "action": "allow", "command": "cargo test *" },
+///             { "action": "deny", "path": "~/.ssh" }
+///         ],
+///         "permission_deadline_ms": 300000
+///     }"#,
+/// )?;
+/// assert_eq!(same, policy);
+/// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[must_use]
 pub struct PermissionPolicy {
+    #[serde(rename = "permissions", skip_serializing_if = "Vec::is_empty")]
     rules: Vec<PermissionRule>,
+    #[serde(rename = "permission_deadline_ms", with = "milliseconds")]
     deadline: Duration,
+}
+
+/// A duration as a whole number of milliseconds.
+mod milliseconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_millis)
+    }
 }
 
 impl Default for PermissionPolicy {

@@ -21,7 +21,8 @@
 //! **Signals.** A handler of the host must not run in the child, on shared memory. All signals are
 //! blocked in the thread before the `clone`. The child sets caught signals to their default action,
 //! and then its mask to empty, as std does. Ignored signals stay ignored, except for `SIGPIPE`,
-//! which std ignores in the host.
+//! which std ignores in the host, and for the signals of a stop: a shell that starts a host in the
+//! background makes it ignore `SIGINT`, and an agent that inherits that could not even trap it.
 //!
 //! **Errors.** The child stores the error number of the step that failed, and exits. The parent
 //! reads it after the `clone` has returned, and reaps the child.
@@ -48,6 +49,8 @@ use crate::shared::process_tree::{MarkLimit, ProcessMark};
 /// The child needs a few hundred bytes, more in a build without optimisation.
 const STACK_BYTES: usize = 64 << 10;
 const LAST_SIGNAL: c_int = 64;
+/// The signals that have their default action in the agent even if the host ignores them.
+const NOT_INHERITED: [c_int; 4] = [libc::SIGPIPE, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
 /// A started program, with our ends of its pipes.
 pub(crate) struct SpawnedProcess {
@@ -241,7 +244,7 @@ fn default_signals() {
                 continue;
             }
             let handler = (*action.as_ptr()).sa_sigaction;
-            let is_ignored = handler == libc::SIG_IGN && signal != libc::SIGPIPE;
+            let is_ignored = handler == libc::SIG_IGN && !NOT_INHERITED.contains(&signal);
             if handler == libc::SIG_DFL || is_ignored {
                 continue;
             }

@@ -26,6 +26,19 @@ pub trait ProfileSource: Send + Sync {
     /// The profile with this label, or `None` if there is none.
     fn find_profile(&self, label: &str) -> Option<Arc<dyn Profile>>;
 
+    /// Refuses a profile that exists but must not be used, such as one with a mistake in its
+    /// configuration. The service asks before it looks the profile up, so that the mistake is
+    /// reported and not a missing profile or variant. The default refuses none.
+    ///
+    /// # Errors
+    ///
+    /// Any error refuses the launch and becomes the source of
+    /// [`Error::Parameters`](crate::Error::Parameters).
+    fn check_profile(&self, label: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let _ = label;
+        Ok(())
+    }
+
     /// The labels of all profiles, for the hint of
     /// [`Error::ProfileNotFound`](crate::Error::ProfileNotFound). The default names none.
     fn labels(&self) -> Vec<String> {
@@ -36,6 +49,10 @@ pub trait ProfileSource: Send + Sync {
 impl<T: ProfileSource + ?Sized> ProfileSource for Arc<T> {
     fn find_profile(&self, label: &str) -> Option<Arc<dyn Profile>> {
         (**self).find_profile(label)
+    }
+
+    fn check_profile(&self, label: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        (**self).check_profile(label)
     }
 
     fn labels(&self) -> Vec<String> {

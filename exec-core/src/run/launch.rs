@@ -16,7 +16,7 @@ use super::session_resolution::{LookupSlot, RunningLookup, SessionResolution};
 use super::supervisor::{StdinFeed, Supervisor};
 use crate::admission::AdmissionSlot;
 use crate::budget::BudgetMeter;
-use crate::live::{LiveEngine, LiveLink, LiveOptions, Observed};
+use crate::live::{LiveEngine, LiveLink, LiveOptions, Observed, SessionChain};
 use crate::output::{EventLog, LineHandler, Pump, RawLog};
 use crate::process::{Child, LaunchPlan, Pipes};
 use crate::records::{LaunchRecord, LiveRecord, milliseconds};
@@ -61,6 +61,7 @@ pub(crate) struct LiveStart {
     pub(crate) options: LiveOptions,
     /// The number of the last message before this process.
     pub(crate) last_message: u64,
+    pub(crate) chain: Arc<SessionChain>,
 }
 
 impl ServiceInner {
@@ -322,7 +323,8 @@ impl ServiceInner {
                 let engine = LiveEngine::new(driver, policy, workspace, start.options.queue)
                     .numbered_after(start.last_message)
                     .observed_by(observer(Arc::clone(&run)));
-                LiveLink::new(engine, start.options, Arc::clone(&activity))
+                let activity = Arc::clone(&activity);
+                LiveLink::new(engine, start.options, start.chain, activity)
             });
         let live = Arc::new(LiveExecution {
             kind: request.kind,
@@ -349,6 +351,7 @@ impl ServiceInner {
                     true => IdState::Settled,
                     false => IdState::Open,
                 },
+                is_another: false,
             }),
             has_parser: parameters.event_parser.is_some(),
             budget: budget.map(Mutex::new),

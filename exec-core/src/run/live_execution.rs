@@ -75,6 +75,8 @@ pub(crate) enum StopManner {
 pub(crate) struct CurrentSession {
     pub(crate) id: SessionId,
     pub(crate) state: IdState,
+    /// Whether the agent continues another session than the one that it was asked for.
+    pub(crate) is_another: bool,
 }
 
 /// How far the id of a session is known. See the theory in `session_resolution.rs`.
@@ -161,6 +163,7 @@ impl LiveExecution {
                     let mut session = self.lock_session();
                     let first = session.state != IdState::Reported;
                     session.state = IdState::Reported;
+                    session.is_another |= first && session.id.native_id() != native_id;
                     first.then(|| session.id.native_id().to_owned())
                 })?;
                 if asked == native_id {
@@ -285,6 +288,10 @@ impl LiveExecution {
     pub(crate) fn is_session_known(&self) -> bool {
         let is_reported = self.lock_session().state == IdState::Reported;
         self.kind == ExecutionKind::FollowUp || is_reported
+    }
+
+    pub(crate) fn continues_another_session(&self) -> bool {
+        self.lock_session().is_another
     }
 
     /// What is known of the run. The lock is held for the events of one line at most.

@@ -39,6 +39,8 @@ pub(crate) struct RunTracker {
     is_from_stderr: bool,
     finished: Option<(Outcome, Option<Failure>)>,
     model: Option<String>,
+    /// The model has answered the agent itself.
+    has_answered: bool,
     classifier: Option<Box<dyn FailureClassifier>>,
     tools: ToolSpans,
 }
@@ -56,6 +58,7 @@ impl RunTracker {
             is_from_stderr: false,
             finished: None,
             model: None,
+            has_answered: false,
             classifier,
             tools: ToolSpans::new(execution_span),
         }
@@ -63,6 +66,10 @@ impl RunTracker {
 
     pub(crate) fn usage(&self) -> UsageTotals {
         self.usage
+    }
+
+    pub(crate) fn has_answered(&self) -> bool {
+        self.has_answered
     }
 
     pub(crate) fn has_classifier(&self) -> bool {
@@ -102,6 +109,7 @@ impl RunTracker {
                 | AgentEventKind::ToolResult { .. } => {
                     if event.parent.is_none() {
                         self.pending = None;
+                        self.has_answered = true;
                     }
                     continue;
                 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, OpenOptions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use super::{ReadAccess, SHELL, Sandbox};
@@ -55,8 +55,19 @@ struct FoundPath {
     real: PathBuf,
 }
 
+/// A path of `hide` that does not exist.
+struct MissingPath {
+    given: PathBuf,
+    /// The deepest folder of the path that exists.
+    folder: PathBuf,
+    /// The path below `folder`.
+    below: PathBuf,
+    /// Whether the path was given with a `/` at its end.
+    is_folder: bool,
+}
+
 impl Mounts {
-    /// Creates the agent's own folders that do not exist.
+    /// Creates the agent's own folders that do not exist, and hidden paths that it could create.
     pub(crate) fn resolve(sandbox: &Sandbox, view: &AgentView<'_>) -> Result<Self, Error> {
         let mut write = Vec::new();
         for path in &sandbox.write {
@@ -75,9 +86,11 @@ impl Mounts {
             }
         }
         let mut hide = Vec::new();
+        let mut missing = Vec::new();
         for path in &sandbox.hide {
-            if let Some(found) = view.find_if_there("hide", path)? {
-                hide.push(found);
+            match view.find_if_there("hide", path)? {
+                Some(found) => hide.push(found),
+                None => missing.push(MissingPath::new(path, view.expand("hide", path)?)?),
             }
         }
         for path in &write {
@@ -103,6 +116,13 @@ impl Mounts {
         }
         mounts.add(&read, Access::Read);
         mounts.add(&write, Access::Write);
+        for path in missing {
+            // Elsewhere the agent cannot create it, or only in a folder of the sandbox's own.
+            let access = mounts.access_of(&path.folder);
+            if path.folder.is_dir() && matches!(access, Some((_, Access::Write))) {
+                hide.push(path.create()?);
+            }
+        }
         for path in &hide {
             let access = match path.real.is_dir() {
                 true => Access::HiddenFolder,
@@ -293,6 +313,61 @@ impl<'a> AgentView<'a> {
             return Err(path.refused("it belongs to the kernel"));
         }
         Ok(())
+    }
+}
+
+impl MissingPath {
+    fn new(path: &Path, given: PathBuf) -> Result<Self, Error> {
+        let is_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        let exists = |path: &Path| path.symlink_metadata().is_ok();
+        let folder = given.ancestors().skip(1).find(|path| exists(path));
+        let folder = folder.unwrap_or(Path::new("/"));
+        let below = given.strip_prefix(folder).unwrap_or(&given).to_owned();
+        let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
+        // The file behind a link, or behind `..` of a folder that is created later, is another one.
+        if exists(&given) || !below.components().all(is_plain) {
+            return Err(refused("hide", &given, "it leads to a missing file"));
+        }
+        let folder = folder.canonicalize();
+        let folder = folder.map_err(|error| refused("hide", &given, &error.to_string()))?;
+        Ok(Self {
+            given,
+            folder,
+            below,
+            is_folder,
+        })
+    }
+
+    /// Something must be there to be covered: an empty file, or a folder if the path ends in `/`. It
+    /// stays when the agent ends, because another sandbox may cover it, too.
+    fn create(self) -> Result<FoundPath, Error> {
+        let real = self.folder.join(&self.below);
+        let created = match real.parent() {
+            Some(parent) if !self.is_folder => {
+                create_private(parent)?;
+                let mut options = OpenOptions::new();
+                // Fails if the agent of another sandbox has just created a link here.
+                let options = options.write(true).create_new(true).mode(0o600);
+                options.open(&real).map(drop)
+            }
+            _ => return create_private(&real).map(|()| self.found(real)),
+        };
+        match created {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(Error::io("create", &real)(error))
+            }
+            // Another launch has created it.
+            _ if real.symlink_metadata().is_ok_and(|it| !it.is_symlink()) => Ok(self.found(real)),
+            _ => Err(refused("hide", &real, "it is a link")),
+        }
+    }
+
+    fn found(self, real: PathBuf) -> FoundPath {
+        FoundPath {
+            field: "hide",
+            given: self.given,
+            real,
+        }
     }
 }
 
@@ -501,10 +576,42 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_does_not_exist_cannot_be_hidden() {
+    fn a_path_that_does_not_exist_is_hidden_where_the_agent_could_create_it() {
+        use std::os::unix::fs::PermissionsExt;
+
         let machine = Machine::new();
+        let work = ("home/me/work", Access::Write);
         let sandbox = Sandbox::new().hide("~/.aws").hide("~/.ssh/id/below");
-        machine.check(&sandbox, &[("home/me/work", Access::Write)]);
+        machine.check(&sandbox, &[work]);
+        assert!(!machine.path("home/me/.aws").exists());
+
+        let sandbox = Sandbox::new()
+            .hide("{workspace}/a/b/key")
+            .hide("{workspace}/keys/");
+        let expected = [
+            work,
+            ("home/me/work/a/b/key", Access::HiddenFile),
+            ("home/me/work/keys", Access::HiddenFolder),
+        ];
+        machine.check(&sandbox, &expected);
+        let mode = |below: &str| {
+            let metadata = fs::metadata(machine.path(below)).unwrap();
+            metadata.permissions().mode() & 0o777
+        };
+        assert_eq!(mode("home/me/work/a/b/key"), 0o600);
+        assert_eq!(mode("home/me/work/keys"), 0o700);
+        // Again, now that they exist.
+        machine.check(&sandbox, &expected);
+
+        symlink(machine.path("data/none"), machine.workspace.join("link")).unwrap();
+        let new = Sandbox::new;
+        machine.refuses(&new().hide("{workspace}/link"), "leads to a missing file");
+        machine.refuses(&new().hide("{workspace}/link/x"), "No such file");
+        machine.refuses(
+            &new().hide("{workspace}/none/../x"),
+            "leads to a missing file",
+        );
+        assert!(!machine.path("data/none").exists());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::AgentFolder;
 /// |---|---|
 /// | `write` | must exist; not `/`, not the home folder or a folder around it, not below `/proc`, `/dev` or `/sys` |
 /// | `read` | must exist; the default is everything. A list hides all other files, except for the workspace and the system's programs and libraries (`/usr`, `/bin`, `/sbin`, `/lib*`) |
-/// | `hide` | a folder is empty, a file cannot be opened; a path that does not exist is left out |
+/// | `hide` | a folder is empty, a file cannot be opened. A path that does not exist is created in a folder that the agent may change, so that it can be covered: as an empty file, or as a folder if it ends in `/`. Elsewhere it is left out |
 /// | the same path twice | refused if one of the two is `hide`; `write` wins over `read` |
 /// | a link inside a folder to `write` | refused if a path of `write` or `read` leads out of that folder by it |
 /// | `/tmp`, `/var/tmp` | private and empty, unless named; `TMPDIR` is `/tmp` if it cannot be written |

@@ -206,8 +206,8 @@ impl ExecutionService {
     /// # Errors
     ///
     /// In the order of the checks: [`Error::Invalid`] (the session id), [`Error::ForeignSession`],
-    /// [`Error::WorkspaceMissing`], [`Error::WorkspaceNotDirectory`], [`Error::ProfileNotFound`],
-    /// [`Error::UnknownVariant`], [`Error::CommandNotFound`], [`Error::EmptyPrompt`],
+    /// [`Error::WorkspaceMissing`], [`Error::WorkspaceNotDirectory`], [`Error::Parameters`] (the
+    /// configuration of the profile), [`Error::ProfileNotFound`], [`Error::UnknownVariant`], [`Error::CommandNotFound`], [`Error::EmptyPrompt`],
     /// [`Error::Invalid`] (the trace parent),
     /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::BinaryNotFound`], [`Error::Invalid`]
     /// (the name of a variable), [`Error::Sandbox`], [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`];
@@ -371,6 +371,11 @@ impl ServiceInner {
         let context = &mut request.context;
         context.workspace_path = check_workspace(&context.workspace_path)?;
         let label = &context.profile_label;
+        let refused = |source| Error::Parameters {
+            label: label.clone(),
+            source,
+        };
+        self.profiles.check_profile(label).map_err(refused)?;
         let profile = self.profiles.find_profile(label).ok_or_else(|| {
             let known = self.profiles.labels();
             Error::ProfileNotFound {

@@ -1,9 +1,10 @@
 //! Opening live sessions, and follow-ups to them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::execution_service::{ExecutionService, Purpose};
-use crate::live::LiveLink;
+use crate::live::{LiveLink, SessionChain};
 use crate::process::deadline_after;
 use crate::run::{LiveStart, StopManner};
 use crate::{
@@ -45,7 +46,9 @@ impl ExecutionService {
     ///
     /// Cancel safe: if the future is dropped, a process that was started is stopped.
     pub async fn open_live(&self, request: LiveRequest) -> Result<LiveSession, Error> {
-        self.open_numbered(request, 0).await
+        let session = self.open_after(request, None).await?;
+        session.supervise();
+        Ok(session)
     }
 
     /// As [`open_live`](Self::open_live), for a session that continues another one.
@@ -54,13 +57,13 @@ impl ExecutionService {
         request: LiveRequest,
         ended: &LiveLink,
     ) -> Result<LiveSession, Error> {
-        self.open_numbered(request, ended.last_message()).await
+        self.open_after(request, Some(ended)).await
     }
 
-    async fn open_numbered(
+    async fn open_after(
         &self,
         request: LiveRequest,
-        last_message: u64,
+        ended: Option<&LiveLink>,
     ) -> Result<LiveSession, Error> {
         let options = request.options.clone();
         let limit = options.open_limit;
@@ -77,7 +80,8 @@ impl ExecutionService {
         }
         let live = LiveStart {
             options,
-            last_message,
+            last_message: ended.map_or(0, LiveLink::last_message),
+            chain: ended.map_or_else(SessionChain::new, |ended| Arc::clone(&ended.chain)),
         };
         let execution = self
             .inner()

@@ -5,19 +5,21 @@ use uuid::Uuid;
 /// What resumes a session, if nothing else is set.
 pub(crate) const DEFAULT_MESSAGE: &str = "Continue where you left off.";
 
-/// When a run whose agent has failed is resumed. Set by [`Run::restart`](crate::Run::restart).
+/// When an agent that has failed is started again. Set by [`Run::restart`](crate::Run::restart) for a
+/// run, and by [`LiveRequest::restart`](crate::LiveRequest::restart) for a live session.
 ///
-/// **What is sent.** A restart is a follow-up to the session of the run, with the text of
-/// [`message`](Self::message) and nothing else. The prompt may have had effects, and is never sent
-/// again: the agent has it in its session. So a run is restarted only if the agent has reported its
-/// session, or is a follow-up; and not if the agent continued another session than the one that it
-/// was asked for.
+/// **What is sent.** A restart of a run is a follow-up to its session, with the text of
+/// [`message`](Self::message) and nothing else. A live session gets the messages that wait, and nothing
+/// else. The prompt that ran may have had effects, and is never sent again: the agent has it in its
+/// session. So an agent is restarted only if it has reported its session, or has continued one; and not
+/// if it has continued another session than the one that it was asked for.
 ///
 /// | the execution has | |
 /// |---|---|
-/// | succeeded | done |
+/// | succeeded | done; for a live session that was not closed: any other failure |
 /// | been stopped by a caller, a budget or a time limit | done |
 /// | been stopped because it was silent | restarted |
+/// | been stopped as [`Disconnected`](crate::StoppedBy::Disconnected) | any other failure |
 /// | failed: network, overloaded | restarted |
 /// | failed: any other failure, after the model had answered, or by a signal | restarted |
 /// | failed: any other failure, before the model had answered | done: the configuration is wrong |
@@ -25,7 +27,9 @@ pub(crate) const DEFAULT_MESSAGE: &str = "Continue where you left off.";
 /// | failed: limited | done, unless [`Run::wait_for_limits`](crate::Run::wait_for_limits) is set |
 ///
 /// The first restart follows after a second; the delay doubles with each restart up to a minute.
-/// After five restarts within ten minutes the run gives up and returns its last result.
+/// After five restarts within ten minutes the policy gives up: a run returns its last result, and
+/// [`LiveSession::restarted`](crate::LiveSession::restarted) returns `None`. During a delay,
+/// [`waiting`](crate::ExecutionService::waiting) has the session, and can cancel the restart.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));

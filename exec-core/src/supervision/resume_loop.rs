@@ -154,40 +154,51 @@ impl ResumeLoop<'_> {
 
     /// The table of [`RestartPolicy`] and [`LimitPolicy`].
     fn next_step(&self, end: &AttemptEnd, is_resumable: bool) -> NextStep {
-        let restart = match self.restart.is_some() && is_resumable {
+        if self.limits.is_some()
+            && let AttemptEnd::Failed { kind, .. } = end
+        {
+            // The hold of the credential is closed even if this session cannot be resumed.
+            match kind {
+                FailureKind::Limited { resets_at, .. } => {
+                    return NextStep::WaitForLimit {
+                        resets_at: *resets_at,
+                    };
+                }
+                FailureKind::Overloaded => return NextStep::WaitForLimit { resets_at: None },
+                _ => {}
+            }
+        }
+        match self.restart.is_some() && is_resumable && is_restartable(end) {
             true => NextStep::Restart,
             false => NextStep::Return,
-        };
-        match end {
-            AttemptEnd::Done => NextStep::Return,
-            AttemptEnd::Silent => restart,
-            AttemptEnd::Failed {
-                kind,
-                has_progressed,
-            } => match kind {
-                // The hold of the credential is closed even if this session cannot be resumed.
-                FailureKind::Limited { resets_at, .. } if self.limits.is_some() => {
-                    NextStep::WaitForLimit {
-                        resets_at: *resets_at,
-                    }
-                }
-                FailureKind::Overloaded if self.limits.is_some() => {
-                    NextStep::WaitForLimit { resets_at: None }
-                }
-                FailureKind::Overloaded | FailureKind::Network => restart,
-                FailureKind::Agent if *has_progressed => restart,
-                FailureKind::Agent
-                | FailureKind::Limited { .. }
-                | FailureKind::Authentication
-                | FailureKind::ContextFull
-                | FailureKind::SessionGone => NextStep::Return,
-            },
         }
     }
 }
 
+/// The table of [`RestartPolicy`].
+pub(crate) fn is_restartable(end: &AttemptEnd) -> bool {
+    match end {
+        AttemptEnd::Done => false,
+        AttemptEnd::Silent => true,
+        AttemptEnd::Failed {
+            kind,
+            has_progressed,
+        } => match kind {
+            FailureKind::Overloaded | FailureKind::Network => true,
+            FailureKind::Agent => *has_progressed,
+            FailureKind::Limited { .. }
+            | FailureKind::Authentication
+            | FailureKind::ContextFull
+            | FailureKind::SessionGone => false,
+        },
+    }
+}
+
 /// The delay of the next restart; `None` after too many.
-fn next_restart(policy: &RestartPolicy, restarts: &mut VecDeque<Instant>) -> Option<Duration> {
+pub(crate) fn next_restart(
+    policy: &RestartPolicy,
+    restarts: &mut VecDeque<Instant>,
+) -> Option<Duration> {
     let now = Instant::now();
     while let Some(first) = restarts.front()
         && now.duration_since(*first) >= policy.window
@@ -203,7 +214,10 @@ fn next_restart(policy: &RestartPolicy, restarts: &mut VecDeque<Instant>) -> Opt
 }
 
 /// The error if the wait is cancelled or the service shuts down.
-async fn until_ended<T>(ticket: &WaitTicket, waiting: impl Future<Output = T>) -> Result<T, Error> {
+pub(crate) async fn until_ended<T>(
+    ticket: &WaitTicket,
+    waiting: impl Future<Output = T>,
+) -> Result<T, Error> {
     tokio::select! {
         reached = waiting => Ok(reached),
         error = ticket.ended() => Err(error),

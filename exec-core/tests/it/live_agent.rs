@@ -24,7 +24,8 @@ use crate::lab::{Lab, Scripted, script, within};
 /// What the agent does with the first word of a prompt: `say` answers the rest, `work` waits for an
 /// interrupt, `ask` asks for a permission with the rest and reports the answer, `tool` starts a process
 /// that outlives an interrupt, `die` ends like a crash after a first word, `exit` ends with a code,
-/// `limit` fails with a usage limit, `raw` prints the rest as a line.
+/// `limit` fails with a usage limit, `raw` prints the rest as a line, `locked` fails with a missing
+/// authentication and ends.
 pub(crate) const AGENT: &str = r#"
 while read -r word rest; do
     echo "$word $rest" >> read
@@ -41,6 +42,7 @@ while read -r word rest; do
                 exit) exit "$1" ;;
                 limit) echo "limited"; echo "failed usage limit reached" ;;
                 raw) echo "$*" ;;
+                locked) echo "unauthorized log in first"; exit 1 ;;
                 usage) echo "usage $1"; echo done ;;
             esac ;;
         answer) busy=; echo "say $rest"; echo done ;;
@@ -94,6 +96,12 @@ impl ProtocolDriver for WordDriver {
             "failed" => out.turn_ended(
                 TurnOutcome::Failed {
                     failure: Failure::new(FailureKind::Agent, text()),
+                },
+                None,
+            ),
+            "unauthorized" => out.turn_ended(
+                TurnOutcome::Failed {
+                    failure: Failure::new(FailureKind::Authentication, text()),
                 },
                 None,
             ),

@@ -14,6 +14,7 @@ mod live;
 mod live_agent;
 mod live_faults;
 mod live_races;
+mod live_restarts;
 mod live_sandbox;
 mod live_stop;
 mod orphans;

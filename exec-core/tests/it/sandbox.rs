@@ -190,6 +190,43 @@ async fn hidden_folders_are_empty_and_the_deeper_path_decides() {
 }
 
 #[tokio::test]
+async fn a_hidden_path_that_does_not_exist_cannot_be_created() {
+    let lab = Lab::outside_of_tmp();
+    let home = lab.path("home");
+    fs::create_dir_all(&home).unwrap();
+    let sandbox = Sandbox::new()
+        .hide("~/.aws")
+        .hide("{workspace}/.env")
+        .hide("{workspace}/keys/")
+        .hide("{workspace}/a/b/key");
+    let agent = attempts(&[
+        "mkdir ~/.aws",
+        "echo x > .env",
+        "rm -f .env",
+        "cat .env",
+        "echo x > keys/id",
+        "rmdir keys",
+        "mv keys other",
+        "echo x > a/b/key",
+        "echo x > a/b/other",
+    ]);
+    let profile = sandboxed(&agent, sandbox).variable("HOME", home.to_str().unwrap());
+    let mut expected = ["refused"; 9];
+    expected[8] = "done";
+    let service = lab.service(profile);
+    // The second time, all of them exist.
+    for _ in 0..2 {
+        assert_eq!(stdout_of(&lab.launch(&service).await).await, expected);
+        assert!(!home.join(".aws").exists());
+        for file in [".env", "a/b/key"] {
+            assert_eq!(lab.written(file), "", "{file}");
+        }
+        let keys = fs::read_dir(lab.workspace().join("keys")).unwrap();
+        assert_eq!(keys.count(), 0);
+    }
+}
+
+#[tokio::test]
 async fn a_list_hides_everything_else() {
     let lab = Lab::outside_of_tmp();
     for file in ["seen", "unseen"] {

@@ -235,6 +235,32 @@ async fn a_stop_reports_its_processes_however_the_end_is_noticed() {
     }
 }
 
+#[test]
+fn an_agent_does_not_ignore_the_signals_of_a_stop_because_its_host_does() {
+    run_helper(&Lab::new(), "stop::host_that_ignores_signals");
+}
+
+/// A shell without job control starts background programs in this way.
+#[tokio::test]
+#[ignore = "a helper process of the test above"]
+async fn host_that_ignores_signals() {
+    let Some(lab) = helper_lab() else { return };
+    for (action, name, number) in [
+        (StopAction::Interrupt, "INT", libc::SIGINT),
+        (StopAction::Terminate, "TERM", libc::SIGTERM),
+    ] {
+        // SAFETY: no handler is installed.
+        unsafe { libc::signal(number, libc::SIG_IGN) };
+        let agent = format!("trap 'exit 7' {name}; echo ready; while :; do sleep 0.05; done");
+        let ladder = StopLadder::kill_at_once().then(action, Duration::from_secs(50));
+        let builder = lab.builder(script(&agent)).stop_ladder(ladder);
+        let execution = lab.launch(&builder.open().unwrap()).await;
+        until_line(&execution, "ready").await;
+        assert_eq!(stop(&execution).await.exit.code, Some(7), "{name}");
+    }
+    helper_passed(&lab);
+}
+
 #[tokio::test]
 async fn a_stop_continues_after_its_future_was_dropped() {
     let lab = Lab::new();

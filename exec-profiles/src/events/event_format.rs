@@ -24,6 +24,7 @@ use super::opencode::OpencodeRun;
 /// |---|---|---|---|---|---|
 /// | Claude Code | per message; output tokens are a lower bound | exact | exact (since 2.1.3xx), else sum | counted | exact, estimated by Claude |
 /// | Codex | nothing | difference to the run before | exact | as Codex counts them | none |
+/// | Codex, live | per request | exact | as Codex counts it, without sub-agents | counted in the run | none |
 /// | Gemini CLI | nothing | exact | sum | as Gemini counts them | none |
 /// | Opencode | exact, per step | exact | sum | counted if it prints their steps | exact |
 /// | Qwen Code | per message | difference to the run before | exact | as Qwen counts them | none |

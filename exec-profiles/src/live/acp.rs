@@ -483,7 +483,8 @@ impl ProtocolDriver for AcpDriver {
             DriverCommand::Prompt(text) => {
                 self.in_turn = true;
                 let params = json!({ "sessionId": session, "prompt": text_block(text) });
-                self.request(Sent::Prompt, "session/prompt", params, out);
+                let line = (self.requests).prompt(Sent::Prompt, "session/prompt", &params);
+                out.send(line);
             }
             DriverCommand::Steer(text) => {
                 let params = json!({

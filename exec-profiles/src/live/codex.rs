@@ -4,7 +4,7 @@
 //!   an interrupt that comes before Codex has begun the turn waits for that: Codex would confirm it and
 //!   run the turn to its end.
 //! - Sub-agents are threads of their own: what they do is an event with their thread as the parent, and
-//!   the end of their turns ends nothing.
+//!   the end of their turns ends nothing. Each thread counts its own tokens: see `codex_usage.rs`.
 //! - A command arrives as `/bin/bash -lc '…'`; rules see the text in the quotes.
 //! - The question about a change of files does not name them; the item that was started before it does.
 
@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 
 use exec_core::{
     AgentEvent, AgentEventKind, Decision, DriverCommand, DriverOutput, Failure, FailureKind,
-    PermissionRequest, ProtocolDriver, ToolInput, TurnOutcome, Usage, UsageTotals,
+    PermissionRequest, ProtocolDriver, ToolInput, TurnOutcome, UsageTotals,
 };
 use serde::Deserialize;
 use serde_json::json;
 
+use super::codex_usage::{ThreadTokens, Tokens};
 use super::json_rpc::{Incoming, MAX_ID, Requests, RpcError, SeenRequests};
 use crate::events::{Json, codex_error};
 
@@ -51,6 +52,7 @@ pub(crate) struct CodexDriver {
     seen: SeenRequests,
     /// The files of the latest changes, by item.
     changes: VecDeque<(String, Vec<PathBuf>)>,
+    tokens: ThreadTokens,
 }
 
 #[derive(Clone, Copy)]
@@ -80,6 +82,7 @@ impl CodexDriver {
             asked: BTreeSet::new(),
             seen: SeenRequests::default(),
             changes: VecDeque::new(),
+            tokens: ThreadTokens::default(),
         }
     }
 
@@ -238,10 +241,19 @@ impl CodexDriver {
                 self.turn_begun(out);
             }
             "turn/completed" if is_own => self.completed(params.turn, out),
-            "thread/tokenUsage/updated" if is_own => {
-                let total = params.token_usage.at("total");
-                let totals = UsageTotals::of_session(usage(total));
-                event(AgentEventKind::Usage(totals));
+            "thread/tokenUsage/updated" => {
+                let is_work = self.is_work(is_own, params.turn_id);
+                let thread = other.unwrap_or_else(|| self.thread.clone());
+                let used = params.token_usage;
+                let (total, last) = (Tokens::of(used.at("total")), Tokens::of(used.at("last")));
+                if let Some(run) = self.tokens.count(thread, total, last, is_work) {
+                    // As Codex counts it, so that it fits the totals of the one-shot mode.
+                    let session = self.tokens.total_of(&self.thread);
+                    let mut totals = UsageTotals::of_session(session.unwrap_or_default());
+                    totals.run = run;
+                    // Not an event of the sub-agent: it is the total of all.
+                    out.event(AgentEventKind::Usage(totals));
+                }
             }
             "error" => {
                 let message = params.error.at("message").flatten();
@@ -251,6 +263,18 @@ impl CodexDriver {
                 });
             }
             _ => {}
+        }
+    }
+
+    /// Whether tokens were used by this process. A thread that is resumed first repeats its earlier total,
+    /// with the turn of that time.
+    fn is_work(&self, is_own: bool, turn: Json<'_>) -> bool {
+        if self.resume.is_none() {
+            return true;
+        }
+        match (is_own, turn.text()) {
+            (true, Some(turn)) => [&self.turn, &self.ended_turn].contains(&&Some(turn)),
+            _ => self.in_turn || self.ended_turn.is_some(),
         }
     }
 
@@ -391,7 +415,7 @@ impl ProtocolDriver for CodexDriver {
                 if let Some(model) = self.model.take() {
                     params["model"] = json!(model);
                 }
-                self.request(Sent::Turn, "turn/start", params, out);
+                out.send(self.requests.prompt(Sent::Turn, "turn/start", &params));
             }
             DriverCommand::Steer(text) => match self.turn.clone() {
                 Some(turn) => {
@@ -497,40 +521,19 @@ fn failure(error: Json<'_>, message: String) -> Failure {
     Failure::new(kind.unwrap_or(FailureKind::Agent), message)
 }
 
-fn usage(total: Json<'_>) -> Usage {
-    let total: Tokens<'_> = total.object();
-    let mut usage = Usage::default();
-    usage.input_tokens = total.input_tokens.number();
-    usage.cache_read_tokens = total.cached_input_tokens.number();
-    usage.cache_write_tokens = total.cache_write_input_tokens.number();
-    usage.output_tokens = total.output_tokens.number();
-    usage.reasoning_tokens = total.reasoning_output_tokens.number();
-    usage
-}
-
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Notification<'a> {
     #[serde(borrow)]
     thread_id: Json<'a>,
     turn: Json<'a>,
+    turn_id: Json<'a>,
     delta: Json<'a>,
     item: Json<'a>,
     token_usage: Json<'a>,
     error: Json<'a>,
     will_retry: Json<'a>,
     request_id: Json<'a>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Tokens<'a> {
-    #[serde(borrow)]
-    input_tokens: Json<'a>,
-    cached_input_tokens: Json<'a>,
-    cache_write_input_tokens: Json<'a>,
-    output_tokens: Json<'a>,
-    reasoning_output_tokens: Json<'a>,
 }
 
 /// An item of a turn, as far as events use it.
@@ -649,6 +652,67 @@ mod tests {
         let begun = r#"{"method":"turn/started","params":{"threadId":"t","turn":{"id":"u"}}}"#;
         let sent = lines(&mut driver, begun);
         assert!(sent.contains("turn/interrupt") && sent.contains(r#""turnId":"u""#));
+    }
+
+    /// The tokens of the run after these updates: thread, turn, total and last.
+    fn tokens_of(driver: &mut CodexDriver, updates: &[(&str, &str, u64, u64)]) -> Vec<Option<u64>> {
+        let mut out = DriverOutput::default();
+        for (thread, turn, total, last) in updates {
+            let used = json!({
+                "total": { "inputTokens": total }, "last": { "inputTokens": last },
+            });
+            let params = json!({ "threadId": thread, "turnId": turn, "tokenUsage": used });
+            let method = "thread/tokenUsage/updated";
+            let line = json!({ "method": method, "params": params }).to_string();
+            driver.line(&line, &mut out);
+        }
+        let signals = out.signals().iter();
+        let used = signals.filter_map(|signal| match signal {
+            DriverSignal::Event(event) => match &event.kind {
+                AgentEventKind::Usage(totals) => Some(totals.run.input_tokens),
+                _ => None,
+            },
+            _ => None,
+        });
+        used.collect()
+    }
+
+    #[test]
+    fn the_tokens_of_sub_agents_count_once() {
+        let mut driver = CodexDriver::new(Path::new("/w"), None);
+        driver.thread = "t".to_owned();
+        let updates = [
+            ("t", "u", 10, 10),
+            ("sub", "v", 7, 7),
+            ("sub", "v", 7, 7),
+            ("t", "u", 25, 15),
+            ("sub", "v", 12, 5),
+            // It begins with the context of its parent.
+            ("fork", "w", 103, 3),
+        ];
+        let expected = [10, 17, 17, 32, 37, 40].map(Some);
+        assert_eq!(tokens_of(&mut driver, &updates), expected);
+    }
+
+    #[test]
+    fn a_resumed_thread_counts_from_its_resume() {
+        let resumed = || {
+            let mut driver = CodexDriver::new(Path::new("/w"), Some("t".to_owned()));
+            driver.thread = "t".to_owned();
+            driver.command(DriverCommand::Prompt("a"), &mut DriverOutput::default());
+            driver
+        };
+        // The earlier total is repeated, even behind the first prompt.
+        let mut driver = resumed();
+        assert_eq!(tokens_of(&mut driver, &[("t", "old", 500, 20)]), []);
+        driver.turn = Some("u".to_owned());
+        let used = tokens_of(&mut driver, &[("t", "u", 510, 10), ("t", "u", 515, 5)]);
+        assert_eq!(used, [Some(10), Some(15)]);
+        // It is not repeated.
+        let mut driver = resumed();
+        driver.turn = Some("u".to_owned());
+        let used = tokens_of(&mut driver, &[("t", "u", 510, 10), ("sub", "v", 4, 4)]);
+        assert_eq!(used, [Some(10), Some(14)]);
     }
 
     #[test]

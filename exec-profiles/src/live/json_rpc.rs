@@ -9,7 +9,8 @@ use serde_json::value::RawValue;
 
 use crate::events::parse_line;
 
-/// How many requests of ours may wait for their answers; of more, the oldest is forgotten.
+/// How many requests of ours may wait for their answers; of more, the oldest is forgotten, except for
+/// the prompt in flight.
 const MAX_WAITING: usize = 256;
 
 /// The longest id of a request of the agent that is kept. Agents number their requests or use UUIDs.
@@ -128,6 +129,9 @@ pub(super) struct Requests<T> {
     prefix: &'static str,
     last: u64,
     waiting: BTreeMap<u64, T>,
+    /// The request of the last prompt. Only one is kept, so an agent that never answers one cannot make
+    /// the table grow.
+    prompt: Option<u64>,
 }
 
 impl<T> Requests<T> {
@@ -146,6 +150,7 @@ impl<T> Requests<T> {
             prefix,
             last: 0,
             waiting: BTreeMap::new(),
+            prompt: None,
         }
     }
 
@@ -153,7 +158,10 @@ impl<T> Requests<T> {
     pub(super) fn request(&mut self, meaning: T, method: &str, params: &impl Serialize) -> String {
         self.last += 1;
         if self.waiting.len() == MAX_WAITING {
-            self.waiting.pop_first();
+            let mut ids = self.waiting.keys().copied();
+            if let Some(oldest) = ids.find(|id| Some(*id) != self.prompt) {
+                self.waiting.remove(&oldest);
+            }
         }
         self.waiting.insert(self.last, meaning);
         format!(
@@ -162,6 +170,14 @@ impl<T> Requests<T> {
             self.last,
             json(params)
         )
+    }
+
+    /// As [`request`](Self::request), for a request whose answer ends the turn, or names it: it is
+    /// remembered until the next one, however many other requests the agent leaves unanswered.
+    pub(super) fn prompt(&mut self, meaning: T, method: &str, params: &impl Serialize) -> String {
+        let line = self.request(meaning, method, params);
+        self.prompt = Some(self.last);
+        line
     }
 
     pub(super) fn notification(&self, method: &str, params: &impl Serialize) -> String {
@@ -265,6 +281,22 @@ mod tests {
         assert_eq!(requests.waiting.len(), MAX_WAITING);
         let last = 10 * MAX_WAITING;
         assert_eq!(requests.take(last as u64), Some(last - 1));
+    }
+
+    #[test]
+    fn the_prompt_in_flight_is_not_forgotten() {
+        let mut requests = Requests::version_2();
+        requests.prompt(usize::MAX, "session/prompt", &());
+        for number in 0..10 * MAX_WAITING {
+            requests.request(number, "session/set_mode", &());
+        }
+        assert_eq!(requests.waiting.len(), MAX_WAITING);
+        assert_eq!(requests.take(1), Some(usize::MAX));
+        // Prompts that are never answered do not add up.
+        for number in 0..10 * MAX_WAITING {
+            requests.prompt(number, "session/prompt", &());
+        }
+        assert_eq!(requests.waiting.len(), MAX_WAITING);
     }
 
     #[test]

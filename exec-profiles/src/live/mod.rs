@@ -4,6 +4,7 @@ mod acp;
 mod acp_messages;
 mod claude;
 mod codex;
+mod codex_usage;
 mod json_rpc;
 
 pub(crate) use acp::AcpDriver;

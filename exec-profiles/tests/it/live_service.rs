@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use exec_core::{
     CommandConfig, Decision, Error, ExecutionService, FailureKind, LiveRequest, LiveSession,
-    LiveStatus, Steered, TurnOutcome, TurnReport,
+    LiveStatus, RestartPolicy, Steered, TurnOutcome, TurnReport,
 };
 use exec_profiles::{LiveConfig, LiveProtocol, ProfileDefinition, ProfileRegistry};
 use tempfile::TempDir;
@@ -279,6 +279,44 @@ async fn an_agent_that_dies_ends_its_turn_and_is_never_asked_again() {
             assert_eq!(prompts, "[[ask echo x]]", "the agent got one prompt");
             drop(behind);
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_agent_is_restarted_by_its_own_means_and_gets_what_waits() {
+    for wire in WIRES {
+        let host = Host::new(wire, Fault::None);
+        let restarts = RestartPolicy::new().backoff(Duration::ZERO, Duration::ZERO);
+        let request = LiveRequest::new(context("scripted", None, &host.workspace()));
+        let opening = host.service.open_live(request.restart(restarts));
+        let session = within(opening).await.unwrap();
+        say(&session, "one").await;
+        let lost = session.prompt("[[slow 60000]]").unwrap();
+        let kept = session.prompt("[[count]]").unwrap();
+        let stored = || {
+            let files = std::fs::read_dir(host.folder.path().join("home")).unwrap();
+            let texts = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+            texts.collect::<String>()
+        };
+        within(async {
+            while !stored().contains("slow") {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        let pid = session.execution().process_id().to_string();
+        let killed = std::process::Command::new("kill")
+            .args(["-9", &pid])
+            .status();
+        assert!(killed.unwrap().success());
+        let report = within(lost.ended()).await.unwrap();
+        assert_eq!(report.outcome, TurnOutcome::Uncertain, "{wire:?}");
+        let report = within(kept.ended()).await.unwrap();
+        assert_eq!(report.text, "2 earlier, 0 refusals", "{wire:?}");
+        let next = within(session.restarted()).await.unwrap();
+        assert_eq!(next.session_id(), session.session_id(), "{wire:?}");
+        within(next.close()).await.unwrap();
+        assert_eq!(stored().matches("slow").count(), 1, "{wire:?}");
     }
 }
 

@@ -370,6 +370,37 @@ async fn launch_checks_follow_the_specified_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_launch_of_an_invalid_entry_names_the_mistake() {
+    let host = Host::new();
+    let path = host.folder.path().join("profiles.toml");
+    let mut text = fs::read_to_string(&path).unwrap();
+    text += "[profiles.typo]\nbnary = 'agent'\n[profiles.cursor.variants.fast]\nargz = ['-x']\n";
+    write_private(&path, &text);
+    assert_eq!(host.registry.reload().unwrap().errors.len(), 2);
+    for (label, variant, field) in [
+        ("typo", None, "bnary"),
+        ("typo", Some("fast"), "bnary"),
+        ("cursor", Some("fast"), "argz"),
+        ("cursor", None, "argz"),
+    ] {
+        let request = new_chat(context(label, variant, &host.workspace()), "hi");
+        let error = host.service.launch(request).await.err().unwrap();
+        let text = message(&error);
+        assert!(matches!(error, Error::Parameters { .. }), "{text}");
+        for part in ["profiles.toml", &format!("{label:?}"), field] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+    assert!(host.registry.get_profile("typo").is_none());
+    // A corrected file is used at once.
+    write_private(&path, &text.replace("bnary", "binary"));
+    host.registry.reload().unwrap();
+    let request = new_chat(context("typo", Some("fast"), &host.workspace()), "hi");
+    let error = host.service.launch(request).await.err().unwrap();
+    assert!(matches!(error, Error::UnknownVariant { .. }), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_session_id_of_another_form_is_refused_with_the_reason() {
     let host = Host::new();
     let context = context("gemini", None, &host.workspace());
