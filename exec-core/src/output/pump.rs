@@ -108,6 +108,8 @@ impl Pump {
                     if read >= SMALL_PIPE && !self.is_large {
                         self.is_large = true;
                         // Fails above the user's limit of pipe memory; the size then stays.
+                        // macOS grows pipes by itself.
+                        #[cfg(target_os = "linux")]
                         let _ = rustix::pipe::fcntl_setpipe_size(pipe, LARGE_PIPE);
                     }
                     self.take(&buffer[..read]);
