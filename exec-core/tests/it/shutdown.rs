@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use exec_core::{Error, StopAction, StopLadder, StoppedBy, termination_signal};
 
+#[cfg(target_os = "linux")]
+use crate::lab::refuse_signals;
 use crate::lab::{
-    DEADLINE, Lab, Scripted, helper, helper_lab, helper_passed, refuse_signals, run_helper, script,
-    until, until_line, within,
+    DEADLINE, Lab, Scripted, helper, helper_lab, helper_passed, run_helper, script, until,
+    until_line, within,
 };
 
 const LIMIT: Duration = Duration::from_secs(50);
