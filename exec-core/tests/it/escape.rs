@@ -1,4 +1,8 @@
 //! Programs that try to leave the tree of their execution, by accident or on purpose.
+#![cfg_attr(
+    portable_processes,
+    allow(dead_code, unused_imports, reason = "tests of marks are compiled out")
+)]
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
