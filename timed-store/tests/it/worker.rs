@@ -74,6 +74,7 @@ impl Worker {
     }
 
     /// The same through another program, which runs the command line of its arguments.
+    #[cfg(target_os = "linux")]
     pub(crate) fn start_under(program: &str, args: &[&str], part: &str, folder: &Path) -> Self {
         let mut command = Command::new(program);
         command.args(args).arg(std::env::current_exe().unwrap());
