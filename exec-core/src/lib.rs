@@ -1,8 +1,8 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(not(target_os = "linux"))]
-compile_error!("exec-core finds and ends process trees through /proc and pidfd: it needs Linux");
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+compile_error!("exec-core finds and ends process trees by calls that only Linux and macOS have");
 
 mod error;
 

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A folder instead of `1` keeps the installed agents for the next run. The test needs npm (Node 20
-//! or newer) and python3 on `PATH`.
+//! or newer) and python3 on `PATH`. It reads `/proc` to see what is left.
+#![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -211,8 +211,7 @@ fn spawn(folder: &Path, settings: &[String]) -> KillOnDrop {
 
 fn children_of(parent: Pid) -> Vec<Pid> {
     let parent = parent.as_raw_nonzero().to_string();
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pids = all_processes().into_iter();
     pids.filter(|pid| stat_field(*pid, 1).is_some_and(|field| field == parent))
         .filter_map(Pid::from_raw)
         .collect()
@@ -223,7 +222,36 @@ fn is_alive(pid: Pid) -> bool {
     stat_field(pid.as_raw_nonzero().get(), 0).is_some_and(|state| state != "Z")
 }
 
+#[cfg(target_os = "linux")]
+fn all_processes() -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.collect()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn all_processes() -> Vec<i32> {
+    let listed = Command::new("ps").args(["-A", "-o", "pid="]).output();
+    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    let pids = listed.lines().filter_map(|line| line.trim().parse().ok());
+    pids.collect()
+}
+
+/// A field of a process: 0 is the state, 1 the parent.
+#[cfg(not(target_os = "linux"))]
+fn stat_field(pid: i32, index: usize) -> Option<String> {
+    let shown = Command::new("ps")
+        .args(["-o", "state=,ppid=", "-p", &pid.to_string()])
+        .output();
+    let shown = String::from_utf8(shown.ok()?.stdout).ok()?;
+    let field = shown.split_whitespace().nth(index)?;
+    // The state is followed by flags.
+    let len = if index == 0 { 1 } else { field.len() };
+    field.get(..len).map(str::to_owned)
+}
+
 /// A field of `/proc/<pid>/stat` behind the name: 0 is the state, 1 the parent.
+#[cfg(target_os = "linux")]
 fn stat_field(pid: i32, index: usize) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;

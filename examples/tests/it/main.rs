@@ -1,4 +1,5 @@
-//! The examples, run as a user runs them.
+//! The examples, run as a user runs them. Each test reads `/proc` to see that no process is left.
+#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod chat;

@@ -17,12 +17,15 @@
 
 use std::fs::File;
 use std::io;
+#[cfg(target_os = "linux")]
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+#[cfg(target_os = "linux")]
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -88,7 +91,10 @@ impl SlotFolder {
         let events = watch_closes(&self.path);
         let events = events.map_err(|error| {
             let path = self.path.display();
-            tracing::warn!(%path, %error, "cannot watch the slots, looking every 50 ms");
+            match error.kind() {
+                io::ErrorKind::Unsupported => tracing::debug!(%path, "looking every 50 ms"),
+                _ => tracing::warn!(%path, %error, "cannot watch the slots, looking every 50 ms"),
+            }
         });
         SlotWatch {
             events: events.ok(),
@@ -105,6 +111,13 @@ fn open_for_writing(path: &Path) -> Result<File, Error> {
     )?)
 }
 
+/// Other systems report changes of a file, and not the close of one that was open for writing.
+#[cfg(not(target_os = "linux"))]
+fn watch_closes(_folder: &Path) -> io::Result<AsyncFd<OwnedFd>> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(target_os = "linux")]
 fn watch_closes(folder: &Path) -> io::Result<AsyncFd<OwnedFd>> {
     let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
     inotify::add_watch(&inotify, folder, WatchFlags::CLOSE_WRITE)?;
@@ -160,6 +173,10 @@ impl Drop for SlotWatch {
     }
 }
 
+#[cfg(not(target_os = "linux"))]
+fn drain(_inotify: &OwnedFd) {}
+
+#[cfg(target_os = "linux")]
 fn drain(inotify: &OwnedFd) {
     let mut buffer = [const { MaybeUninit::uninit() }; 1024];
     let mut reader = inotify::Reader::new(inotify, &mut buffer);
@@ -188,6 +205,7 @@ mod tests {
         drop((second, third));
     }
 
+    #[cfg(target_os = "linux")]
     #[tokio::test(start_paused = true)]
     async fn a_look_makes_no_event_and_a_release_does() {
         let (_folder, slots) = slots(1);

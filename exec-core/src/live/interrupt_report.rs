@@ -15,7 +15,7 @@ use crate::Error;
 use crate::run::LiveExecution;
 use crate::sandbox::is_shell_or_agent;
 use crate::shared::proc_stat::ProcessKey;
-use crate::shared::process_tree::{ProcessHandle, ProcessTable};
+use crate::shared::process_tree::{self, PROCESS_LIST, ProcessHandle, ProcessTable};
 
 /// Between `TERM` and `KILL`.
 const GRACE: Duration = Duration::from_secs(5);
@@ -122,7 +122,7 @@ impl LiveExecution {
 
     async fn process_table(&self) -> Result<Arc<ProcessTable>, Error> {
         let scan = self.scanner.scan(slice::from_ref(&self.root)).await;
-        scan.map_err(Error::io("read", Path::new("/proc")))
+        scan.map_err(Error::io("read", Path::new(PROCESS_LIST)))
     }
 }
 
@@ -158,7 +158,7 @@ fn send(key: ProcessKey, signal: Signal) {
     let Ok(Some(handle)) = ProcessHandle::open(key.pid) else {
         return;
     };
-    if ProcessKey::of(key.pid).ok().flatten() == Some(key)
+    if process_tree::key_of(key.pid) == Some(key)
         && let Err(error) = handle.send(signal)
     {
         tracing::warn!(pid = key.pid, %error, "cannot signal a process of the turn");

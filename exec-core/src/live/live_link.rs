@@ -18,6 +18,7 @@ use super::turn::{Turn, TurnResult};
 use crate::output::cut_at;
 use crate::records::HistoryEvent;
 use crate::run::{Activity, LiveExecution};
+use crate::shared::process_tree;
 use crate::{AgentEvent, AgentEventKind, Error, Failure, FailureKind, RateLimitStatus};
 
 /// The longest id of a request and the longest name of a tool in the history.
@@ -153,7 +154,7 @@ impl LinkInner {
         match event {
             LiveEvent::TurnStarted { .. } => {
                 self.limited = None;
-                self.turn_started = ticks_since_boot();
+                self.turn_started = process_tree::start_time_now();
             }
             LiveEvent::TurnEnded { outcome, .. } => match outcome {
                 TurnOutcome::Completed => {
@@ -275,12 +276,4 @@ impl LinkInner {
 fn short(mut text: String) -> String {
     text.truncate(cut_at(&text, MAX_RECORDED));
     text
-}
-
-fn ticks_since_boot() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let hertz = rustix::param::clock_ticks_per_second().max(1);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    let nanoseconds = u64::try_from(now.tv_nsec).unwrap_or(0);
-    seconds * hertz + nanoseconds * hertz / 1_000_000_000
 }

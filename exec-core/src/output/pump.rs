@@ -57,17 +57,20 @@ impl Pump {
                 self.pipe = None;
                 continue;
             }
-            self.read_some();
+            self.read_some(|pipe, buffer| pipe.try_read(buffer));
         }
     }
 
     /// Reads the current contents of the pipe without waiting, neither for output nor for room in
     /// the log.
+    ///
+    /// Race: the end of the agent can be known before the runtime has noticed its last output. So the
+    /// pipe itself is read: `try_read` would not even try.
     pub(crate) fn drain(&mut self) {
         let mut taken = 0;
         // Bounded: a process that could not be ended may write for ever.
         while self.pipe.is_some() && taken < LARGE_PIPE {
-            match self.read_some() {
+            match self.read_some(read_now) {
                 0 => break,
                 read => taken += read,
             }
@@ -96,10 +99,13 @@ impl Pump {
     }
 
     /// One read; returns how many bytes there were.
-    fn read_some(&mut self) -> usize {
+    fn read_some(
+        &mut self,
+        read: impl FnOnce(&pipe::Receiver, &mut [u8]) -> io::Result<usize>,
+    ) -> usize {
         BUFFER.with_borrow_mut(|buffer| {
             let Some(pipe) = &self.pipe else { return 0 };
-            match pipe.try_read(buffer) {
+            match read(pipe, buffer) {
                 Ok(0) => {
                     self.pipe = None;
                     0
@@ -108,6 +114,8 @@ impl Pump {
                     if read >= SMALL_PIPE && !self.is_large {
                         self.is_large = true;
                         // Fails above the user's limit of pipe memory; the size then stays.
+                        // macOS grows pipes by itself.
+                        #[cfg(target_os = "linux")]
                         let _ = rustix::pipe::fcntl_setpipe_size(pipe, LARGE_PIPE);
                     }
                     self.take(&buffer[..read]);
@@ -136,4 +144,10 @@ impl Pump {
         let lines = &mut self.lines;
         self.framer.push(bytes, |line| lines.handle(line));
     }
+}
+
+fn read_now(pipe: &pipe::Receiver, buffer: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::io::retry_on_intr(|| {
+        rustix::io::read(pipe, &mut *buffer)
+    })?)
 }

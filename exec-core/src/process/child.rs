@@ -5,15 +5,20 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions};
 use tokio::net::unix::pipe;
 
 use super::launch_plan::LaunchPlan;
-use super::marked_spawn::{SpawnedProcess, spawn_marked};
+use super::marked_spawn::spawn_marked;
 use crate::sandbox::AgentStart;
 use crate::shared::process_tree::ProcessHandle;
+
+/// The unit of `ru_maxrss` in bytes.
+const MAXRSS_UNIT: u64 = if cfg!(target_os = "macos") { 1 } else { 1024 };
+/// How long a child that has ended may take until it can be reaped.
+const REAP_LIMIT: Duration = Duration::from_secs(1);
 
 /// A child that runs or is a zombie. Dropping it neither stops nor reaps it.
 pub(crate) struct Child {
@@ -23,6 +28,16 @@ pub(crate) struct Child {
     is_ours: bool,
     /// The agent, if the child only carries it; see the theory of `sandbox`.
     agent: Option<AgentStart>,
+}
+
+/// A started program, with our ends of its pipes.
+pub(super) struct SpawnedProcess {
+    pub(super) pid: u32,
+    pub(super) stdin: Option<OwnedFd>,
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
+    /// Our end of the socket of a sandbox.
+    pub(super) control: Option<OwnedFd>,
 }
 
 /// Our ends of the child's pipes.
@@ -78,9 +93,9 @@ impl Child {
             return Ok(None);
         };
         let at_end = || -> io::Result<pipe::Receiver> {
-            let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+            let (reader, writer) = io::pipe()?;
             drop(writer);
-            pipe::Receiver::from_owned_fd_unchecked(nonblocking(reader)?)
+            pipe::Receiver::from_owned_fd_unchecked(nonblocking(reader.into())?)
         };
         let pipes = Pipes {
             stdin: None,
@@ -135,8 +150,17 @@ impl Child {
         let mut status = 0;
         // SAFETY: `rusage` is a struct of integers, for which all zeros is a value.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: both pointers are to live locals of the types that wait4 writes.
-        let reaped = unsafe { libc::wait4(pid, &mut status, libc::WNOHANG, &mut usage) };
+        let mut reap = || {
+            // SAFETY: both pointers are to live locals of the types that wait4 writes.
+            unsafe { libc::wait4(pid, &mut status, libc::WNOHANG, &mut usage) }
+        };
+        let mut reaped = reap();
+        // macOS reports the end of a process a moment before it can be reaped.
+        let begin = Instant::now();
+        while reaped == 0 && begin.elapsed() < REAP_LIMIT {
+            std::thread::sleep(Duration::from_millis(1));
+            reaped = reap();
+        }
         if reaped != pid {
             // Other code of this host reaped the child (an ignored `SIGCHLD`, `waitpid(-1)`). Its
             // exit code is lost.
@@ -152,7 +176,7 @@ impl Child {
             code: status.code(),
             signal: status.signal(),
             cpu_time: duration(usage.ru_utime) + duration(usage.ru_stime),
-            peak_memory_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+            peak_memory_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * MAXRSS_UNIT,
         }
     }
 }

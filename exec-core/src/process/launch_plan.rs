@@ -30,6 +30,10 @@ pub(crate) struct SandboxPlan {
     /// What is enforced, with real paths.
     pub(crate) enforced: Sandbox,
     /// Whether the kernel kills the sandbox at the end of the thread that starts it.
+    #[cfg_attr(
+        not(all(target_os = "linux", not(portable_processes))),
+        expect(dead_code, reason = "no plan with a sandbox is carried out")
+    )]
     pub(crate) dies_with_parent: bool,
 }
 

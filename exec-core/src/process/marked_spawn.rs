@@ -40,7 +40,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
-use super::child::reap_failed;
+use super::child::{SpawnedProcess, reap_failed};
 use super::lasting_thread;
 use super::launch_plan::LaunchPlan;
 use crate::sandbox::{AgentStart, CONTROL_FD};
@@ -51,16 +51,6 @@ const STACK_BYTES: usize = 64 << 10;
 const LAST_SIGNAL: c_int = 64;
 /// The signals that have their default action in the agent even if the host ignores them.
 const NOT_INHERITED: [c_int; 4] = [libc::SIGPIPE, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
-
-/// A started program, with our ends of its pipes.
-pub(crate) struct SpawnedProcess {
-    pub(crate) pid: u32,
-    pub(crate) stdin: Option<OwnedFd>,
-    pub(crate) stdout: OwnedFd,
-    pub(crate) stderr: OwnedFd,
-    /// Our end of the socket of a sandbox.
-    pub(crate) control: Option<OwnedFd>,
-}
 
 /// Starts the program as the leader of a new process group, with the mark that belongs to `tag`.
 pub(crate) fn spawn_marked(plan: &LaunchPlan, tag: &str) -> io::Result<SpawnedProcess> {

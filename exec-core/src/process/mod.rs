@@ -2,8 +2,13 @@
 //! tree is stopped. Finding and ending process trees is in `shared::process_tree`.
 
 mod child;
+#[cfg(all(target_os = "linux", not(portable_processes)))]
 mod lasting_thread;
 mod launch_plan;
+#[cfg(all(target_os = "linux", not(portable_processes)))]
+mod marked_spawn;
+#[cfg(not(all(target_os = "linux", not(portable_processes))))]
+#[path = "portable_spawn.rs"]
 mod marked_spawn;
 mod stopped_tree;
 

@@ -14,6 +14,11 @@
 //! executions by their tag in `/proc/<pid>/environ` or their mark in `/proc/<pid>/limits`, and ends
 //! them: TERM, two seconds later KILL, until nothing is found.
 //!
+//! **Without `/proc`** (`host_watcher_ps.sh`), the shell finds them with `ps`: by the group of the
+//! leader, by parents, and by the tag of programs that show their environment. The host writes the
+//! process id of a leader after the spawn. What only the host's looks at a tree have found (see
+//! `tree_memory.rs`) is not known to the shell.
+//!
 //! **Invariants.**
 //! - The pipe of a watcher that lives is closed only by the end of the host, or by a drop of the
 //!   last user of the service: it would end the executions. A watcher that must be replaced gets
@@ -34,7 +39,7 @@
 //! - The shell signals by process id. It reads the mark of a process right before the signal; a
 //!   reuse of the id within these milliseconds is not noticed.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -44,14 +49,21 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Signal};
+use rustix::process::Signal;
+#[cfg(target_os = "linux")]
+use rustix::process::{Pid, Resource};
 
 use crate::process::TAG_VARIABLE;
 use crate::shared::process_tree::{ProcessHandle, ProcessMark};
 use crate::{Error, ExecutionId};
 
 const SHELL: &str = "/bin/sh";
+#[cfg(all(target_os = "linux", not(portable_processes)))]
 const SCRIPT: &str = include_str!("host_watcher.sh");
+#[cfg(not(all(target_os = "linux", not(portable_processes))))]
+const SCRIPT: &str = include_str!("host_watcher_ps.sh");
+/// Whether the script needs the process ids of the leaders.
+const NEEDS_LEADERS: bool = cfg!(not(all(target_os = "linux", not(portable_processes))));
 /// The name in lists of processes.
 const NAME: &str = "exec-core-watcher";
 /// A watcher that has lived for less is started again after this time.
@@ -71,8 +83,8 @@ struct SharedWatcher {
 
 #[derive(Default)]
 struct WatcherState {
-    /// The live executions, in the form of the script.
-    live: BTreeSet<String>,
+    /// The live executions by their ids, in the form of the script.
+    live: BTreeMap<String, String>,
     process: Option<WatcherProcess>,
     /// How many watchers were started.
     started: u64,
@@ -88,30 +100,46 @@ impl HostWatcher {
     /// To be called before the process of an execution is spawned, in a tokio runtime. Starts the
     /// watcher if there is none.
     pub(crate) fn add(&self, id: &ExecutionId) -> Result<(), Error> {
-        let token = token(id);
+        let token = token(id, None);
         let mut state = self.shared.lock();
-        state.live.insert(token.clone());
+        state.live.insert(id.to_string(), token.clone());
         if state.send('+', &token) {
             return Ok(());
         }
         self.shared.start(&mut state).inspect_err(|_| {
-            state.live.remove(&token);
+            state.live.remove(id.as_str());
         })
+    }
+
+    /// To be called after the spawn.
+    pub(crate) fn started(&self, id: &ExecutionId, leader: u32) {
+        if !NEEDS_LEADERS {
+            return;
+        }
+        let token = token(id, Some(leader));
+        let mut state = self.shared.lock();
+        if let Some(known) = state.live.get_mut(id.as_str()) {
+            known.clone_from(&token);
+            // A watcher that does not get the line is replaced by its monitor.
+            state.send('+', &token);
+        }
     }
 
     /// To be called when no process of the execution is left.
     pub(crate) fn remove(&self, id: &ExecutionId) {
-        let token = token(id);
         let mut state = self.shared.lock();
-        if state.live.remove(&token) {
+        if let Some(token) = state.live.remove(id.as_str()) {
             // A watcher that does not get the line is replaced by its monitor.
             state.send('-', &token);
         }
     }
 }
 
-fn token(id: &ExecutionId) -> String {
-    format!("{id}:{}", ProcessMark::of(id.as_str()).limit())
+fn token(id: &ExecutionId, leader: Option<u32>) -> String {
+    match NEEDS_LEADERS {
+        true => format!("{id}:{}", leader.unwrap_or(0)),
+        false => format!("{id}:{}", ProcessMark::of(id.as_str()).limit()),
+    }
 }
 
 impl SharedWatcher {
@@ -158,10 +186,10 @@ impl WatcherState {
     }
 }
 
-fn spawn(live: &BTreeSet<String>) -> io::Result<(Child, WatcherProcess)> {
+fn spawn(live: &BTreeMap<String, String>) -> io::Result<(Child, WatcherProcess)> {
     let mut child = Command::new(SHELL)
         .args(["-c", SCRIPT, NAME, TAG_VARIABLE])
-        .args(live)
+        .args(live.values())
         .env_remove(TAG_VARIABLE)
         .current_dir("/")
         .stdin(Stdio::piped())
@@ -188,8 +216,12 @@ fn adopt(child: &mut Child) -> io::Result<WatcherProcess> {
     })
 }
 
+#[cfg(not(target_os = "linux"))]
+fn clear_mark(_child: &Child) {}
+
 /// Removes the mark that a host inside another execution passes on to its children. The limits can
 /// carry a mark; see `process_mark.rs`.
+#[cfg(target_os = "linux")]
 fn clear_mark(child: &Child) {
     for resource in [Resource::Rttime, Resource::Locks] {
         let mut limit = rustix::process::getrlimit(resource);
@@ -257,7 +289,7 @@ impl std::fmt::Debug for WatcherState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::proc_stat::ProcStat;
+    use crate::shared::process_tree::{is_alive, key_of};
 
     fn tagged_sleep(id: &ExecutionId) -> Child {
         Command::new("sleep")
@@ -284,12 +316,17 @@ mod tests {
         let mut sleep = tagged_sleep(&id);
         let run_script = || {
             let mut command = Command::new(SHELL);
-            command.args(["-c", &script, NAME, TAG_VARIABLE, &token(&id)]);
+            let token = token(&id, Some(sleep.id()));
+            command.args(["-c", &script, NAME, TAG_VARIABLE, &token]);
             let command = command.env("PATH", dir.path()).stdin(Stdio::null());
             command.status().unwrap().code()
         };
         let without = run_script();
-        for tool in ["grep", "sleep"] {
+        let tools: &[&str] = match NEEDS_LEADERS {
+            true => &["awk", "ps", "sleep", "uname"],
+            false => &["grep", "sleep"],
+        };
+        for tool in tools {
             let link = dir.path().join(tool);
             std::os::unix::fs::symlink(path_of(tool).trim_end(), link).unwrap();
         }
@@ -304,7 +341,9 @@ mod tests {
     fn the_script_ends_the_live_executions_and_no_others() {
         let ids: Vec<_> = (0..4).map(|_| ExecutionId::mint()).collect();
         let mut sleeps: Vec<_> = ids.iter().map(tagged_sleep).collect();
-        let live = BTreeSet::from([token(&ids[0]), token(&ids[1])]);
+        let token = |number: usize| token(&ids[number], Some(sleeps[number].id()));
+        let live = [0, 1].map(|number| (ids[number].to_string(), token(number)));
+        let live = BTreeMap::from(live);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -312,17 +351,17 @@ mod tests {
         let _guard = runtime.enter();
         let (mut child, mut process) = spawn(&live).unwrap();
         for line in [
-            format!("- {}\n", token(&ids[1])),
-            format!("+ {}\n", token(&ids[2])),
-            format!("+ {}\n", token(&ids[2])),
-            format!("- {}\n", token(&ids[3])),
-            format!("+ {}\n", token(&ids[0])),
+            format!("- {}\n", token(1)),
+            format!("+ {}\n", token(2)),
+            format!("+ {}\n", token(2)),
+            format!("- {}\n", token(3)),
+            format!("+ {}\n", token(0)),
         ] {
             process.pipe.write_all(line.as_bytes()).unwrap();
         }
         drop(process);
         assert!(child.wait().unwrap().success());
-        let alive = |sleep: &Child| ProcStat::read(sleep.id()).unwrap().unwrap().is_alive();
+        let alive = |sleep: &Child| is_alive(key_of(sleep.id()).unwrap());
         let left: Vec<_> = sleeps.iter().map(alive).collect();
         for sleep in &mut sleeps {
             let _ = sleep.kill();

@@ -22,8 +22,8 @@ use super::host_watcher::HostWatcher;
 use crate::shared::json_lines;
 use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file;
-use crate::shared::proc_stat::{ProcStat, ProcessKey};
-use crate::shared::process_tree::{self, TreeRoot};
+use crate::shared::proc_stat::ProcessKey;
+use crate::shared::process_tree::{self, PROCESS_LIST, TreeRoot};
 use crate::{Error, ExecutionId, ExecutionKind, Sandbox, SessionId};
 
 /// A journal is rewritten when it reaches this size, or twice its size after the last rewrite,
@@ -149,9 +149,7 @@ impl OwnerJournal {
         let header = OwnerHeader {
             host: host.to_owned(),
             boot_id: boot_id()?,
-            process: ProcessKey::of(std::process::id())
-                .map_err(Error::io("read", Path::new("/proc")))?
-                .map(|own| (own.pid, own.start_time)),
+            process: process_tree::key_of(std::process::id()).map(|own| (own.pid, own.start_time)),
         };
         let file = JournalFile::create(&folder, &header, LiveRecords::new())?;
         Ok(Self {
@@ -180,6 +178,9 @@ impl OwnerJournal {
     }
 
     pub(crate) fn started(&self, id: &ExecutionId, process: ProcessKey) -> Result<(), Error> {
+        if let Some(watcher) = &self.watcher {
+            watcher.started(id, process.pid);
+        }
         self.write(JournalLine::Started {
             execution_id: id.clone(),
             pid: process.pid,
@@ -410,14 +411,14 @@ fn is_owner_dead(file: &File) -> Result<bool, Error> {
     else {
         return Ok(false);
     };
-    let stat = ProcStat::read(pid).ok().flatten();
-    let is_alive = stat.is_some_and(|stat| stat.is_alive() && stat.start_time == start_time);
+    let is_alive = process_tree::is_alive(ProcessKey { pid, start_time });
     Ok(!is_alive && header.boot_id == boot_id()?)
 }
 
 /// Start times are comparable only within one boot.
 pub(crate) fn boot_id() -> Result<String, Error> {
-    process_tree::boot_id().map_err(Error::io("read the boot id from", Path::new("/proc")))
+    let failed = Error::io("read the boot id from", Path::new(PROCESS_LIST));
+    process_tree::boot_id().map_err(failed)
 }
 
 fn owners_folder(state_dir: &Path) -> PathBuf {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::live_execution::{ExecutionEnd, LiveExecution, Progress, StopManner};
+use crate::shared::process_tree::PROCESS_LIST;
 use crate::{
     Error, EventStream, ExecutionContext, ExecutionId, ExecutionKind, ExitReport, OutputStream,
     Sandbox, SessionId, StopOutcome, StopReport, StoppedBy,
@@ -91,7 +92,7 @@ pub struct ExecutionResult {
 pub struct TreeUsage {
     /// The number of processes; in a sandbox, two of them carry the agent.
     pub processes: usize,
-    /// The CPU time of these processes and of the children they have waited for.
+    /// The CPU time of these processes and, on Linux, of the children they have waited for.
     pub cpu_time: Duration,
     /// The sum of the resident memory; memory that processes share counts more than once.
     pub resident_bytes: u64,
@@ -231,14 +232,12 @@ impl Execution {
     pub async fn usage(&self) -> Result<TreeUsage, Error> {
         let roots = slice::from_ref(&self.live.root);
         let scan = self.live.scanner.scan(roots).await;
-        let table = scan.map_err(Error::io("read", Path::new("/proc")))?;
-        let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
+        let table = scan.map_err(Error::io("read", Path::new(PROCESS_LIST)))?;
         let mut usage = TreeUsage::default();
         for process in table.tree(roots, &HashSet::new()) {
             usage.processes += 1;
-            usage.cpu_time +=
-                Duration::from_millis(process.cpu_ticks.saturating_mul(1000) / ticks_per_second);
-            usage.resident_bytes += process.resident_pages * rustix::param::page_size() as u64;
+            usage.cpu_time += process.cpu_time;
+            usage.resident_bytes += process.resident_bytes;
         }
         Ok(usage)
     }

@@ -22,8 +22,8 @@ use crate::process::{Child, LaunchPlan, Pipes};
 use crate::records::{LaunchRecord, LiveRecord, milliseconds};
 use crate::service::{CheckedRequest, ServiceInner};
 use crate::shared::proc_stat::ProcessKey;
-use crate::shared::process_tree::TreeRoot;
-use crate::supervision::{is_alive, record_context};
+use crate::shared::process_tree::{self, PROCESS_LIST, TreeRoot, is_alive};
+use crate::supervision::record_context;
 use crate::telemetry::{
     AGENT_NAME, CONVERSATION_ID, ERROR_TYPE, INPUT_TOKENS, INVOKE_AGENT, OPERATION, OTEL_NAME,
     OUTPUT_TOKENS, RESPONSE_MODEL,
@@ -190,6 +190,14 @@ impl ServiceInner {
             binary: plan.binary.clone(),
             source,
         })?;
+        // Without a mark, and if the tag is hidden, another host finds the process by its id only. With
+        // a mark, the supervisor records it: a launch is shorter without.
+        if !process_tree::HAS_MARKS
+            && let Some(leader) = process_tree::key_of(child.pid())
+            && let Err(error) = self.owner.started(id, leader)
+        {
+            tracing::error!(%error, "cannot record the process id");
+        }
         Ok(SpawnedChild {
             child,
             pipes,
@@ -211,7 +219,7 @@ impl ServiceInner {
             return Ok(None);
         };
         let opened = Child::of_another_host(pid);
-        let opened = opened.map_err(Error::io("open a process in", Path::new("/proc")))?;
+        let opened = opened.map_err(Error::io("open a process in", Path::new(PROCESS_LIST)))?;
         let Some((child, pipes)) = opened else {
             return Ok(None);
         };

@@ -181,6 +181,7 @@ impl Supervisor {
         let mut resolving = pin!(self.resolution.run(execution));
         let mut watchdog = pin!(self.activity.idle(self.limits));
         let mut budgets = pin!(execution.watch_budgets());
+        let mut looks = pin!(execution.scanner.watch(&execution.root));
         let (mut reading, mut writing, mut unresolved) = (true, true, true);
         let mut stopped_outside = false;
         loop {
@@ -196,6 +197,7 @@ impl Supervisor {
                 () = &mut feeding, if writing => writing = false,
                 () = &mut resolving, if unresolved => unresolved = false,
                 () = &mut budgets => {}
+                () = &mut looks => {}
                 () = &mut deadlines => {}
                 fired = &mut watchdog, if stopped_by.is_none() => {
                     tracing::warn!(watchdog = ?fired, "watchdog fired");

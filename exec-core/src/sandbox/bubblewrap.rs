@@ -14,6 +14,9 @@ use crate::process::find_on_path;
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 const INSTALL: &str = "install bubblewrap (package `bubblewrap`), or set `sandbox = \"off\"`";
 
+/// Namespaces are a feature of Linux. A build with the limits of macOS has no sandbox either.
+const IS_AVAILABLE: bool = cfg!(all(target_os = "linux", not(portable_processes)));
+
 /// The `bwrap` of this machine. A success is remembered, a failure is not.
 #[derive(Debug, Default)]
 pub(crate) struct Bubblewrap {
@@ -23,6 +26,12 @@ pub(crate) struct Bubblewrap {
 impl Bubblewrap {
     /// The program, after it has started a process in new namespaces once. Blocks until then.
     pub(crate) fn working_program(&self) -> Result<&Path, Error> {
+        if !IS_AVAILABLE {
+            return Err(refused(
+                "a sandbox needs bubblewrap, which exists for Linux only",
+                "set `sandbox = \"off\"`",
+            ));
+        }
         if let Some(program) = self.program.get() {
             return Ok(program);
         }

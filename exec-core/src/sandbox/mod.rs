@@ -35,9 +35,14 @@
 //!
 //! **Fail closed** (`bubblewrap.rs`). The first sandboxed launch of a service tries bubblewrap with
 //! a shell that only exits. Without success the launch is refused; only a success is remembered. If
-//! bubblewrap fails later, it exits before the agent is started.
+//! bubblewrap fails later, it exits before the agent is started. Outside Linux every sandboxed launch
+//! is refused.
 
 mod agent_folder;
+#[cfg(all(target_os = "linux", not(portable_processes)))]
+mod agent_start;
+#[cfg(not(all(target_os = "linux", not(portable_processes))))]
+#[path = "no_agent_start.rs"]
 mod agent_start;
 mod bubblewrap;
 mod bwrap_args;
@@ -62,4 +67,5 @@ const INIT: &str = include_str!("init.sh");
 const INIT_NAME: &str = "exec-core-sandbox";
 
 /// The descriptor of the socket in the shell; see `init.sh`.
+#[cfg(all(target_os = "linux", not(portable_processes)))]
 pub(crate) const CONTROL_FD: i32 = 3;

@@ -40,6 +40,7 @@ pub(crate) struct ProcStat {
     pub(crate) state: u8,
     pub(crate) parent: u32,
     pub(crate) group: u32,
+    pub(crate) session: u32,
     /// Time on the processor, including the children that it has waited for.
     pub(crate) cpu_ticks: u64,
     pub(crate) threads: u64,
@@ -97,6 +98,7 @@ impl ProcStat {
             state,
             parent: number(4)?.try_into().ok()?,
             group: number(5)?.try_into().ok()?,
+            session: number(6)?.try_into().ok()?,
             cpu_ticks: number(14)? + number(15)? + number(16)? + number(17)?,
             threads: number(20)?,
             start_time: number(22)?,
@@ -160,7 +162,8 @@ mod tests {
     #[test]
     fn parentheses_in_the_program_name_do_not_shift_the_fields() {
         let stat = ProcStat::parse(LINE).unwrap();
-        assert_eq!((stat.state, stat.parent, stat.group), (b'S', 3, 5));
+        assert_eq!((stat.state, stat.parent), (b'S', 3));
+        assert_eq!((stat.group, stat.session), (5, 5));
         assert_eq!((stat.cpu_ticks, stat.threads), (100, 2));
         assert_eq!((stat.start_time, stat.virtual_bytes), (999, 4096));
         assert_eq!((stat.resident_pages, stat.environment), (12, (0, 0)));

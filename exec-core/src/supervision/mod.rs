@@ -11,7 +11,7 @@ pub use recovery::{
 };
 pub use restart_policy::RestartPolicy;
 
-pub(crate) use recovery::{is_alive, record_context};
+pub(crate) use recovery::record_context;
 pub(crate) use restart_policy::{Backoff, DEFAULT_MESSAGE, jitter};
 pub(crate) use resume_loop::{
     Attempt, AttemptEnd, Attempts, ResumeLoop, is_restartable, next_restart, until_ended,

@@ -34,8 +34,8 @@ use std::time::{Duration, SystemTime};
 
 use crate::process::{TAG_VARIABLE, stop_tree};
 use crate::records::{HistoryEvent, LaunchRecord, LiveRecord, OrphanedJournal, boot_id};
-use crate::shared::proc_stat::{ProcStat, ProcessKey};
-use crate::shared::process_tree::{ProcessScanner, TreeEnder};
+use crate::shared::proc_stat::ProcessKey;
+use crate::shared::process_tree::{ProcessScanner, TreeEnder, is_alive};
 use crate::{
     Error, Execution, ExecutionContext, ExecutionId, ExecutionKind, ExecutionService,
     FollowUpRequest, HistoryEntry, SessionId,
@@ -529,12 +529,6 @@ fn leader_of(record: &LiveRecord, same_boot: bool) -> LeaderEvidence {
         true => LeaderEvidence::Alive { process_id: pid },
         false => LeaderEvidence::Ended,
     }
-}
-
-/// Whether the process is alive, and is not another one with the same id.
-pub(crate) fn is_alive(key: ProcessKey) -> bool {
-    let stat = ProcStat::read(key.pid).ok().flatten();
-    stat.is_some_and(|stat| stat.is_alive() && stat.start_time == key.start_time)
 }
 
 fn time(milliseconds: u64) -> SystemTime {

@@ -128,6 +128,7 @@ async fn a_launch_that_is_dropped_or_cancelled_frees_its_place() {
     assert_eq!(service.history().load().unwrap().entries.len(), 2);
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_shutdown_ends_the_waits() {
     let lab = Lab::new();

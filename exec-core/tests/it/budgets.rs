@@ -80,6 +80,7 @@ fn notices(events: &[Arc<Event>]) -> Vec<String> {
     events.iter().filter_map(notice).collect()
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_budget_warns_then_stops_and_the_partial_result_is_kept() {
     let lab = Lab::new();
@@ -342,6 +343,7 @@ fn host_of_a_group() {
     std::mem::forget(lab);
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_group_counts_every_execution_once_although_hosts_are_killed() {
     let size = std::env::var(SIZE).unwrap_or_else(|_| "6x20".to_owned());

@@ -168,6 +168,7 @@ async fn a_workspace_path_may_be_invalid_utf8() {
 
 /// std ignores SIGPIPE in the host, and the thread of the launch blocks a signal; neither must
 /// reach the agent.
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn the_agent_starts_without_blocked_and_caught_signals() {
     // SAFETY: the set is initialised by `sigemptyset`; only this thread is affected.

@@ -1,4 +1,8 @@
 //! Programs that try to leave the tree of their execution, by accident or on purpose.
+#![cfg_attr(
+    portable_processes,
+    allow(dead_code, unused_imports, reason = "tests of marks are compiled out")
+)]
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -59,6 +63,7 @@ async fn one_hundred_stops_of_a_forking_shell_leave_nothing() {
     assert_eq!(left, 0);
 }
 
+#[cfg(not(portable_processes))]
 #[tokio::test]
 async fn a_daemon_without_environment_session_and_parent_is_stopped() {
     let lab = Lab::new();
@@ -73,6 +78,7 @@ async fn a_daemon_without_environment_session_and_parent_is_stopped() {
     assert_eq!(report.processes, 2);
 }
 
+#[cfg(not(portable_processes))]
 #[tokio::test]
 async fn a_daemon_that_outlives_its_agent_is_ended_and_counted() {
     let lab = Lab::new();
@@ -85,6 +91,7 @@ async fn a_daemon_that_outlives_its_agent_is_ended_and_counted() {
 
 /// The inner executor gets `KILL`, so that it cannot clean up itself. Its daemon has the tag and
 /// the mark of the inner execution only.
+#[cfg(not(portable_processes))]
 #[tokio::test]
 async fn the_daemon_of_an_executor_inside_an_execution_is_stopped_with_it() {
     let lab = Lab::new();
@@ -112,6 +119,7 @@ async fn the_daemon_of_an_executor_inside_an_execution_is_stopped_with_it() {
     assert_eq!(lab.processes(), [0; 0]);
 }
 
+#[cfg(not(portable_processes))]
 #[test]
 #[ignore = "a helper process of the test above"]
 fn inner_executor() {
@@ -156,6 +164,7 @@ fn is_root() -> bool {
     root
 }
 
+#[cfg(not(portable_processes))]
 #[test]
 fn a_set_user_id_program_is_stopped_and_one_that_switches_the_user_is_reported() {
     if !is_root() {
@@ -167,6 +176,7 @@ fn a_set_user_id_program_is_stopped_and_one_that_switches_the_user_is_reported()
     run_as_nobody(&lab, "escape::host_of_set_user_id_programs");
 }
 
+#[cfg(not(portable_processes))]
 #[test]
 #[ignore = "a helper process of the test above"]
 fn host_of_set_user_id_programs() {
@@ -211,6 +221,7 @@ fn real_user(pid: u32) -> Option<u32> {
     line.split_whitespace().next()?.parse().ok()
 }
 
+#[cfg(not(portable_processes))]
 #[test]
 fn a_low_hard_limit_moves_the_mark_to_another_limit() {
     if !is_root() {
@@ -219,6 +230,7 @@ fn a_low_hard_limit_moves_the_mark_to_another_limit() {
     run_as_nobody(&Lab::new(), "escape::host_with_a_low_hard_limit");
 }
 
+#[cfg(not(portable_processes))]
 #[test]
 #[ignore = "a helper process of the test above"]
 fn host_with_a_low_hard_limit() {

@@ -9,10 +9,11 @@ use crate::lab::{Lab, helper, helper_lab, script, until, until_line, within};
 /// parent, and a shell without environment that keeps starting tools.
 fn agent(lab: &Lab) -> String {
     let sleeper = lab.sleeper();
+    let daemon = lab.daemon(61);
     format!(
         "trap '' TERM
         setsid {sleeper} 60 &
-        (env -i /usr/bin/setsid {sleeper} 61 &)
+        {daemon}
         env -i /bin/sh -c 'while :; do /usr/bin/setsid {sleeper} 62 & /bin/sleep 0.2; done' &
         echo ready
         exec {sleeper} 63"

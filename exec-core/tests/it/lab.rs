@@ -161,6 +161,7 @@ impl Lab {
     }
 
     /// Not in `/tmp`, which is private in a sandbox.
+    #[cfg(all(target_os = "linux", not(portable_processes)))]
     pub(crate) fn outside_of_tmp() -> Self {
         Self::in_dir(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
     }
@@ -227,7 +228,8 @@ impl Lab {
         service.launch(self.new_chat(prompt)).await.unwrap()
     }
 
-    /// The living processes of this test, found by their environment.
+    /// The living processes of this test, found by their environment. Other systems hide it.
+    #[cfg(target_os = "linux")]
     pub(crate) fn processes(&self) -> Vec<u32> {
         let tag = format!("{LAB}={}", self.id);
         let mut found = Vec::new();
@@ -262,7 +264,37 @@ impl Lab {
         path.to_str().unwrap().to_owned()
     }
 
+    /// The start of a sleeper that has cleared its environment, is in its own session and has lost its
+    /// parent. On a system without marks its parent lives: a daemon could escape there; see
+    /// `weaker_promises.rs`.
+    pub(crate) fn daemon(&self, seconds: u32) -> String {
+        let command = format!("env -i /usr/bin/setsid {} {seconds}", self.sleeper());
+        match cfg!(all(target_os = "linux", not(portable_processes))) {
+            true => format!("({command} &);"),
+            false => format!("{command} &"),
+        }
+    }
+
     /// The living processes that have the folder of this test in their command line.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn commands(&self) -> Vec<u32> {
+        let listed = Command::new("ps")
+            .args(["-A", "-ww", "-o", "pid=,stat=,command="])
+            .output()
+            .unwrap();
+        let folder = self.folder.to_str().unwrap();
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let lines = listed.lines().filter(|line| line.contains(folder));
+        lines
+            .map(|line| line.split_whitespace())
+            .filter_map(|mut words| Some((words.next()?, words.next()?)))
+            .filter(|(_, state)| !state.starts_with('Z'))
+            .filter_map(|(pid, _)| pid.parse().ok())
+            .collect()
+    }
+
+    /// The living processes that have the folder of this test in their command line.
+    #[cfg(target_os = "linux")]
     pub(crate) fn commands(&self) -> Vec<u32> {
         let folder = self.folder.to_str().unwrap().as_bytes();
         let mut found = Vec::new();
@@ -282,6 +314,7 @@ impl Lab {
     }
 
     /// Polls until the test has this many processes.
+    #[cfg(target_os = "linux")]
     pub(crate) async fn until_processes(&self, count: usize) {
         until(&format!("{count} processes"), || {
             self.processes().len() == count
@@ -306,7 +339,9 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         for _ in 0..50 {
-            let mut pids = self.processes();
+            let mut pids = Vec::new();
+            #[cfg(target_os = "linux")]
+            pids.extend(self.processes());
             if self._dir.is_some() {
                 pids.extend(self.commands());
             }
@@ -338,6 +373,16 @@ pub(crate) async fn within<T>(what: &str, future: impl IntoFuture<Output = T>) -
     }
 }
 
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn alive(pid: u32) -> bool {
+    let state = Command::new("ps")
+        .args(["-o", "stat=", "-p", &pid.to_string()])
+        .output();
+    let state = state.unwrap().stdout;
+    !state.is_empty() && !state.starts_with(b"Z")
+}
+
+#[cfg(target_os = "linux")]
 pub(crate) fn alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     match stat.rsplit_once(") ") {
@@ -453,9 +498,14 @@ pub(crate) fn helper_passed(lab: &Lab) {
     std::fs::write(lab.path("passed"), "").unwrap();
 }
 
-/// Makes the kernel refuse a system call of this thread and of threads that it starts, with the
-/// error of a missing permission.
-pub(crate) fn refuse(call: libc::c_long) {
+/// Makes the kernel refuse the signals of this thread and of threads that it starts, with the error of
+/// a missing permission.
+#[cfg(target_os = "linux")]
+pub(crate) fn refuse_signals() {
+    let call = match cfg!(portable_processes) {
+        true => libc::SYS_kill,
+        false => libc::SYS_pidfd_send_signal,
+    };
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;

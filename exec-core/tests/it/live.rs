@@ -35,6 +35,7 @@ async fn outcome(turn: &Turn) -> TurnOutcome {
     report.outcome.clone()
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn one_process_answers_many_prompts() {
     let lab = Lab::new();
@@ -575,6 +576,7 @@ async fn silence_counts_only_while_a_turn_runs() {
     assert_eq!(exit.stopped_by, Some(silent));
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_session_without_handles_delivers_what_waits() {
     let lab = Lab::new();

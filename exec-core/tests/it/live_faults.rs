@@ -24,6 +24,7 @@ async fn ended(session: &LiveSession) {
     within("the end", session.wait_for(is_ended)).await.unwrap();
 }
 
+#[cfg(target_os = "linux")]
 async fn not_opened(script: &str, limit: Duration) -> (String, Vec<String>) {
     let lab = Lab::new();
     let service = lab.service(live_script(script));
@@ -42,6 +43,7 @@ async fn not_opened(script: &str, limit: Duration) -> (String, Vec<String>) {
 
 const LONG: Duration = Duration::from_secs(60);
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn an_agent_that_ends_at_once_is_an_error_with_its_last_words() {
     let (message, tail) = not_opened("echo no such model >&2; exit 3", LONG).await;
@@ -51,6 +53,7 @@ async fn an_agent_that_ends_at_once_is_an_error_with_its_last_words() {
     assert!(message.contains("exit code 3"), "{message}");
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn an_agent_that_refuses_the_session_is_an_error_with_its_class() {
     let agent = "read -r _; echo refuse no such session; exec sleep 60";
@@ -61,6 +64,7 @@ async fn an_agent_that_refuses_the_session_is_an_error_with_its_class() {
     );
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn an_agent_that_is_silent_at_its_start_is_an_error_after_the_limit() {
     let limit = Duration::from_millis(300);
@@ -70,6 +74,7 @@ async fn an_agent_that_is_silent_at_its_start_is_an_error_after_the_limit() {
     assert!(message.contains("waiting for the network"), "{message}");
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_dropped_opening_leaves_no_process() {
     let lab = Lab::new();
@@ -199,6 +204,7 @@ async fn the_end_of_the_process_ends_everything_that_waits() {
     within("the end", session.execution().wait()).await.unwrap();
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn what_waits_survives_the_agent_and_what_may_have_run_is_not_sent_again() {
     let lab = Lab::new();
@@ -292,6 +298,7 @@ async fn what_waits_is_dropped_with_the_last_handle() {
     assert_eq!(reason(error), DropReason::SessionEnded);
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn an_agent_that_does_not_read_cannot_make_memory_grow() {
     let lab = Lab::new();
@@ -311,6 +318,7 @@ async fn an_agent_that_does_not_read_cannot_make_memory_grow() {
     assert_eq!(lab.processes(), [0; 0]);
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn an_agent_that_floods_and_does_not_read_is_stopped() {
     let lab = Lab::new();
@@ -328,6 +336,7 @@ async fn an_agent_that_floods_and_does_not_read_is_stopped() {
     assert_eq!(lab.processes(), [0; 0]);
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn an_agent_that_closes_a_pipe_and_lives_is_stopped() {
     for close in ["exec <&-", "exec >&-"] {
@@ -350,6 +359,7 @@ async fn an_agent_that_closes_a_pipe_and_lives_is_stopped() {
     }
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn an_agent_that_closes_its_input_while_idle_is_stopped() {
     let lab = Lab::new();

@@ -109,6 +109,7 @@ async fn poll_times<T>(times: usize, future: impl Future<Output = T>) -> Option<
     .await
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn an_opening_that_is_dropped_anywhere_leaves_no_process() {
     let lab = Lab::new();
@@ -154,6 +155,7 @@ async fn commands_that_are_dropped_anywhere_leave_the_session_usable() {
     within("the close", session.close()).await.unwrap();
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_close_that_was_polled_once_goes_on_without_its_future() {
     let lab = Lab::new();
@@ -167,6 +169,7 @@ async fn a_close_that_was_polled_once_goes_on_without_its_future() {
     }
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_resume_that_is_dropped_anywhere_loses_no_message() {
     let lab = Lab::new();
@@ -195,6 +198,7 @@ async fn a_resume_that_is_dropped_anywhere_loses_no_message() {
 }
 
 /// In a process of its own, whose memory nothing else changes.
+#[cfg(target_os = "linux")]
 #[test]
 fn two_hundred_sessions_at_once_need_little_memory_each() {
     let lab = Lab::new();
@@ -205,6 +209,7 @@ const SESSIONS: usize = 200;
 /// Beside the event bound, which these sessions are far from.
 const MOST_BYTES: usize = 64 << 10;
 
+#[cfg(target_os = "linux")]
 #[test]
 #[ignore = "a helper process of the test above"]
 fn host_of_two_hundred_sessions() {
@@ -264,6 +269,7 @@ fn host_of_two_hundred_sessions() {
     helper_passed(&lab);
 }
 
+#[cfg(target_os = "linux")]
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages = statm.split(' ').nth(1).unwrap();

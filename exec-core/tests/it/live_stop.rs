@@ -264,6 +264,10 @@ async fn processes_that_outlive_a_live_agent_are_ended() {
     let session = open(&lab, &lab.service(agent())).await;
     let turn = session.prompt("tool").unwrap();
     lab.until_written("tool").await;
+    if cfg!(portable_processes) {
+        // A tool in its own session must be seen before the agent ends.
+        session.execution().usage().await.unwrap();
+    }
     let pid = session.execution().process_id().to_string();
     let kill = std::process::Command::new("kill")
         .args(["-9", &pid])

@@ -271,6 +271,7 @@ async fn a_blocked_child_can_be_stopped() {
     assert!(matches!(events.last().unwrap().kind, EventKind::Exited(_)));
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_survivor_that_keeps_the_output_open_does_not_delay_the_end() {
     let lab = Lab::new();

@@ -295,7 +295,11 @@ async fn check_recovery(lab: &Lab) -> [usize; 3] {
         }
         let state = match &session.state {
             RecoveredState::Adopted(execution) => {
-                assert!(execution.exit_report().is_some() || alive(execution.process_id()));
+                // The report of an agent that ends now comes a moment later.
+                until("an agent or its report", || {
+                    alive(execution.process_id()) || execution.exit_report().is_some()
+                })
+                .await;
                 0
             }
             RecoveredState::Resumable => 1,

@@ -44,6 +44,7 @@ async fn the_report_has_time_and_memory() {
     assert!(report.peak_memory_bytes > 40_000_000, "{report:?}");
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn usage_covers_the_tree() {
     let lab = Lab::new();

@@ -126,6 +126,7 @@ async fn lines_that_a_parser_does_not_know_are_no_answer() {
     assert_eq!((result.text.as_str(), result.is_success()), ("", false));
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_run_ends_at_its_time_limit_with_what_was_received() {
     let lab = Lab::new();
@@ -148,6 +149,7 @@ async fn a_run_ends_at_its_time_limit_with_what_was_received() {
     lab.until_processes(0).await;
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_dropped_run_is_stopped() {
     let lab = Lab::new();
@@ -357,6 +359,7 @@ async fn the_session_of_a_sub_agent_is_not_taken() {
     assert_eq!(execution.session_id().native_id(), "ses_main");
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn the_trace_parent_of_the_request_reaches_the_agent() {
     let lab = Lab::new();

@@ -412,6 +412,7 @@ async fn during_the_resolution_a_session_has_exactly_one_id() {
     }
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_session_has_one_live_execution() {
     let lab = Lab::new();

@@ -5,18 +5,22 @@ use std::time::{Duration, Instant};
 
 use exec_core::{Error, StopAction, StopLadder, StoppedBy, termination_signal};
 
+#[cfg(target_os = "linux")]
+use crate::lab::refuse_signals;
 use crate::lab::{
-    DEADLINE, Lab, Scripted, helper, helper_lab, helper_passed, refuse, run_helper, script, until,
+    DEADLINE, Lab, Scripted, helper, helper_lab, helper_passed, run_helper, script, until,
     until_line, within,
 };
 
 const LIMIT: Duration = Duration::from_secs(50);
 
 /// An agent with a tool in its own session and a daemon without environment and parent.
+#[cfg(target_os = "linux")]
 fn agent(lab: &Lab) -> Scripted {
     let sleeper = lab.sleeper();
+    let daemon = lab.daemon(61);
     script(&format!(
-        "setsid {sleeper} 60 & (env -i /usr/bin/setsid {sleeper} 61 &); echo ready; exec {sleeper} 62"
+        "setsid {sleeper} 60 & {daemon} echo ready; exec {sleeper} 62"
     ))
 }
 
@@ -28,6 +32,7 @@ fn stubborn(lab: &Lab) -> Scripted {
     ))
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_stops_all_executions_and_refuses_launches() {
     let lab = Lab::new();
@@ -92,16 +97,18 @@ async fn a_shutdown_kills_after_its_limit() {
     assert_eq!(execution.exit_report().unwrap().signal, Some(9));
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn a_shutdown_names_the_processes_that_are_left() {
     run_helper(&Lab::new(), "shutdown::host_that_may_not_signal");
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 #[ignore = "a helper process of the test above"]
 fn host_that_may_not_signal() {
     let Some(lab) = helper_lab() else { return };
-    refuse(libc::SYS_pidfd_send_signal);
+    refuse_signals();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let service = lab.service(script("exec sleep 60"));
@@ -116,6 +123,7 @@ fn host_that_may_not_signal() {
 }
 
 /// The only thread of the runtime is blocked while the guard is dropped.
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_dropped_guard_ends_everything_before_it_returns() {
     let lab = Lab::new();
@@ -144,6 +152,7 @@ async fn a_dropped_guard_kills_after_its_limit() {
     assert_eq!(lab.commands(), [0; 0]);
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn no_limit_is_too_long() {
     let lab = Lab::new();
@@ -175,6 +184,7 @@ async fn no_limit_is_too_long() {
     assert!(result.is_success());
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn a_guard_works_after_the_end_of_the_runtime() {
     let lab = Lab::new();
@@ -194,6 +204,7 @@ fn a_guard_works_after_the_end_of_the_runtime() {
 }
 
 /// The program of the README: it waits for its agent or for a signal.
+#[cfg(target_os = "linux")]
 #[test]
 #[ignore = "a helper process of other tests"]
 fn host_with_signals() {
@@ -218,6 +229,7 @@ fn host_with_signals() {
     std::process::exit(128 + number);
 }
 
+#[cfg(target_os = "linux")]
 async fn signal_host(lab: &Lab, signals: &[i32], ignored: Option<i32>) -> Option<i32> {
     let mut command = helper(lab, "shutdown::host_with_signals");
     command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -250,6 +262,7 @@ async fn signal_host(lab: &Lab, signals: &[i32], ignored: Option<i32>) -> Option
     host.wait().unwrap().code()
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn int_term_and_hup_leave_no_process() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -260,6 +273,7 @@ async fn int_term_and_hup_leave_no_process() {
     }
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn an_ignored_signal_stays_ignored() {
     let lab = Lab::new();

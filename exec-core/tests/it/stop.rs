@@ -5,7 +5,7 @@ use exec_core::{
 };
 
 use crate::lab::{
-    Lab, alive, helper_lab, helper_passed, refuse, run_helper, script, until_line, within,
+    Lab, alive, helper_lab, helper_passed, refuse_signals, run_helper, script, until_line, within,
 };
 
 async fn stop(execution: &Execution) -> StopReport {
@@ -162,6 +162,7 @@ async fn a_found_process_stays_found_after_the_death_of_its_parent() {
     assert_eq!(report.level, StopLevel::Killed);
 }
 
+#[cfg(not(portable_processes))]
 #[tokio::test]
 async fn a_daemon_is_found_by_its_tag() {
     let lab = Lab::new();
@@ -175,6 +176,7 @@ async fn a_daemon_is_found_by_its_tag() {
     assert_eq!(lab.processes(), [0; 0]);
 }
 
+#[cfg(not(portable_processes))]
 #[tokio::test]
 async fn a_tree_that_grows_while_it_is_stopped_is_stopped() {
     let lab = Lab::new();
@@ -185,6 +187,7 @@ async fn a_tree_that_grows_while_it_is_stopped_is_stopped() {
     assert_eq!(lab.processes(), [0; 0]);
 }
 
+#[cfg(not(portable_processes))]
 #[tokio::test]
 async fn processes_that_outlive_the_agent_are_ended_and_counted() {
     let lab = Lab::new();
@@ -334,7 +337,7 @@ fn a_tree_that_cannot_be_ended_is_an_error_with_its_processes() {
 #[ignore = "a helper process of the test above"]
 fn host_without_the_permission_to_signal() {
     let Some(lab) = helper_lab() else { return };
-    refuse(libc::SYS_pidfd_send_signal);
+    refuse_signals();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let agent = "read go < gate; exit 3";

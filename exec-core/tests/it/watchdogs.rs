@@ -4,6 +4,7 @@ use exec_core::{EventKind, StoppedBy, Watchdog};
 
 use crate::lab::{Lab, LineParser, all_events, script};
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_silent_agent_is_stopped_with_an_event() {
     let lab = Lab::new();

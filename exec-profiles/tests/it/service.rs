@@ -247,6 +247,7 @@ async fn ids_and_events_work_under_a_wrapper() {
     assert_eq!(host.env()["WRAPPED"], workspace.to_str().unwrap());
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_kills_the_agent_and_its_tools_even_under_a_wrapper() {
     let host = Host::with("[profiles.codex]\nwrapper = ['nice', '-n', '5']\nenv = { {env} }\n");
@@ -478,6 +479,7 @@ impl tracing::field::Visit for Logged {
     }
 }
 
+#[cfg(target_os = "linux")]
 fn alive(pid: u32) -> bool {
     // A zombie has ended; only its parent has not waited for it.
     fs::read_to_string(format!("/proc/{pid}/stat"))

@@ -8,7 +8,9 @@ use std::path::Path;
 use timed_store::{Error, SessionId};
 
 use crate::support::{Place, START, Store, s, write_private};
-use crate::worker::{Worker, unshare};
+use crate::worker::Worker;
+#[cfg(target_os = "linux")]
+use crate::worker::unshare;
 
 const NOBODY: u32 = 65534;
 
@@ -196,6 +198,7 @@ fn full_disk(folder: &Path) {
     assert_eq!(store.restore().unwrap(), Some(s("y")));
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn a_file_of_another_user_is_refused() {
     if !is_root() {
@@ -216,6 +219,7 @@ fn a_file_of_another_user_is_refused() {
 
 /// Runs a check as root of a user namespace, which may mount. A user cannot create a file of
 /// another user, but can mount one in its place.
+#[cfg(target_os = "linux")]
 fn in_a_namespace(name: &str) {
     let folder = tempfile::tempdir().unwrap();
     let options = unshare(&["--mount"]);
@@ -223,6 +227,7 @@ fn in_a_namespace(name: &str) {
     assert!(status.success(), "{name}: see above");
 }
 
+#[cfg(target_os = "linux")]
 pub(crate) fn foreign_file_in_namespace(folder: &Path) {
     let store = open(folder);
     store.store(&s("x")).unwrap();

@@ -5,8 +5,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
+#[cfg(target_os = "linux")]
+use crate::namespaces;
 use crate::support::LONG;
-use crate::{files, kills, locks, namespaces, referee, waiting};
+use crate::{files, kills, locks, referee, waiting};
 
 const PART: &str = "TIMED_STORE_PART";
 
@@ -25,8 +27,11 @@ fn play() {
         ("wait", _) => locks::wait(folder),
         ("store", _) => kills::store_for_ever(folder),
         ("claim", session) => referee::claim_for_ever(folder, session),
+        #[cfg(target_os = "linux")]
         ("claim-detected", name) => namespaces::claim_detected(folder, name),
+        #[cfg(target_os = "linux")]
         ("claim-in-time", _) => namespaces::claim_in_another_time(folder),
+        #[cfg(target_os = "linux")]
         ("read-only", _) => namespaces::read_only(folder),
         ("wait-for", arguments) => waiting::wait_for(folder, arguments),
         #[cfg(feature = "redis")]
@@ -34,6 +39,7 @@ fn play() {
         #[cfg(feature = "redis-tls")]
         ("tls", url) => crate::redis::use_tls(url),
         ("unprivileged", name) => files::unprivileged(folder, name),
+        #[cfg(target_os = "linux")]
         ("foreign-file-in-namespace", _) => files::foreign_file_in_namespace(folder),
         (other, _) => panic!("no part `{other}`"),
     }
@@ -41,6 +47,7 @@ fn play() {
 }
 
 /// The arguments of unshare(1) for new namespaces; also a user namespace if this is not root.
+#[cfg(target_os = "linux")]
 pub(crate) fn unshare<'a>(namespaces: &[&'a str]) -> Vec<&'a str> {
     let mut args = Vec::new();
     if !rustix::process::geteuid().is_root() {
@@ -67,6 +74,7 @@ impl Worker {
     }
 
     /// The same through another program, which runs the command line of its arguments.
+    #[cfg(target_os = "linux")]
     pub(crate) fn start_under(program: &str, args: &[&str], part: &str, folder: &Path) -> Self {
         let mut command = Command::new(program);
         command.args(args).arg(std::env::current_exe().unwrap());

@@ -323,6 +323,7 @@ async fn a_later_client_sees_the_same_signal() {
     }
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stop_ends_all_processes_and_is_idempotent() {
     let team = start(&["Lines", "Raw", "Screen"]).await;
@@ -415,6 +416,7 @@ async fn an_agent_that_is_not_ready_fails_the_start_and_leaves_the_others_runnin
     }
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_guard_stops_the_cluster() {
     let dir = tempfile::tempdir().unwrap();

@@ -224,6 +224,7 @@ async fn an_agent_asks_another_one_with_its_shell_tool() {
     assert!(posted.out.contains("you are b\n"), "{posted:?}");
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_lost_its_parents_and_its_environment_is_found() {
     let team = start(&TWO).await;
@@ -671,6 +672,7 @@ async fn an_agent_knows_who_it_is_and_what_it_is_told() {
 
 impl Team {
     /// The processes that deliver the inbox.
+    #[cfg(target_os = "linux")]
     fn couriers(&self) -> Vec<String> {
         let folder = self.cluster.socket().parent().unwrap().to_str().unwrap();
         let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -690,6 +692,7 @@ impl Team {
     }
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_is_left_for_a_busy_agent_and_delivered_in_the_background() {
     let team = start(&TWO).await;
@@ -914,6 +917,7 @@ async fn a_text_from_the_input_ends_with_its_last_line() {
     assert!(asked.out.contains("from-input\nB OK"), "{asked:?}");
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_that_wait_are_delivered_after_the_next_start() {
     let team = start(&TWO).await;

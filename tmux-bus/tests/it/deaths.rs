@@ -129,6 +129,7 @@ async fn a_killed_server_is_noticed() {
     );
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopping_while_a_pane_floods_does_not_hang_and_leaves_no_process() {
     let server = TestServer::start().await;
@@ -219,6 +220,7 @@ async fn a_killed_client_process_while_a_pane_floods_does_not_hang_the_server() 
 }
 
 /// Whether the process and its descendants have a mark: a limit that is not the default.
+#[cfg(target_os = "linux")]
 fn is_marked(pid: &str) -> bool {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
     let limit = limits
@@ -229,15 +231,12 @@ fn is_marked(pid: &str) -> bool {
     has_mark && children.is_ok_and(|pids| pids.split_whitespace().all(is_marked))
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_in_sessions_of_their_own_are_ended_too() {
     // Their parent is alive or has ended, the client of this process is gone, or the environment
     // is cleared and the parent has ended.
-    let cases = match cfg!(target_os = "linux") {
-        true => &["alive", "ended", "client", "cleared"][..],
-        false => &["alive", "ended", "client"],
-    };
-    for &case in cases {
+    for case in ["alive", "ended", "client", "cleared"] {
         let server = TestServer::start().await;
         let pane = open(&server, Program::Lines).await;
         let file = server.path("pid");
@@ -279,11 +278,12 @@ async fn processes_in_sessions_of_their_own_are_ended_too() {
 }
 
 /// In Python, because a shell has no threads.
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_whose_main_thread_has_ended_is_ended_too() {
     let python = Command::new("python3").arg("--version").output();
     let has_python = python.is_ok_and(|output| output.status.success());
-    if !cfg!(target_os = "linux") || !has_python {
+    if !has_python {
         return;
     }
     let server = TestServer::start().await;
@@ -312,6 +312,7 @@ async fn a_process_whose_main_thread_has_ended_is_ended_too() {
 }
 
 /// Whether any thread of the process runs.
+#[cfg(target_os = "linux")]
 fn alive(pid: i32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     tasks.into_iter().flatten().any(|task| {

@@ -7,6 +7,14 @@
     missing_docs,
     unreachable_pub
 )]
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "tests that need Linux are compiled out"
+    )
+)]
 
 mod fake_agent;
 mod mail_agent;

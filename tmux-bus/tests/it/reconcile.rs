@@ -83,6 +83,7 @@ async fn an_agent_that_is_added_is_started() {
     );
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_is_removed_is_stopped_and_its_messages_are_dead_letters() {
     let dir = tempfile::tempdir().unwrap();

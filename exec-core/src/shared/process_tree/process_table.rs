@@ -45,6 +45,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
+use std::slice;
+use std::time::Duration;
 
 use super::process_mark::ProcessMark;
 use super::system;
@@ -57,10 +59,14 @@ pub(crate) struct ProcessInfo {
     pub(crate) key: ProcessKey,
     pub(crate) parent: u32,
     pub(crate) group: u32,
+    pub(crate) session: u32,
     /// Neither a zombie nor gone.
     pub(crate) alive: bool,
-    pub(crate) cpu_ticks: u64,
-    pub(crate) resident_pages: u64,
+    /// By a signal, until `CONT`.
+    pub(crate) stopped: bool,
+    /// Zero for a process of another user on macOS.
+    pub(crate) cpu_time: Duration,
+    pub(crate) resident_bytes: u64,
     /// The value of the tag variable in its environment.
     pub(crate) tag: Option<String>,
     /// Read only if there is no tag.
@@ -148,7 +154,8 @@ impl ProcessTable {
     /// parents are found by these. Example: agent 40 runs an executor 41, which runs agent 42 with
     /// the tag T. A tool 43 of agent 42 was started by a double fork. 41 and 42 are found by their
     /// parents, 43 by the tag T of 42. A tag counts only if the process also has the mark of that
-    /// tag: a program can copy the environment of another execution, which is none of ours.
+    /// tag: a program can copy the environment of another execution, which is none of ours. So on a
+    /// system without marks, inner executions are found by their parents, groups and sessions only.
     pub(crate) fn tree(
         &self,
         roots: &[TreeRoot],
@@ -167,10 +174,12 @@ impl ProcessTable {
             .filter_map(|root| root.tag.as_deref())
             .collect();
         let mut marks: HashSet<ProcessMark> = roots.iter().filter_map(|root| root.mark).collect();
+        let memories: Vec<_> = roots.iter().map(TreeRoot::memory).collect();
         let is_leader = |process: &&ProcessInfo| leaders.contains(&process.key.pid);
         let is_seed = |process: &&ProcessInfo| {
             leaders.contains(&process.group)
                 || found.contains(&process.key)
+                || memories.iter().any(|memory| memory.has(process))
                 || process.tag.as_deref().is_some_and(|tag| tags.contains(tag))
                 || process.mark.is_some_and(|mark| marks.contains(&mark))
         };
@@ -206,6 +215,20 @@ impl ProcessTable {
             }
         }
         tree
+    }
+
+    /// Keeps the processes of a tree for later scans; see `tree_memory.rs`. Without effect on a system
+    /// with marks.
+    pub(super) fn remember(&self, root: &TreeRoot) {
+        if system::HAS_MARKS {
+            return;
+        }
+        let tree = self.tree(slice::from_ref(root), &HashSet::new());
+        root.memory().update(&tree, |pid| {
+            self.processes
+                .get(&pid)
+                .map(|process| process.key.start_time)
+        });
     }
 
     fn contains(&self, key: ProcessKey) -> bool {
@@ -297,9 +320,11 @@ mod tests {
                 key: ProcessKey { pid, start_time: 1 },
                 parent,
                 group: pid,
+                session: pid,
                 alive: true,
-                cpu_ticks: 0,
-                resident_pages: 0,
+                stopped: false,
+                cpu_time: Duration::ZERO,
+                resident_bytes: 0,
                 tag: tag.map(str::to_owned),
                 mark,
             };
@@ -369,6 +394,7 @@ mod tests {
         assert_eq!((tree(key), tree(reused)), (vec![key.pid], vec![]));
     }
 
+    #[cfg(not(portable_processes))]
     #[test]
     fn a_tree_has_the_group_the_tagged_the_found_and_their_descendants() {
         // Both children leave the group, the second one its tag as well. The end of their input
@@ -416,6 +442,7 @@ mod tests {
         assert!(scan(key.start_time, &third).contains(key));
     }
 
+    #[cfg(not(portable_processes))]
     #[test]
     fn a_process_that_gets_the_tag_after_a_scan_is_found_by_the_next() {
         let tag = unique("late");
@@ -430,6 +457,7 @@ mod tests {
         assert_eq!(tree(&scan(since, &before)), [shell.0.id()]);
     }
 
+    #[cfg(not(portable_processes))]
     #[test]
     fn a_process_that_clears_its_environment_after_a_scan_keeps_its_tag() {
         let script = "echo; read go; exec env -i sh -c 'echo; read end'";

@@ -1,7 +1,8 @@
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::process_mark::ProcessMark;
 use super::system;
+use super::tree_memory::TreeMemory;
 use crate::shared::proc_stat::ProcessKey;
 
 /// Identifies the processes of one tree: a tag, a leader, or both.
@@ -13,6 +14,8 @@ pub(crate) struct TreeRoot {
     pub(super) mark: Option<ProcessMark>,
     pid: Option<u32>,
     leader: OnceLock<Option<ProcessKey>>,
+    /// Empty on a system with marks.
+    memory: Mutex<TreeMemory>,
 }
 
 impl TreeRoot {
@@ -25,6 +28,7 @@ impl TreeRoot {
             tag,
             pid,
             leader: OnceLock::new(),
+            memory: Mutex::default(),
         }
     }
 
@@ -36,6 +40,7 @@ impl TreeRoot {
             tag,
             pid: None,
             leader: OnceLock::from(leader),
+            memory: Mutex::default(),
         }
     }
 
@@ -47,6 +52,13 @@ impl TreeRoot {
 
     /// No process of the tree is older than this.
     pub(super) fn since(&self) -> u64 {
-        self.leader().map_or(0, |leader| leader.start_time)
+        match system::START_TIMES_ARE_ORDERED {
+            true => self.leader().map_or(0, |leader| leader.start_time),
+            false => 0,
+        }
+    }
+
+    pub(super) fn memory(&self) -> MutexGuard<'_, TreeMemory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -19,7 +19,19 @@
 //! before it got its mark (in exec-core it has the mark from the start). A process is missed only if no rule holds
 //! for it before the first scan.
 //!
-//! Rules 2 and 3 exist on Linux only: other systems show neither environments nor limits.
+//! # Other systems
+//!
+//! | | Linux | macOS | others |
+//! |---|---|---|---|
+//! | rule 2 | yes | not for programs of Apple, which hide their environment | no |
+//! | rules 3 and 6 | yes | no | no |
+//! | repeated looks (`tree_memory.rs`) | not needed | yes | yes |
+//! | stopped before a signal (`tree_ender.rs`) | not needed | yes | yes |
+//! | a signal reaches the right process | always | the start time is compared right before | not checked |
+//!
+//! So on macOS a program of Apple is missed if it leaves its group and its session and loses its
+//! parent before the first look at it. `--cfg portable_processes` compiles the limits of macOS into a
+//! build for Linux; `scripts/test-portable` runs the tests of exec-core with it.
 
 #![allow(dead_code, reason = "each crate uses its own part of a shared file")]
 #![allow(
@@ -32,12 +44,15 @@ mod process_scanner;
 mod process_table;
 mod system;
 mod tree_ender;
+mod tree_memory;
 mod tree_root;
 
 pub(crate) use process_mark::ProcessMark;
 pub(crate) use process_scanner::ProcessScanner;
 pub(crate) use process_table::{ProcessInfo, ProcessTable};
-pub(crate) use system::{MarkLimit, ProcessHandle, boot_id};
+pub(crate) use system::{
+    HAS_MARKS, MarkLimit, PROCESS_LIST, ProcessHandle, boot_id, is_alive, key_of, start_time_now,
+};
 pub(crate) use tree_ender::{TreeEnd, TreeEnder};
 pub(crate) use tree_root::TreeRoot;
 

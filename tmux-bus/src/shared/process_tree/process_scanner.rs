@@ -21,11 +21,19 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use std::{future, slice};
 
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::process_table::ProcessTable;
+use super::system;
 use super::tree_root::TreeRoot;
+
+/// Between two looks at a running tree, on a system without marks. One look reads all processes of
+/// the machine: some milliseconds.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Reads the process table for all callers that wait at the same time.
 ///
@@ -38,6 +46,8 @@ pub(crate) struct ProcessScanner {
     /// The lowest `since` of the callers that wait for the next scan.
     since: AtomicU64,
     latest: Mutex<LatestScan>,
+    /// The looks at all trees begin at multiples of the interval from here, so that they share scans.
+    epoch: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -54,11 +64,19 @@ impl ProcessScanner {
             begun: AtomicU64::new(0),
             since: AtomicU64::new(u64::MAX),
             latest: Mutex::default(),
+            epoch: Instant::now(),
         }
     }
 
-    /// A table whose scan began after this call and that covers these trees.
+    /// A table whose scan began after this call and that covers these trees. Each scan is a look at
+    /// them; see `tree_memory.rs`.
     pub(crate) async fn scan(&self, roots: &[TreeRoot]) -> io::Result<Arc<ProcessTable>> {
+        let table = self.read(roots).await?;
+        roots.iter().for_each(|root| table.remember(root));
+        Ok(table)
+    }
+
+    async fn read(&self, roots: &[TreeRoot]) -> io::Result<Arc<ProcessTable>> {
         let own_since = roots.iter().map(TreeRoot::since).min().unwrap_or(0);
         self.since.fetch_min(own_since, Ordering::SeqCst);
         let begun_before = self.begun.load(Ordering::SeqCst);
@@ -79,5 +97,23 @@ impl ProcessScanner {
             table: Arc::new(table),
         };
         Ok(Arc::clone(&latest.table))
+    }
+
+    /// Looks at a running tree again and again, so that a later stop finds processes that have lost
+    /// their parents; see `tree_memory.rs`. Does not return, and does nothing on a system with marks.
+    ///
+    /// Cancel safe.
+    pub(crate) async fn watch(&self, root: &TreeRoot) {
+        if system::HAS_MARKS {
+            return future::pending().await;
+        }
+        loop {
+            let looks = self.epoch.elapsed().as_nanos() / LOOK_INTERVAL.as_nanos() + 1;
+            let next = LOOK_INTERVAL.saturating_mul(u32::try_from(looks).unwrap_or(u32::MAX));
+            tokio::time::sleep_until(self.epoch + next).await;
+            if let Err(error) = self.scan(slice::from_ref(root)).await {
+                tracing::warn!(%error, "cannot look at a running tree");
+            }
+        }
     }
 }

@@ -15,6 +15,7 @@ use super::super::process_mark::ProcessMark;
 use super::super::process_table::ProcessInfo;
 use super::super::raw_pid;
 use super::Marking;
+use super::environment::find_variable;
 use crate::shared::proc_stat::{self, ProcStat, ProcessKey};
 
 /// How often to read the environment of a process that is in the middle of an exec, and the pause
@@ -29,16 +30,35 @@ const CARRIERS: [(Resource, &str); 2] = [
     (Resource::Locks, "Max file locks"),
 ];
 
+pub(crate) const HAS_MARKS: bool = true;
+/// Clock ticks since boot.
+pub(in super::super) const START_TIMES_ARE_ORDERED: bool = true;
+
 pub(crate) fn boot_id() -> io::Result<String> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     Ok(id.trim().to_owned())
 }
 
-pub(in super::super) fn key_of(pid: u32) -> Option<ProcessKey> {
+/// The identity of a process that exists, as a zombie or alive.
+pub(crate) fn key_of(pid: u32) -> Option<ProcessKey> {
     ProcessKey::of(pid).unwrap_or_else(|error| {
         tracing::error!(pid, %error, "cannot read the start time of a process");
         None
     })
+}
+
+/// Whether the process has not ended; a zombie has.
+pub(crate) fn is_alive(key: ProcessKey) -> bool {
+    let stat = ProcStat::read(key.pid).ok().flatten();
+    stat.is_some_and(|stat| stat.is_alive() && stat.start_time == key.start_time)
+}
+
+pub(crate) fn start_time_now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let hertz = rustix::param::clock_ticks_per_second().max(1);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanoseconds = u64::try_from(now.tv_nsec).unwrap_or(0);
+    seconds * hertz + nanoseconds * hertz / 1_000_000_000
 }
 
 /// Whether the process still has the id.
@@ -223,9 +243,11 @@ impl<'a> ProcessReader<'a> {
                 key,
                 parent: stat.parent,
                 group: stat.group,
+                session: stat.session,
                 alive: stat.is_alive(),
-                cpu_ticks: stat.cpu_ticks,
-                resident_pages: stat.resident_pages,
+                stopped: stat.state == b'T',
+                cpu_time: ticks(stat.cpu_ticks),
+                resident_bytes: stat.resident_pages * rustix::param::page_size() as u64,
                 tag,
                 mark,
             }));
@@ -252,20 +274,15 @@ impl<'a> ProcessReader<'a> {
     }
 }
 
+fn ticks(count: u64) -> Duration {
+    let hertz = rustix::param::clock_ticks_per_second().max(1);
+    Duration::from_millis(count.saturating_mul(1000) / hertz)
+}
+
 enum Tag {
     Known(Option<String>),
     /// The process is in the middle of an exec.
     Unknown,
-}
-
-fn find_variable(environ: &[u8], name: &str) -> Option<String> {
-    let name = name.as_bytes();
-    let at = memmem::find_iter(environ, name).find(|at| {
-        (*at == 0 || environ[at - 1] == 0) && environ.get(at + name.len()) == Some(&b'=')
-    })?;
-    let value = &environ[at + name.len() + 1..];
-    let end = memchr::memchr(0, value).unwrap_or(value.len());
-    String::from_utf8(value[..end].to_vec()).ok()
 }
 
 /// The mark in the text of `/proc/<pid>/limits`.
@@ -316,24 +333,6 @@ impl ProcessHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[track_caller]
-    fn check(environ: &str, expected: Option<&str>) {
-        let found = find_variable(environ.as_bytes(), "TAG");
-        assert_eq!(found.as_deref(), expected, "{environ:?}");
-    }
-
-    #[test]
-    fn the_variable_is_found_by_its_whole_name() {
-        check("A=1\0TAG=x\0B=2\0", Some("x"));
-        check("TAG=x", Some("x"));
-        check("TAG=", Some(""));
-        check("XTAG=x\0", None);
-        check("TAGX=x\0", None);
-        check("A=TAG=x\0", None);
-        check("A=TAG=x\0TAG=y\0", Some("y"));
-        check("", None);
-    }
 
     #[test]
     fn the_mark_is_found_in_the_first_limit_that_carries_one() {

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Signal, test_kill_process};
@@ -17,6 +18,9 @@ use super::super::raw_pid;
 use super::Marking;
 use crate::shared::proc_stat::ProcessKey;
 
+pub(crate) const HAS_MARKS: bool = false;
+pub(in super::super) const START_TIMES_ARE_ORDERED: bool = false;
+
 fn key(pid: u32) -> ProcessKey {
     ProcessKey { pid, start_time: 0 }
 }
@@ -25,8 +29,18 @@ pub(crate) fn boot_id() -> io::Result<String> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-pub(in super::super) fn key_of(pid: u32) -> Option<ProcessKey> {
+pub(crate) fn key_of(pid: u32) -> Option<ProcessKey> {
     is_current(key(pid)).then(|| key(pid))
+}
+
+/// Whether a process has the id. A zombie counts as alive.
+pub(crate) fn is_alive(key: ProcessKey) -> bool {
+    is_current(key)
+}
+
+/// Start times are not known.
+pub(crate) fn start_time_now() -> u64 {
+    0
 }
 
 /// Whether a process has the id.
@@ -108,13 +122,16 @@ fn parse_line(line: &str) -> Option<ProcessInfo> {
     let mut words = line.split_whitespace();
     let mut number = || words.next()?.parse().ok();
     let (pid, parent, group) = (number()?, number()?, number()?);
+    let state = words.next()?;
     Some(ProcessInfo {
         key: key(pid),
         parent,
         group,
-        alive: !words.next()?.starts_with('Z'),
-        cpu_ticks: 0,
-        resident_pages: 0,
+        session: 0,
+        alive: !state.starts_with('Z'),
+        stopped: state.starts_with('T'),
+        cpu_time: Duration::ZERO,
+        resident_bytes: 0,
         tag: None,
         mark: None,
     })
