@@ -1,5 +1,5 @@
 //! Shared by the example programs: the end by a signal, a stand-in for a coding agent, the terminal
-//! input of a program in a tmux pane, and private servers of Redis and PostgreSQL.
+//! input of a program in a tmux pane, private servers of Redis and PostgreSQL, and the board.
 
 #![allow(
     clippy::missing_errors_doc,
@@ -8,6 +8,9 @@
 )]
 
 pub mod availability;
+#[cfg(feature = "board")]
+#[path = "../board/mod.rs"]
+pub mod board;
 pub mod console;
 pub mod pane_agent;
 pub mod postgres_server;

@@ -1,0 +1,195 @@
+//! Starts the board: a web page on loopback that shows running agents and steers them.
+//!
+//! ```sh
+//! cargo run -p examples --bin board -- --demo
+//! cargo run -p examples --bin board -- --cluster examples/config/cc-cluster.yaml
+//! cargo run -p examples --bin board -- --crew /tmp/crew-1000/crew-3f9a1c
+//! ```
+//!
+//! It prints the address, which holds a secret: open it in a browser. `Ctrl-C` ends the board; agents
+//! that it only follows go on.
+//!
+//! Exit codes: 1 failed, 2 wrong arguments, 128 + n ended by signal n.
+#![allow(clippy::print_stdout, reason = "a command-line program prints")]
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser;
+use examples::board::sources::{
+    ClaimsSource, ClusterSource, HistorySource, ScriptedSource, SnapshotSource,
+};
+use examples::board::{BoardServer, Budget, Change, Hub, Source};
+use examples::{Result, report, scripted_agent, until_signal};
+use serde_json::{Value, json};
+use timed_store::TimedStorage;
+use tmux_bus::{ClusterConfig, ClusterManager, MessageLogger};
+
+/// Shows running agents on a web page and steers them.
+#[derive(Parser)]
+#[command(name = "board")]
+struct Arguments {
+    /// Play five scripted agents
+    #[arg(long)]
+    demo: bool,
+    /// Follow a crew by its folder: its cluster, claims, snapshots and executions
+    #[arg(long, value_name = "DIR")]
+    crew: Option<PathBuf>,
+    /// Follow a cluster by its configuration
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// Follow the executions that a state folder records
+    #[arg(long, value_name = "DIR")]
+    state: Vec<PathBuf>,
+    /// Follow the claims of a timed store
+    #[arg(long, value_name = "FILE")]
+    claims: Vec<PathBuf>,
+    /// Follow the snapshots of a storage, such as sqlite:agents.db
+    #[arg(long, value_name = "URL")]
+    snapshots: Vec<String>,
+    /// The most that all agents together should cost, in US dollars
+    #[arg(long, value_name = "USD")]
+    budget: Option<f64>,
+    /// The address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Allow an address that other machines reach. The connection is not encrypted
+    #[arg(long)]
+    beyond_loopback: bool,
+    /// A further name by which browsers address the board
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+    /// Print the address as one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match scripted_agent::run_if_asked() {
+        Some(code) => code,
+        None => report(until_signal(run(Arguments::parse())).await),
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<()> {
+    let mut sources: Vec<Arc<dyn Source>> = Vec::new();
+    let mut title = "board".to_owned();
+    if arguments.demo {
+        title = "Demo crew".to_owned();
+        sources.push(Arc::new(ScriptedSource::story()));
+    }
+    if let Some(folder) = &arguments.crew {
+        title = name_of(folder);
+        sources.extend(crew(folder).await?);
+    }
+    if let Some(config) = &arguments.cluster {
+        let config = ClusterConfig::load(config)?;
+        title.clone_from(&config.name);
+        sources.push(cluster(config).await?);
+    }
+    for folder in &arguments.state {
+        sources.push(Arc::new(HistorySource::new(folder)));
+    }
+    for file in &arguments.claims {
+        sources.push(claims(file)?);
+    }
+    for url in &arguments.snapshots {
+        sources.push(snapshots(url).await?);
+    }
+    if sources.is_empty() {
+        let known = "--demo, --crew, --cluster, --state, --claims or --snapshots";
+        return Err(format!("nothing to follow: give at least one of {known}").into());
+    }
+    let hub = Hub::new(title);
+    for source in sources {
+        let feed = hub.follow(source);
+        if let Some(cost_usd) = arguments.budget {
+            feed.push(Change::Budget(Budget {
+                cost_usd: Some(cost_usd),
+                ..Budget::default()
+            }));
+        }
+    }
+    let mut server = BoardServer::builder(hub).listen(arguments.listen);
+    if arguments.beyond_loopback {
+        server = server.beyond_loopback();
+    }
+    for name in arguments.host {
+        server = server.host(name);
+    }
+    let server = server.bind().await?;
+    let address = server.address();
+    match arguments.json {
+        true => println!("{}", json!({"address": address})),
+        false => println!("board: {address}"),
+    }
+    std::io::stdout().flush()?;
+    server.serve().await
+}
+
+/// All parts of a crew that are in its folder.
+async fn crew(folder: &Path) -> Result<Vec<Arc<dyn Source>>> {
+    let config = folder.join("config/cluster.yaml");
+    if !config.exists() {
+        let folder = folder.display();
+        return Err(format!("{folder} is not the folder of a crew: no config/cluster.yaml").into());
+    }
+    let crew: Value = match std::fs::read(folder.join("crew.json")) {
+        Ok(json) => serde_json::from_slice(&json)?,
+        Err(_) => Value::Null,
+    };
+    let mut sources = vec![cluster(ClusterConfig::load(config)?).await?];
+    let names = folder.with_file_name("names.json");
+    if names.exists() {
+        sources.push(claims(&names)?);
+    }
+    let url = match crew["storage"].as_str() {
+        Some("sqlite") => format!("sqlite:{}/snapshots.db", folder.display()),
+        Some(url) if url.contains(':') => url.to_owned(),
+        _ => format!("file:{}/snapshots", folder.display()),
+    };
+    sources.push(snapshots(&url).await?);
+    for entry in std::fs::read_dir(folder.join("state"))
+        .into_iter()
+        .flatten()
+    {
+        let member = entry?.path();
+        if member.join("owners").is_dir() {
+            sources.push(Arc::new(HistorySource::for_agent(
+                &member,
+                name_of(&member),
+            )));
+        }
+    }
+    Ok(sources)
+}
+
+async fn cluster(config: ClusterConfig) -> Result<Arc<dyn Source>> {
+    let log = config.work_dir.join(MessageLogger::DEFAULT_PATH);
+    let cluster = ClusterManager::builder(config)
+        .log_file(log)
+        .attach()
+        .await?;
+    Ok(Arc::new(ClusterSource::new(cluster)))
+}
+
+fn claims(file: &Path) -> Result<Arc<dyn Source>> {
+    let store = TimedStorage::builder(file).open()?;
+    Ok(Arc::new(ClaimsSource::new(name_of(file), store)))
+}
+
+async fn snapshots(url: &str) -> Result<Arc<dyn Source>> {
+    let storage = agent_snapshot::open_storage(url).await?;
+    // An address may hold a password.
+    let scheme = url.split(':').next().unwrap_or_default();
+    Ok(Arc::new(SnapshotSource::new(scheme, storage)))
+}
+
+fn name_of(path: &Path) -> String {
+    let name = path.file_stem().unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}

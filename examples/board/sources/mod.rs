@@ -1,0 +1,14 @@
+//! The kinds of agents that the board can follow.
+
+mod claims_source;
+mod cluster_source;
+mod history_source;
+mod scripted_source;
+mod snapshot_source;
+mod story;
+
+pub use claims_source::ClaimsSource;
+pub use cluster_source::ClusterSource;
+pub use history_source::HistorySource;
+pub use scripted_source::ScriptedSource;
+pub use snapshot_source::SnapshotSource;
