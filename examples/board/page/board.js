@@ -86,17 +86,16 @@ function applyEvent(event) {
       const fresh = !board.agents.has(event.agent.id);
       board.agents.set(event.agent.id, event.agent);
       agentList.dirty.add(event.agent.id);
-      mark("agents", "totals", "usage");
-      if (fresh) mark("to", "flow");
-      if (view.agent === event.agent.id) mark("head", "to");
-      flow.busy = true;
-      mark("flowNodes");
+      later("agents", "totals", "usage");
+      if (fresh) later("to", "flow");
+      if (view.agent === event.agent.id) later("head", "to");
+      later("flowNodes");
       break;
     }
     case "agent_gone":
       board.agents.delete(event.id);
       if (view.agent === event.id) select(ALL);
-      mark("agents", "totals", "usage", "to", "flow");
+      later("agents", "totals", "usage", "to", "flow");
       break;
     case "message":
       board.messages.push(event.message);
@@ -106,24 +105,24 @@ function applyEvent(event) {
       }
       feed.added(event.message);
       flow.added(event.message);
-      mark("totals", "feed");
+      later("totals", "feed");
       break;
     case "permission":
       board.permissions.set(event.permission.id, event.permission);
-      mark("needs", "settled", "agents", "totals");
+      later("needs", "settled", "agents", "totals");
       break;
-    case "queued": board.queue.set(event.item.id, event.item); mark("queue"); break;
-    case "queued_gone": board.queue.delete(event.id); mark("queue"); break;
-    case "claims": board.claims.set(event.store, event.claims); mark("claims"); break;
-    case "snapshot": addSnapshot(event.snapshot); mark("snapshots"); break;
+    case "queued": board.queue.set(event.item.id, event.item); later("queue"); break;
+    case "queued_gone": board.queue.delete(event.id); later("queue"); break;
+    case "claims": board.claims.set(event.store, event.claims); later("claims"); break;
+    case "snapshot": addSnapshot(event.snapshot); later("snapshots"); break;
     case "failure":
       board.failures.push(event.failure);
       if (board.failures.length > 300) board.failures.shift();
-      mark("failures");
+      later("failures");
       break;
     case "budget":
       board.budgets = board.budgets.filter((b) => b.agent !== event.budget.agent).concat(event.budget);
-      mark("usage", "totals");
+      later("usage", "totals");
       break;
   }
 }
@@ -263,22 +262,42 @@ async function command(words, failed) {
 
 // -------------------------------------------------------------------------------------- rendering
 
-const dirty = new Set();
-let scheduled = false;
+// Parts to draw: in the next frame what the user has asked for, and a little later, together, what
+// the agents have changed. So a busy board leaves most frames to the user's input.
+const urgent = { parts: new Set(), scheduled: false };
+const calm = { parts: new Set(), scheduled: false };
+const CALM_MS = 120;
 
-// Parts are drawn once a frame, whatever the number of events.
 function mark(...parts) {
-  for (const part of parts) dirty.add(part);
-  if (scheduled) return;
-  scheduled = true;
+  for (const part of parts) urgent.parts.add(part);
+  if (urgent.scheduled) return;
+  urgent.scheduled = true;
   // A hidden page gets no animation frames.
-  const draw = () => {
-    scheduled = false;
-    const parts = [...dirty];
-    dirty.clear();
-    for (const part of parts) render[part]();
-  };
-  document.hidden ? setTimeout(draw, 200) : requestAnimationFrame(draw);
+  document.hidden ? setTimeout(() => draw(urgent), 200) : requestAnimationFrame(() => draw(urgent));
+}
+
+function later(...parts) {
+  for (const part of parts) calm.parts.add(part);
+  if (calm.scheduled) return;
+  calm.scheduled = true;
+  setTimeout(() => (document.hidden ? draw(calm) : requestAnimationFrame(() => draw(calm))), CALM_MS);
+}
+
+// Long lists come one frame after the rest: the answer to a click is on the screen before.
+const HEAVY = new Set(["feed", "output", "flow"]);
+const heavy = { parts: new Set(), scheduled: false };
+
+function draw(list) {
+  list.scheduled = false;
+  const parts = [...list.parts];
+  list.parts.clear();
+  for (const part of parts) {
+    if (list !== heavy && HEAVY.has(part)) heavy.parts.add(part);
+    else render[part]();
+  }
+  if (!heavy.parts.size || heavy.scheduled) return;
+  heavy.scheduled = true;
+  document.hidden ? draw(heavy) : requestAnimationFrame(() => setTimeout(() => draw(heavy)));
 }
 
 const render = {
@@ -441,7 +460,11 @@ function drawTo() {
   const select = $("to");
   const chosen = view.agent !== ALL ? view.agent : select.value;
   const able = [...board.agents.values()].filter((agent) => agent.can.includes("send"));
-  select.replaceChildren(...able.map((agent) => h("option", { value: agent.id }, agent.name)));
+  const names = able.map((agent) => `${agent.id}\n${agent.name}`).join("\n\n");
+  if (select.dataset.names !== names) {
+    select.dataset.names = names;
+    select.replaceChildren(...able.map((agent) => h("option", { value: agent.id }, agent.name)));
+  }
   if (able.some((agent) => agent.id === chosen)) select.value = chosen;
   const off = !able.length || (view.agent !== ALL && select.value !== view.agent);
   for (const id of ["to", "text", "send"]) $(id).disabled = off;
@@ -451,6 +474,8 @@ function drawTo() {
 function drawTotals() {
   const agents = [...board.agents.values()];
   const working = agents.filter((agent) => agent.state === "working" || agent.state === "starting").length;
+  // Many small movements cost frames and tell nothing.
+  document.body.classList.toggle("many", agents.length > 16);
   const known = agents.filter((agent) => agent.usage.cost_usd !== null);
   const cost = known.reduce((sum, agent) => sum + agent.usage.cost_usd, 0);
   const limit = board.budgets.find((budget) => budget.agent === null)?.cost_usd;
@@ -469,7 +494,7 @@ function drawTotals() {
 // messages. While the reader is at the end, the window follows; otherwise it stays, and moves by
 // STEP rows when the reader scrolls to one of its edges.
 const feed = {
-  MOST: 160, STEP: 50,
+  MOST: 100, STEP: 30,
   items: [], start: 0, end: 0, pinned: true, unseen: 0, rows: new Map(), stale: true, expanded: new Set(),
 
   matches(message) {
@@ -616,7 +641,7 @@ const feed = {
 // ----------------------------------------------------------------------------------------- output
 
 const output = {
-  MOST: 600, agent: null, last: 0, lines: [], screen: null, reset: false,
+  MOST: 400, agent: null, last: 0, lines: [], screen: null, reset: false,
 
   // Asks for the output of the chosen agent, from the last line that the page has.
   watch() {
@@ -636,7 +661,7 @@ const output = {
       this.lines.push(line);
     }
     if (frame.screen !== undefined) this.screen = frame.screen;
-    mark("output");
+    later("output");
   },
 
   draw() {
@@ -792,11 +817,12 @@ const flow = {
 
   added(message) {
     const key = [message.from, message.to].sort().join("\n");
-    const fresh = !this.names.includes(message.from) || !this.names.includes(message.to);
+    const shown = this.names.includes(message.from) && this.names.includes(message.to);
+    const fresh = !shown && this.names.length < this.MOST;
     this.pairs.set(key, (this.pairs.get(key) ?? 0) + 1);
     this.hot.push([message.from, message.to]);
     if (this.hot.length > 4) this.hot.shift();
-    mark(fresh || this.names.length === this.MOST ? "flow" : "flowNodes");
+    later(fresh ? "flow" : "flowNodes");
   },
 
   draw() {
@@ -848,11 +874,12 @@ const flow = {
   },
 
   drawNodes() {
+    if (view.agent !== ALL) { this.hot.length = 0; return; }
     const busy = new Set([...board.agents.values()].filter((agent) => agent.state === "working").map((agent) => agent.name));
     for (const [name, node] of this.nodes) node.setAttribute("class", busy.has(name) ? "node busy" : "node");
     for (const [from, to] of this.hot.splice(0)) {
       const path = this.arcs?.get([from, to].sort().join("\n"));
-      if (!path) { if (this.nodes.has(from) && this.nodes.has(to) && from !== to) mark("flow"); continue; }
+      if (!path) { if (this.nodes.has(from) && this.nodes.has(to) && from !== to) later("flow"); continue; }
       path.setAttribute("class", "");
       void path.getBoundingClientRect();
       path.setAttribute("class", "hot");
