@@ -2,8 +2,8 @@ use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::SessionId;
 use crate::shared::private_file::FileError;
+use crate::{DropReason, Failure, MessageId, SessionId, SettledBy, TurnId};
 
 /// Why an operation failed.
 ///
@@ -149,6 +149,75 @@ pub enum Error {
         /// The process ids.
         pids: Vec<u32>,
     },
+    /// The profile has no protocol for live sessions.
+    #[error("profile {label} has no live sessions: its agent is started for each prompt")]
+    NoLiveProtocol {
+        /// The profile.
+        label: String,
+    },
+    /// The agent did not open the live session. Its process was stopped.
+    #[error(
+        "{label} did not open a live session: {failure}{}",
+        last_lines(stderr_tail)
+    )]
+    NotOpened {
+        /// The profile.
+        label: String,
+        /// Why.
+        failure: Failure,
+        /// The last lines of standard error, oldest first.
+        stderr_tail: Vec<String>,
+    },
+    /// The session is live with another profile, variant or workspace than the request has.
+    #[error("session {session} is live with another {what} than that of the request")]
+    LiveElsewhere {
+        /// The session.
+        session: SessionId,
+        /// What differs: `profile`, `variant` or `workspace`.
+        what: &'static str,
+    },
+    /// The live session has ended, or is about to.
+    #[error("live session {session} has ended: resume it")]
+    SessionEnded {
+        /// The session.
+        session: SessionId,
+    },
+    /// The live session takes no further message now.
+    #[error("the queue of live session {session} is full: {reason}")]
+    QueueFull {
+        /// The session.
+        session: SessionId,
+        /// Which queue.
+        reason: &'static str,
+    },
+    /// The turn has ended, or waits in the queue.
+    #[error("turn {turn} is not running")]
+    TurnNotRunning {
+        /// The turn.
+        turn: TurnId,
+    },
+    /// The permission request was settled before, or was never asked.
+    #[error("permission request {permission:?} is not open{}", settled(by))]
+    AlreadySettled {
+        /// The id of the request.
+        permission: String,
+        /// By whom; `None` if the request is unknown, or was settled long ago.
+        by: Option<SettledBy>,
+    },
+    /// The message was dropped.
+    #[error("message {message} was not delivered: {reason}")]
+    NotDelivered {
+        /// The message.
+        message: MessageId,
+        /// Why.
+        reason: DropReason,
+    },
+    /// The agent, or its protocol, does not support the command or its value.
+    #[error("the agent refuses the command: {reason}")]
+    Refused {
+        /// The words of the agent, or of its driver.
+        reason: String,
+    },
     /// The service was [shut down](crate::ExecutionService::shutdown) and starts nothing. Or the
     /// tokio runtime of the execution is shutting down: the end of the execution cannot be observed,
     /// and [`reap_orphans`](crate::ExecutionService::reap_orphans) of the next run ends its
@@ -223,6 +292,22 @@ impl From<FileError> for Error {
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}
+    }
+}
+
+fn last_lines(stderr_tail: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let from = stderr_tail.len().saturating_sub(SHOWN);
+    match stderr_tail[from..].join(" / ") {
+        lines if lines.trim().is_empty() => String::new(),
+        lines => format!("; standard error ends with: {lines}"),
+    }
+}
+
+fn settled(by: &Option<SettledBy>) -> String {
+    match by {
+        Some(by) => format!(": it was settled by {by}"),
+        None => String::new(),
     }
 }
 

@@ -15,6 +15,9 @@ mod service;
 // One execution, from the launch to the exit report.
 mod run;
 
+// One process for many turns.
+mod live;
+
 // Names of span attributes.
 mod telemetry;
 
@@ -37,14 +40,20 @@ mod shared {
 }
 
 pub use error::Error;
+pub use live::{
+    Decision, DriverCommand, DriverOutput, DropReason, InterruptReport, LiveEvent, LiveRequest,
+    LiveSession, LiveState, LiveStatus, MessageId, PermissionAction, PermissionPolicy,
+    PermissionRequest, PermissionRule, ProtocolDriver, QueuedMessage, SettledBy, Steered, Turn,
+    TurnId, TurnOutcome, TurnReport,
+};
 pub use output::{
     AgentEvent, AgentEventKind, Event, EventKind, EventParser, EventStream, Failure,
     FailureClassifier, FailureKind, FailureMatch, Line, MemoryPolicy, Outcome, Output,
     OutputStream, RateLimit, RateLimitStatus, ToolInput, Usage, UsageTotals, print_prefixed,
 };
 pub use records::{
-    History, HistoryContents, HistoryEntry, HistoryState, ProfileStatistics, ReapReport,
-    ReapedExecution, SkippedLine,
+    History, HistoryContents, HistoryEntry, HistoryPermission, HistoryState, ProfileStatistics,
+    ReapReport, ReapedExecution, SkippedLine,
 };
 pub use request::{
     CommandConfig, EnvPolicy, ExecutionContext, ExecutionId, ExecutionKind, FollowUpRequest,

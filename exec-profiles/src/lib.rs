@@ -26,6 +26,9 @@ mod launch;
 mod events;
 mod failures;
 
+// The protocols of live sessions.
+mod live;
+
 // Profiles from the user file.
 mod user;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::{AgentEvent, ExitReport, Line, SessionId, Watchdog};
+use crate::{AgentEvent, ExitReport, Line, LiveEvent, SessionId, Watchdog};
 
 /// One event of an execution.
 ///
@@ -78,6 +78,8 @@ pub enum EventKind {
     },
     /// Events of the agent that belong to no line: those that only the end of its output decides.
     Agent(Vec<AgentEvent>),
+    /// An event of a live session.
+    Live(LiveEvent),
     /// A watchdog fired; the execution is being stopped.
     Watchdog(Watchdog),
     /// A log file could not be written. The execution continues without it.
@@ -193,6 +195,7 @@ impl EventKind {
                 FIXED + output.line.as_bytes().len() + of_events(&output.events)
             }
             Self::Agent(events) => FIXED + of_events(events),
+            Self::Live(event) => FIXED + event.heap_bytes(),
             _ => FIXED,
         }
     }

@@ -98,9 +98,37 @@ impl EventLog {
         }
     }
 
-    /// Adds an event without waiting, whatever the policy: for the few that are not output.
-    pub(crate) fn push(&self, kind: EventKind) {
-        self.force_output(&mut VecDeque::from([kind]));
+    /// Adds an event without waiting, whatever the policy: for the few that are not output, and for
+    /// the output of live sessions, whose reader waits before it reads on ([`room`](Self::room)).
+    /// Returns the sequence number. Nothing is added behind the last event: what happens to a message
+    /// of an ended session is told to its caller only.
+    pub(crate) fn push(&self, kind: EventKind) -> u64 {
+        let at = SystemTime::now();
+        let mut window = self.shared.lock();
+        if window.closed {
+            return window.next_sequence();
+        }
+        window.make_room(self.shared.policy, kind.cost());
+        let sequence = window.next_sequence();
+        window.append(kind, at);
+        window.wake_subscribers();
+        sequence
+    }
+
+    /// Waits until the log is not above its bound.
+    pub(crate) async fn room(&self) {
+        loop {
+            let mut room = pin!(self.shared.room.notified());
+            room.as_mut().enable();
+            if self.has_room() {
+                return;
+            }
+            room.await;
+        }
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.shared.lock().make_room(self.shared.policy, 0)
     }
 
     /// Moves all events of `pending` into the log; waits for room.

@@ -252,12 +252,12 @@ pub(crate) fn cut_at(text: &str, max: usize) -> usize {
 }
 
 /// A time as whole seconds since 1970.
-mod epoch_seconds {
+pub(crate) mod epoch_seconds {
     use std::time::{Duration, SystemTime};
 
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(
+    pub(crate) fn serialize<S: Serializer>(
         at: &Option<SystemTime>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -268,7 +268,7 @@ mod epoch_seconds {
         }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<SystemTime>, D::Error> {
         let seconds = Option::<u64>::deserialize(deserializer)?;

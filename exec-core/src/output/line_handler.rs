@@ -70,8 +70,18 @@ impl LineHandler {
         self.activity.output();
     }
 
+    /// Whether the lines go to the protocol of a live session.
+    fn is_live(&self) -> bool {
+        self.stream == OutputStream::Stdout && self.execution.link.is_some()
+    }
+
     /// Moves the pending events into the log; waits for room.
     pub(super) async fn deliver(&mut self) {
+        // Its lines are already there, above the bound by one read at most.
+        if self.is_live() && !self.log.has_room() {
+            let _blocked = self.activity.block_output();
+            self.log.room().await;
+        }
         if !self.log.try_push_output(&mut self.pending) {
             let _blocked = self.activity.block_output();
             self.log.push_output(&mut self.pending).await;
@@ -90,6 +100,16 @@ impl LineHandler {
     pub(super) fn handle(&mut self, line: Line) {
         if line.is_truncated() {
             self.truncated += 1;
+        }
+        if self.is_live()
+            && let Some(control) = self.execution.control()
+        {
+            if line.as_bytes().len() >= LARGE_LINE {
+                self.log.reserve(2 * line.as_bytes().len());
+            }
+            // A failure of the log file.
+            self.log.force_output(&mut self.pending);
+            return control.line(line);
         }
         let mut events = Vec::new();
         let mut resolved = None;

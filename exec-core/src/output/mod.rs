@@ -33,7 +33,7 @@ pub use tool_input::ToolInput;
 pub use usage::{Usage, UsageTotals};
 
 pub(crate) use event_log::EventLog;
-pub(crate) use failure::{MAX_MESSAGE, cut_at};
+pub(crate) use failure::{MAX_MESSAGE, cut_at, epoch_seconds};
 #[cfg(hot_paths)]
 pub(crate) use line_framer::LineFramer;
 pub(crate) use line_handler::LineHandler;

@@ -17,6 +17,11 @@ impl RawLog {
         ["stdout", "stderr"].map(|stream| folder.join(format!("{id}.{stream}.log")))
     }
 
+    /// The file with the input of a live session.
+    pub(crate) fn input_path(folder: &Path, id: &ExecutionId) -> PathBuf {
+        folder.join(format!("{id}.stdin.log"))
+    }
+
     /// Creates the folder, if it does not exist, and both files.
     pub(crate) fn create_both(folder: &Path, id: &ExecutionId) -> Result<[Self; 2], Error> {
         private_file::create_folder(folder)?;
@@ -24,7 +29,7 @@ impl RawLog {
         Ok([Self::create(stdout)?, Self::create(stderr)?])
     }
 
-    fn create(path: PathBuf) -> Result<Self, Error> {
+    pub(crate) fn create(path: PathBuf) -> Result<Self, Error> {
         let file = private_file::open(&path, File::options().create_new(true).append(true))?;
         Ok(Self { path, file })
     }

@@ -49,7 +49,9 @@ impl LaunchPlan {
         Ok(Self {
             binary: binary.to_owned(),
             command,
-            has_input: parameters.stdin_payload.is_some() || parameters.keep_stdin_open,
+            has_input: parameters.stdin_payload.is_some()
+                || parameters.keep_stdin_open
+                || parameters.protocol_driver.is_some(),
         })
     }
 

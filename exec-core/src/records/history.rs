@@ -13,7 +13,10 @@ use super::history_contents::{HistoryContents, SkippedLine};
 use crate::shared::json_lines;
 use crate::shared::kernel_lock::LockedFile;
 use crate::shared::private_file;
-use crate::{Error, ExecutionId, ExecutionKind, ExitReport, HistoryState, SessionId, Usage};
+use crate::{
+    Decision, Error, ExecutionId, ExecutionKind, ExitReport, HistoryState, SessionId, SettledBy,
+    Usage,
+};
 
 /// The size at which the file is rotated.
 const MAX_BYTES: u64 = 8 << 20;
@@ -23,6 +26,10 @@ const MAX_BYTES: u64 = 8 << 20;
 /// One line when an execution starts, one when its session id is known, one when it ends. Several
 /// hosts may write to the same file. At 8 MiB (some ten thousand executions) it is renamed to
 /// `history.1.jsonl`, replacing the one before, and a new file is begun. Both are read.
+///
+/// The decisions about the permission requests of live sessions are in `permissions.jsonl` and
+/// `permissions.1.jsonl`, by the same rules: an agent that asks without end does not push the
+/// executions out of the history.
 ///
 /// ```
 /// use exec_core::History;
@@ -35,6 +42,13 @@ const MAX_BYTES: u64 = 8 << 20;
 /// ```
 #[derive(Debug)]
 pub struct History {
+    executions: RotatedFile,
+    permissions: RotatedFile,
+}
+
+/// A file of JSON lines and its predecessor.
+#[derive(Debug)]
+struct RotatedFile {
     path: PathBuf,
     rotated: PathBuf,
     max_bytes: u64,
@@ -65,6 +79,14 @@ pub(crate) enum HistoryEvent {
     Resolved {
         session_id: SessionId,
     },
+    /// A settled permission request of a live session.
+    Permission {
+        permission: String,
+        tool: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        decision: Option<Decision>,
+        by: SettledBy,
+    },
     Ended {
         report: Box<ExitReport>,
     },
@@ -76,9 +98,8 @@ impl History {
     #[must_use]
     pub fn new(state_dir: impl AsRef<Path>) -> Self {
         Self {
-            path: state_dir.as_ref().join("history.jsonl"),
-            rotated: state_dir.as_ref().join("history.1.jsonl"),
-            max_bytes: MAX_BYTES,
+            executions: RotatedFile::new(state_dir.as_ref(), "history"),
+            permissions: RotatedFile::new(state_dir.as_ref(), "permissions"),
         }
     }
 
@@ -90,25 +111,10 @@ impl History {
     /// written it. A damaged line is not an error: it is in
     /// [`HistoryContents::skipped`].
     pub fn load(&self) -> Result<HistoryContents, Error> {
-        let (rotated, current) = self.open_both()?;
         let mut contents = HistoryContents::default();
         let mut index = HashMap::new();
-        for (path, file) in [(&self.rotated, rotated), (&self.path, current)] {
-            let Some(mut file) = file else { continue };
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes)
-                .map_err(Error::io("read", path))?;
-            for (number, line) in json_lines::whole_lines(&bytes) {
-                match serde_json::from_slice(line) {
-                    Ok(line) => contents.apply(&mut index, line),
-                    Err(error) => contents.skipped.push(SkippedLine {
-                        path: path.clone(),
-                        line: number,
-                        reason: error.to_string(),
-                    }),
-                }
-            }
-        }
+        self.executions.read_into(&mut contents, &mut index)?;
+        self.permissions.read_into(&mut contents, &mut index)?;
         Ok(contents)
     }
 
@@ -118,7 +124,10 @@ impl History {
         &self,
         session_id: &SessionId,
     ) -> Result<(SessionId, Option<Usage>), Error> {
-        let entries = self.load()?.entries;
+        let mut contents = HistoryContents::default();
+        self.executions
+            .read_into(&mut contents, &mut HashMap::new())?;
+        let entries = contents.entries;
         let renamed = entries.iter().rev().find_map(|entry| {
             let was = entry.former_session_id.as_ref() == Some(session_id);
             was.then(|| entry.session_id.clone())
@@ -136,6 +145,64 @@ impl History {
         Ok((current, usage))
     }
 
+    /// Writes a line. A failure is only logged: an execution does not fail because its history
+    /// cannot be written.
+    pub(crate) fn write(&self, execution_id: &ExecutionId, event: HistoryEvent) {
+        self.write_at(milliseconds(SystemTime::now()), execution_id, event);
+    }
+
+    /// As [`write`](Self::write), with the time of the event.
+    pub(crate) fn write_at(&self, at: u64, execution_id: &ExecutionId, event: HistoryEvent) {
+        let line = HistoryLine {
+            at,
+            execution_id: execution_id.clone(),
+            event,
+        };
+        let file = match &line.event {
+            HistoryEvent::Permission { .. } => &self.permissions,
+            _ => &self.executions,
+        };
+        if let Err(error) = file.append(&line) {
+            let cause = std::error::Error::source(&error);
+            tracing::error!(%error, cause, "cannot write the history");
+        }
+    }
+}
+
+impl RotatedFile {
+    fn new(folder: &Path, name: &str) -> Self {
+        Self {
+            path: folder.join(format!("{name}.jsonl")),
+            rotated: folder.join(format!("{name}.1.jsonl")),
+            max_bytes: MAX_BYTES,
+        }
+    }
+
+    fn read_into(
+        &self,
+        contents: &mut HistoryContents,
+        index: &mut HashMap<ExecutionId, usize>,
+    ) -> Result<(), Error> {
+        let (rotated, current) = self.open_both()?;
+        for (path, file) in [(&self.rotated, rotated), (&self.path, current)] {
+            let Some(mut file) = file else { continue };
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes)
+                .map_err(Error::io("read", path))?;
+            for (number, line) in json_lines::whole_lines(&bytes) {
+                match serde_json::from_slice(line) {
+                    Ok(line) => contents.apply(index, line),
+                    Err(error) => contents.skipped.push(SkippedLine {
+                        path: path.clone(),
+                        line: number,
+                        reason: error.to_string(),
+                    }),
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Opens both files as they were at one moment.
     ///
     /// Race: a rotation between the two opens would let us miss the file that was just rotated.
@@ -151,27 +218,8 @@ impl History {
         }
     }
 
-    /// Writes a line. A failure is only logged: an execution does not fail because its history
-    /// cannot be written.
-    pub(crate) fn write(&self, execution_id: &ExecutionId, event: HistoryEvent) {
-        self.write_at(milliseconds(SystemTime::now()), execution_id, event);
-    }
-
-    /// As [`write`](Self::write), with the time of the event.
-    pub(crate) fn write_at(&self, at: u64, execution_id: &ExecutionId, event: HistoryEvent) {
-        let line = HistoryLine {
-            at,
-            execution_id: execution_id.clone(),
-            event,
-        };
-        if let Err(error) = self.try_write(&line) {
-            let cause = std::error::Error::source(&error);
-            tracing::error!(%error, cause, "cannot write the history");
-        }
-    }
-
     /// Only the holder of the lock of the current file writes to it and rotates it.
-    fn try_write(&self, line: &HistoryLine) -> Result<(), Error> {
+    fn append(&self, line: &HistoryLine) -> Result<(), Error> {
         let failed = || Error::io("write", &self.path);
         let line = serde_json::to_vec(line).map_err(|error| failed()(error.into()))?;
         let file = self.lock_current()?;
@@ -257,10 +305,10 @@ mod tests {
 
     /// A history that is rotated after a few lines.
     fn short(dir: &Path) -> History {
-        History {
-            max_bytes: 1000,
-            ..History::new(dir)
-        }
+        let mut history = History::new(dir);
+        history.executions.max_bytes = 1000;
+        history.permissions.max_bytes = 1000;
+        history
     }
 
     #[test]
@@ -268,7 +316,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let history = History::new(dir.path());
         write_start(&history, 1);
-        let mut file = File::options().append(true).open(&history.path).unwrap();
+        let mut file = File::options()
+            .append(true)
+            .open(&history.executions.path)
+            .unwrap();
         file.write_all(b"not json\n{\"at\":1,\"exec").unwrap();
         drop(file);
         write_start(&history, 2);
@@ -279,7 +330,7 @@ mod tests {
         assert_eq!(ids, [&id(1), &id(2)]);
         let skipped: Vec<_> = contents.skipped.iter().map(|line| line.line).collect();
         assert_eq!(skipped, [2]);
-        assert_eq!(contents.skipped[0].path, history.path);
+        assert_eq!(contents.skipped[0].path, history.executions.path);
         assert!(!contents.skipped[0].reason.contains("not json"));
         assert_eq!(contents.entries[0].state, HistoryState::Reaped);
         let statistics = &contents.statistics()["a"];
@@ -308,7 +359,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let history = History::new(dir.path());
         std::fs::write(
-            &history.path,
+            &history.executions.path,
             include_str!("../../tests/data/history-1.jsonl"),
         )
         .unwrap();
@@ -349,6 +400,31 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_that_asks_without_end_does_not_push_executions_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let history = short(dir.path());
+        write_start(&history, 1);
+        for number in 0..200 {
+            let event = HistoryEvent::Permission {
+                permission: number.to_string(),
+                tool: "Bash".into(),
+                decision: Some(Decision::Deny),
+                by: SettledBy::Deadline,
+            };
+            history.write(&id(1), event);
+        }
+        let entries = history.load().unwrap().entries;
+        assert_eq!(entries.len(), 1);
+        let permissions = &entries[0].permissions;
+        assert!((4..20).contains(&permissions.len()), "{permissions:?}");
+        let last = permissions.last().unwrap();
+        assert_eq!(
+            (last.permission.as_str(), last.by),
+            ("199", SettledBy::Deadline)
+        );
+    }
+
+    #[test]
     fn hosts_that_rotate_at_the_same_time_lose_no_recent_line() {
         let dir = tempfile::tempdir().unwrap();
         std::thread::scope(|scope| {
@@ -375,7 +451,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let history = short(dir.path());
         write_start(&history, 1);
-        std::fs::rename(&history.path, &history.rotated).unwrap();
+        std::fs::rename(&history.executions.path, &history.executions.rotated).unwrap();
         assert_eq!(numbers(&history), [1]);
         write_start(&history, 2);
         assert_eq!(numbers(&history), [1, 2]);
@@ -387,7 +463,7 @@ mod tests {
         let target = dir.path().join("target");
         std::fs::write(&target, "mine").unwrap();
         let history = History::new(dir.path());
-        std::os::unix::fs::symlink(&target, &history.path).unwrap();
+        std::os::unix::fs::symlink(&target, &history.executions.path).unwrap();
         write_start(&history, 1);
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine");
         let error = history.load().unwrap_err();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use super::history::{HistoryEvent, HistoryLine};
-use crate::{ExecutionId, ExecutionKind, ExitReport, SessionId};
+use crate::{Decision, ExecutionId, ExecutionKind, ExitReport, SessionId, SettledBy};
 
 /// The executions in the history; see [`History::load`](crate::History::load).
 ///
@@ -90,8 +90,40 @@ pub struct HistoryEntry {
     pub workspace_path: PathBuf,
     /// When the process was started.
     pub started_at: SystemTime,
+    /// The decisions about permission requests of a live session, oldest first, as far as they are
+    /// kept.
+    pub permissions: Vec<HistoryPermission>,
     /// Whether and how the execution ended.
     pub state: HistoryState,
+}
+
+/// A decision about a permission request of a live session.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_folder, service) = doctest::live_service();
+/// for entry in service.history().load()?.entries {
+///     for decided in entry.permissions {
+///         println!("{}: {:?} by {}", decided.tool, decided.decision, decided.by);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HistoryPermission {
+    /// When it was settled.
+    pub at: SystemTime,
+    /// The id of the request; a long one is cut.
+    pub permission: String,
+    /// The tool; a long name is cut.
+    pub tool: String,
+    /// The answer; `None` if the request became void.
+    pub decision: Option<Decision>,
+    /// By whom.
+    pub by: SettledBy,
 }
 
 /// Whether and how an execution of the history ended.
@@ -212,6 +244,7 @@ impl HistoryContents {
                     kind,
                     workspace_path: workspace,
                     started_at: SystemTime::UNIX_EPOCH + Duration::from_millis(line.at),
+                    permissions: Vec::new(),
                     state: HistoryState::Open,
                 });
             }
@@ -224,6 +257,21 @@ impl HistoryContents {
                 entry.rename(report.session_id.clone());
                 entry.state = HistoryState::Ended(report);
             }
+            (
+                HistoryEvent::Permission {
+                    permission,
+                    tool,
+                    decision,
+                    by,
+                },
+                Some(entry),
+            ) => entry.permissions.push(HistoryPermission {
+                at: SystemTime::UNIX_EPOCH + Duration::from_millis(line.at),
+                permission,
+                tool,
+                decision,
+                by,
+            }),
             (HistoryEvent::Reaped, Some(entry)) => entry.state = HistoryState::Reaped,
         }
     }

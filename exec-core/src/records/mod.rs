@@ -19,7 +19,7 @@ mod owner_journal;
 
 pub use history::History;
 pub use history_contents::{
-    HistoryContents, HistoryEntry, HistoryState, ProfileStatistics, SkippedLine,
+    HistoryContents, HistoryEntry, HistoryPermission, HistoryState, ProfileStatistics, SkippedLine,
 };
 pub use orphans::{ReapReport, ReapedExecution};
 

@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::{
-    EnvPolicy, EventParser, FailureClassifier, SessionIdLookup, SessionIdResolver, StopLadder,
-    Wrapper,
+    EnvPolicy, EventParser, FailureClassifier, PermissionPolicy, ProtocolDriver, SessionIdLookup,
+    SessionIdResolver, StopLadder, Wrapper,
 };
 
 /// The parameters of one launch, made by a profile from a request.
@@ -38,6 +38,13 @@ pub struct ProcessParameters {
     pub session_id_lookup: Option<Box<dyn SessionIdLookup>>,
     /// Reads events from standard output. `None`: output lines have no events.
     pub event_parser: Option<Box<dyn EventParser>>,
+    /// Speaks the protocol of a live session, in place of
+    /// [`event_parser`](Self::event_parser) and [`session_id_resolver`](Self::session_id_resolver).
+    /// Only for [`Profile::build_live_parameters`](crate::Profile::build_live_parameters).
+    pub protocol_driver: Option<Box<dyn ProtocolDriver>>,
+    /// Decides the permission requests of a live session. The policy of the session, if it has one,
+    /// replaces it.
+    pub permission_policy: Option<PermissionPolicy>,
     /// Recognises failures by their text. `None`: failures that the parser does not classify are of
     /// class [`FailureKind::Agent`](crate::FailureKind::Agent).
     pub failure_classifier: Option<Box<dyn FailureClassifier>>,
@@ -63,6 +70,8 @@ impl ProcessParameters {
             session_id_resolver: None,
             session_id_lookup: None,
             event_parser: None,
+            protocol_driver: None,
+            permission_policy: None,
             failure_classifier: None,
             stop_ladder: None,
             env: BTreeMap::new(),
@@ -84,6 +93,8 @@ impl fmt::Debug for ProcessParameters {
             .field("session_id_resolver", &self.session_id_resolver.is_some())
             .field("session_id_lookup", &self.session_id_lookup.is_some())
             .field("event_parser", &self.event_parser.is_some())
+            .field("protocol_driver", &self.protocol_driver.is_some())
+            .field("permission_policy", &self.permission_policy)
             .field("failure_classifier", &self.failure_classifier.is_some())
             .field("stop_ladder", &self.stop_ladder)
             .field("env", &self.env.keys().collect::<Vec<_>>())

@@ -111,4 +111,21 @@ pub trait Profile: Send + Sync {
         parameters.stdin_payload = Some(request.text.clone());
         Ok(parameters)
     }
+
+    /// The parameters of the process of a live session, with a
+    /// [`protocol_driver`](ProcessParameters::protocol_driver). The text of the request is empty.
+    ///
+    /// The default is `None`: the agent has no live protocol.
+    ///
+    /// # Errors
+    ///
+    /// As [`build_process_parameters`](Self::build_process_parameters).
+    fn build_live_parameters(
+        &self,
+        command: &CommandConfig,
+        request: &LaunchRequest,
+    ) -> Result<Option<ProcessParameters>, Box<dyn std::error::Error + Send + Sync>> {
+        let _ = (command, request);
+        Ok(None)
+    }
 }

@@ -19,7 +19,7 @@ pub(crate) struct WatchdogLimits {
 /// The last signs of activity of an agent.
 pub(crate) struct Activity {
     times: Mutex<ActivityTimes>,
-    finished: Notify,
+    changed: Notify,
 }
 
 struct ActivityTimes {
@@ -27,6 +27,8 @@ struct ActivityTimes {
     finished_at: Option<Instant>,
     /// How many of its pipes are not read because the log is full.
     blocked: usize,
+    /// An idle live session is silent.
+    is_expected: bool,
 }
 
 impl Activity {
@@ -36,8 +38,9 @@ impl Activity {
                 output_at: Instant::now(),
                 finished_at: None,
                 blocked: 0,
+                is_expected: true,
             }),
-            finished: Notify::new(),
+            changed: Notify::new(),
         }
     }
 
@@ -47,7 +50,16 @@ impl Activity {
 
     pub(crate) fn finished(&self) {
         self.lock().finished_at.get_or_insert_with(Instant::now);
-        self.finished.notify_one();
+        self.changed.notify_one();
+    }
+
+    /// Whether silence counts from now on.
+    pub(crate) fn expect_output(&self, is_expected: bool) {
+        let mut times = self.lock();
+        times.is_expected = is_expected;
+        times.output_at = Instant::now();
+        drop(times);
+        self.changed.notify_one();
     }
 
     /// While the guard lives, the agent cannot write and does not count as silent.
@@ -66,9 +78,9 @@ impl Activity {
                 Some((deadline, watchdog)) if deadline <= Instant::now() => return watchdog,
                 Some((deadline, _)) => tokio::select! {
                     () = tokio::time::sleep_until(deadline) => {}
-                    () = self.finished.notified() => {}
+                    () = self.changed.notified() => {}
                 },
-                None => self.finished.notified().await,
+                None => self.changed.notified().await,
             }
         }
     }
@@ -81,6 +93,7 @@ impl Activity {
         };
         let no_output = limits
             .no_output
+            .filter(|_| times.is_expected)
             .map(|limit| (silent_since + limit.min(LONGEST_LIMIT), Watchdog::NoOutput));
         let after_finish = times
             .finished_at

@@ -7,7 +7,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::live_execution::{LiveExecution, Progress, StopManner};
+use super::live_execution::{ExecutionEnd, LiveExecution, Progress, StopManner};
 use crate::{
     Error, EventStream, ExecutionContext, ExecutionId, ExecutionKind, ExitReport, OutputStream,
     SessionId, StopOutcome, StopReport, StoppedBy,
@@ -203,16 +203,7 @@ impl Execution {
             return Ok(StopOutcome::NotFound);
         }
         self.live.ask_to_stop(StoppedBy::Caller, StopManner::Ladder);
-        let progress = self
-            .wait_for(|progress| progress.end.is_some() || !progress.survivors.is_empty())
-            .await?;
-        if !progress.survivors.is_empty() {
-            return Err(Error::StillAlive {
-                session: self.session_id(),
-                pids: progress.survivors,
-            });
-        }
-        let end = progress.end.ok_or(Error::ShuttingDown)?;
+        let end = self.stopped().await?;
         Ok(StopOutcome::Stopped(StopReport {
             processes: end.processes,
             level: end.level,
@@ -243,6 +234,20 @@ impl Execution {
             usage.resident_bytes += process.resident_pages * rustix::param::page_size() as u64;
         }
         Ok(usage)
+    }
+
+    /// Waits for the end of a stop that was asked for.
+    pub(crate) async fn stopped(&self) -> Result<ExecutionEnd, Error> {
+        let progress = self
+            .wait_for(|progress| progress.end.is_some() || !progress.survivors.is_empty())
+            .await?;
+        if !progress.survivors.is_empty() {
+            return Err(Error::StillAlive {
+                session: self.session_id(),
+                pids: progress.survivors,
+            });
+        }
+        progress.end.ok_or(Error::ShuttingDown)
     }
 
     pub(crate) fn result(&self) -> ExecutionResult {

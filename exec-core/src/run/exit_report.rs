@@ -105,6 +105,9 @@ pub enum StoppedBy {
     Watchdog(Watchdog),
     /// The time limit of [`run`](crate::ExecutionService::run).
     TimeLimit,
+    /// The agent of a live session did not read its input, has closed its input or output, or could
+    /// not open the session.
+    Disconnected,
 }
 
 /// A condition that stops an execution. Both are off by default; see

@@ -1,5 +1,6 @@
 //! From checked parameters to a supervised process.
 
+use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
@@ -12,6 +13,7 @@ use super::live_execution::{CurrentSession, IdState, LiveExecution, Progress};
 use super::run_tracker::RunTracker;
 use super::session_resolution::{LookupSlot, RunningLookup, SessionResolution};
 use super::supervisor::{StdinFeed, Supervisor};
+use crate::live::{LiveEngine, LiveLink, LiveOptions, Observed};
 use crate::output::{EventLog, LineHandler, Pump, RawLog};
 use crate::process::{Child, LaunchPlan, Pipes};
 use crate::records::{LaunchRecord, LiveRecord, milliseconds};
@@ -31,6 +33,7 @@ struct SpawnedChild {
     child: Child,
     pipes: Pipes,
     raw_logs: Option<[RawLog; 2]>,
+    input_log: Option<RawLog>,
     started_at: SystemTime,
     /// `started_at` on the monotonic clock.
     start_instant: Instant,
@@ -43,6 +46,14 @@ struct Launched {
     request: LaunchRequest,
     parameters: ProcessParameters,
     used_before: Option<Usage>,
+    live: Option<LiveStart>,
+}
+
+/// What a live session needs beside its parameters.
+pub(crate) struct LiveStart {
+    pub(crate) options: LiveOptions,
+    /// The number of the last message before this process.
+    pub(crate) last_message: u64,
 }
 
 impl ServiceInner {
@@ -53,6 +64,7 @@ impl ServiceInner {
         checked: CheckedRequest,
         parameters: ProcessParameters,
         slot: Option<LookupSlot>,
+        live: Option<LiveStart>,
     ) -> Result<Execution, Error> {
         // Held until the execution is in the registry, so that a shutdown finds it.
         let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +80,7 @@ impl ServiceInner {
         let id = ExecutionId::mint();
         let plan = LaunchPlan::new(&id, &request, &command, &parameters)?;
         self.registry.register(&request.session_id)?;
-        match self.spawn(&id, &request, &plan) {
+        match self.spawn(&id, &request, &plan, live.is_some()) {
             Ok(spawned) => {
                 let launched = Launched {
                     id,
@@ -76,6 +88,7 @@ impl ServiceInner {
                     request,
                     parameters,
                     used_before,
+                    live,
                 };
                 Ok(self.supervise(launched, &plan, slot))
             }
@@ -91,6 +104,7 @@ impl ServiceInner {
         id: &ExecutionId,
         request: &LaunchRequest,
         plan: &LaunchPlan,
+        is_live: bool,
     ) -> Result<SpawnedChild, Error> {
         let context = &request.context;
         let started_at = SystemTime::now();
@@ -113,6 +127,10 @@ impl ServiceInner {
             Some(folder) => Some(RawLog::create_both(folder, id)?),
             None => None,
         };
+        let input_log = match &self.settings.log_dir {
+            Some(folder) if is_live => Some(RawLog::create(RawLog::input_path(folder, id))?),
+            _ => None,
+        };
         let start_instant = Instant::now();
         let (child, pipes) = Child::spawn(plan, id.as_str()).map_err(|source| Error::Spawn {
             binary: plan.binary.clone(),
@@ -122,6 +140,7 @@ impl ServiceInner {
             child,
             pipes,
             raw_logs,
+            input_log,
             started_at,
             start_instant,
         })
@@ -133,7 +152,8 @@ impl ServiceInner {
             tracing::error!(%error, "cannot undo the record of a launch");
         }
         if let Some(folder) = &self.settings.log_dir {
-            for path in RawLog::paths(folder, id) {
+            let paths = RawLog::paths(folder, id);
+            for path in paths.into_iter().chain([RawLog::input_path(folder, id)]) {
                 let _ = std::fs::remove_file(path);
             }
         }
@@ -151,6 +171,7 @@ impl ServiceInner {
             request,
             parameters,
             used_before,
+            live: live_start,
         } = launched;
         let process_id = spawned.child.pid();
         let span = tracing::info_span!(
@@ -171,8 +192,27 @@ impl ServiceInner {
         );
         let lookup = parameters.session_id_lookup.zip(slot);
         let resolved = request.kind == ExecutionKind::FollowUp
-            || (lookup.is_none() && parameters.session_id_resolver.is_none());
+            || (lookup.is_none()
+                && parameters.session_id_resolver.is_none()
+                && live_start.is_none());
         let log_dir = self.settings.log_dir.as_ref();
+        let activity = Arc::new(Activity::new());
+        let run = Arc::new(Mutex::new(RunTracker::new(
+            used_before,
+            parameters.failure_classifier,
+            span.clone(),
+        )));
+        let link = live_start
+            .zip(parameters.protocol_driver)
+            .map(|(start, driver)| {
+                let policy = start.options.policy.clone();
+                let policy = policy.or(parameters.permission_policy).unwrap_or_default();
+                let workspace = request.context.workspace_path.clone();
+                let engine = LiveEngine::new(driver, policy, workspace, start.options.queue)
+                    .numbered_after(start.last_message)
+                    .observed_by(observer(Arc::clone(&run)));
+                LiveLink::new(engine, start.options, Arc::clone(&activity))
+            });
         let live = Arc::new(LiveExecution {
             kind: request.kind,
             process_id,
@@ -180,6 +220,9 @@ impl ServiceInner {
             start_instant: spawned.start_instant,
             log: EventLog::new(self.settings.memory_policy),
             log_paths: log_dir.map(|folder| RawLog::paths(folder, &id)),
+            input_log_path: log_dir
+                .filter(|_| link.is_some())
+                .map(|folder| RawLog::input_path(folder, &id)),
             root: TreeRoot::new(Some(id.to_string()), Some(process_id)),
             registry: Arc::clone(&self.registry),
             scanner: Arc::clone(&self.scanner),
@@ -192,11 +235,8 @@ impl ServiceInner {
                 },
             }),
             has_parser: parameters.event_parser.is_some(),
-            run: Mutex::new(RunTracker::new(
-                used_before,
-                parameters.failure_classifier,
-                span.clone(),
-            )),
+            run,
+            link,
             progress: watch::Sender::new(Progress {
                 resolved,
                 ..Progress::default()
@@ -211,15 +251,18 @@ impl ServiceInner {
         let execution = Execution {
             live: Arc::clone(&live),
         };
-        self.registry.attach(&request.session_id, execution.clone());
         tracing::info!(id = %live.id, session_id = %request.session_id, "started");
         live.log.push(EventKind::Started { process_id });
         if resolved {
             let session_id = request.session_id.clone();
             live.log.push(EventKind::SessionResolved { session_id });
         }
+        if let Some(control) = live.control() {
+            control.open();
+        }
+        // After the first events: from now on, callers can give messages to a live session.
+        self.registry.attach(&request.session_id, execution.clone());
 
-        let activity = Arc::new(Activity::new());
         let handler = |stream| LineHandler::new(stream, Arc::clone(&live), Arc::clone(&activity));
         let stdout_lines = handler(OutputStream::Stdout)
             .parsing(parameters.event_parser, parameters.session_id_resolver);
@@ -242,6 +285,7 @@ impl ServiceInner {
                 pipe,
                 payload: parameters.stdin_payload.unwrap_or_default(),
                 keep_open: parameters.keep_stdin_open,
+                log: spawned.input_log,
             }),
             stdout: Pump::new(stdout, max_line_bytes, stdout_log, stdout_lines),
             stderr: Pump::new(stderr, max_line_bytes, stderr_log, stderr_lines),
@@ -270,5 +314,16 @@ impl ServiceInner {
         // launch does not wait for it.
         tokio::spawn(async move { Box::pin(supervisor.run()).await }.instrument(span));
         execution
+    }
+}
+
+/// Completes events and failures by what is known of the run.
+fn observer(run: Arc<Mutex<RunTracker>>) -> impl FnMut(Observed<'_>) + Send + 'static {
+    move |observed| {
+        let mut run = run.lock().unwrap_or_else(PoisonError::into_inner);
+        match observed {
+            Observed::Event(event) => run.observe(slice::from_mut(event)),
+            Observed::Failure(failure) => run.complete_failure(failure),
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::watch;
 
 use super::run_tracker::RunTracker;
+use crate::live::{LiveControl, LiveLink};
 use crate::output::EventLog;
 use crate::records::HistoryEvent;
 use crate::shared::process_tree::{ProcessScanner, TreeRoot};
@@ -26,6 +27,7 @@ pub(crate) struct LiveExecution {
     pub(crate) start_instant: Instant,
     pub(crate) log: EventLog,
     pub(crate) log_paths: Option<[PathBuf; 2]>,
+    pub(crate) input_log_path: Option<PathBuf>,
     pub(crate) root: TreeRoot,
     pub(crate) registry: Arc<ActiveExecutionRegistry>,
     pub(crate) scanner: Arc<ProcessScanner>,
@@ -34,7 +36,10 @@ pub(crate) struct LiveExecution {
     pub(crate) session: Mutex<CurrentSession>,
     /// Whether the profile reads events from the output.
     pub(crate) has_parser: bool,
-    pub(crate) run: Mutex<RunTracker>,
+    /// Shared with the engine of a live session.
+    pub(crate) run: Arc<Mutex<RunTracker>>,
+    /// The protocol of a live session.
+    pub(crate) link: Option<LiveLink>,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) stop_asked: watch::Sender<Option<StopRequest>>,
     pub(crate) ladder: StopLadder,
@@ -56,6 +61,8 @@ pub(crate) enum StopManner {
     Kill,
     /// Another thread ends the tree. The supervisor closes standard input and waits for the end.
     Outside,
+    /// As `Ladder`. If the agent ends with its input, it was not stopped, but has ended by itself.
+    Close,
 }
 
 pub(crate) struct CurrentSession {
@@ -96,6 +103,14 @@ pub(crate) struct ExecutionEnd {
 }
 
 impl LiveExecution {
+    pub(crate) fn control(&self) -> Option<LiveControl<'_>> {
+        let link = self.link.as_ref()?;
+        Some(LiveControl {
+            execution: self,
+            link,
+        })
+    }
+
     pub(crate) fn session_id(&self) -> SessionId {
         self.registry.hold(|| self.lock_session().id.clone())
     }

@@ -19,5 +19,6 @@ pub use exit_report::{ExitReport, StoppedBy, Watchdog};
 pub use stop_report::{StopLevel, StopOutcome, StopReport};
 
 pub(crate) use activity::{Activity, WatchdogLimits};
+pub(crate) use launch::LiveStart;
 pub(crate) use live_execution::{LiveExecution, StopManner};
 pub(crate) use session_resolution::LookupSlots;

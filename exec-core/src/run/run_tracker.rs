@@ -118,6 +118,11 @@ impl RunTracker {
         }
     }
 
+    /// Completes the class of a failure that is not part of an event.
+    pub(crate) fn complete_failure(&self, failure: &mut Failure) {
+        classify(self.classifier.as_deref(), failure);
+    }
+
     /// The event of a line of standard error, if it tells of a known failure.
     pub(crate) fn observe_stderr(&mut self, line: &str) -> Option<AgentEvent> {
         let classifier = self.classifier.as_deref()?;

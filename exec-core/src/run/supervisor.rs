@@ -43,20 +43,28 @@ use std::future::{pending, ready};
 use std::pin::{Pin, pin};
 use std::slice;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
 use super::activity::{Activity, WatchdogLimits};
-use super::live_execution::{ExecutionEnd, LiveExecution, StopManner};
+use super::live_execution::{ExecutionEnd, LiveExecution, StopManner, StopRequest};
 use super::session_resolution::SessionResolution;
-use crate::output::Pump;
+use crate::live::LiveControl;
+use crate::output::{Pump, RawLog};
 use crate::process::{Child, ChildExit, StoppedTree, stop_tree};
 use crate::records::{HistoryEvent, OwnerJournal};
 use crate::service::KnownSessions;
 use crate::shared::process_tree::TreeEnder;
-use crate::{EventKind, ExitReport, StoppedBy, UsageTotals};
+use crate::{
+    EventKind, ExitReport, StopAction, StopLadder, StopLevel, StopStep, StoppedBy, UsageTotals,
+};
+
+/// How long a live agent may take to end after its input has ended. The slowest ones need seven
+/// seconds.
+const END_OF_INPUT_GRACE: Duration = Duration::from_secs(8);
 
 /// Dropping it before the end (the runtime is shut down) reports the execution as abandoned, so
 /// that no caller waits for ever.
@@ -78,6 +86,8 @@ pub(crate) struct StdinFeed {
     pub(crate) pipe: pipe::Sender,
     pub(crate) payload: String,
     pub(crate) keep_open: bool,
+    /// The log file of the input, for live sessions.
+    pub(crate) log: Option<RawLog>,
 }
 
 /// A stop of the tree that is under way.
@@ -88,11 +98,20 @@ impl Supervisor {
         let execution = Arc::clone(&self.execution);
         self.record_start();
         let close_stdin = Notify::new();
+        let ladder = supervised_ladder(&execution);
         let stop = || -> RunningStop<'_> {
+            let (execution, ladder, close_stdin) = (&*execution, &ladder, &close_stdin);
             let tree = TreeEnder::new(&execution.scanner, slice::from_ref(&execution.root));
-            let close_stdin = || close_stdin.notify_one();
-            let kill_asked = execution.kill_asked();
-            Box::pin(stop_tree(tree, &execution.ladder, close_stdin, kill_asked))
+            Box::pin(async move {
+                if let Some(control) = execution.control() {
+                    tokio::select! {
+                        () = control.cancel_turn() => {}
+                        () = execution.kill_asked() => {}
+                    }
+                }
+                let close_stdin = || close_stdin.notify_one();
+                stop_tree(tree, ladder, close_stdin, execution.kill_asked()).await
+            })
         };
 
         let (stopped_by, running_stop) = self.until_child_ends(&close_stdin, &stop).await;
@@ -102,17 +121,27 @@ impl Supervisor {
         // All that the child has written is in the pipes.
         self.stdout.drain();
         self.stderr.drain();
+        if let Some(control) = execution.control() {
+            control.process_ended();
+        }
         self.resolution.resolve_at_end(&execution);
 
         // Processes that the child started may have outlived it. Its group is not reused until it
         // is reaped.
         let mut running_stop = running_stop.unwrap_or_else(stop);
         let tree = {
-            let mut output = pin!(run_both(&mut self.stdout, &mut self.stderr));
+            let mut output = pin!(run_both(&mut self.stdout, &mut self.stderr, None));
             tokio::select! {
                 tree = &mut running_stop => tree,
                 () = &mut output => running_stop.await,
             }
+        };
+        // An agent that has ended with its input was not stopped.
+        let is_close = |request: &StopRequest| request.manner == StopManner::Close;
+        let is_close = execution.stop_asked.borrow().as_ref().is_some_and(is_close);
+        let stopped_by = match is_close && tree.level <= StopLevel::StdinClosed {
+            true => None,
+            false => stopped_by,
         };
         self.finish(stopped_by, tree);
     }
@@ -130,8 +159,10 @@ impl Supervisor {
         let mut stopped_by = None;
         let mut running_stop: Option<RunningStop<'a>> = None;
         let mut finished_stop = None;
-        let mut output = pin!(run_both(&mut self.stdout, &mut self.stderr));
-        let mut feeding = pin!(feed(self.stdin.take(), close_stdin));
+        let control = execution.control();
+        let mut output = pin!(run_both(&mut self.stdout, &mut self.stderr, control));
+        let mut feeding = pin!(feed(self.stdin.take(), control, close_stdin));
+        let mut deadlines = pin!(run_deadlines(control));
         let mut resolving = pin!(self.resolution.run(execution));
         let mut watchdog = pin!(self.activity.idle(self.limits));
         let (mut reading, mut writing, mut unresolved) = (true, true, true);
@@ -145,6 +176,7 @@ impl Supervisor {
                 () = &mut output, if reading => reading = false,
                 () = &mut feeding, if writing => writing = false,
                 () = &mut resolving, if unresolved => unresolved = false,
+                () = &mut deadlines => {}
                 fired = &mut watchdog, if stopped_by.is_none() => {
                     tracing::warn!(watchdog = ?fired, "watchdog fired");
                     execution.log.push(EventKind::Watchdog(fired));
@@ -279,6 +311,9 @@ impl Drop for Supervisor {
             return;
         }
         tracing::error!(execution_id = %execution.id, "the runtime ended before the execution");
+        if let Some(control) = execution.control() {
+            control.process_ended();
+        }
         execution.registry.unregister(&execution.session_id());
         execution.log.close();
         let progress = &execution.progress;
@@ -286,8 +321,35 @@ impl Drop for Supervisor {
     }
 }
 
-async fn run_both(stdout: &mut Pump, stderr: &mut Pump) {
-    tokio::join!(stdout.run(), stderr.run());
+async fn run_both(stdout: &mut Pump, stderr: &mut Pump, live: Option<LiveControl<'_>>) {
+    let stdout = async {
+        stdout.run().await;
+        if let Some(control) = live {
+            control.pipe_closed().await;
+        }
+    };
+    tokio::join!(stdout, stderr.run());
+}
+
+/// Does not return.
+async fn run_deadlines(live: Option<LiveControl<'_>>) {
+    match live {
+        Some(control) => control.run_deadlines().await,
+        None => pending().await,
+    }
+}
+
+/// A live session is asked to end by the end of its input, whatever its profile says about processes
+/// of one turn.
+fn supervised_ladder(execution: &LiveExecution) -> StopLadder {
+    let ladder = &execution.ladder;
+    let closes = |step: &StopStep| step.action == StopAction::CloseStdin;
+    if execution.link.is_none() || ladder.steps().iter().any(closes) {
+        return ladder.clone();
+    }
+    let first = StopLadder::kill_at_once().then(StopAction::CloseStdin, END_OF_INPUT_GRACE);
+    let rest = ladder.steps().iter();
+    rest.fold(first, |ladder, step| ladder.then(step.action, step.grace))
 }
 
 async fn completed(running_stop: &mut Option<RunningStop<'_>>) -> StoppedTree {
@@ -298,15 +360,23 @@ async fn completed(running_stop: &mut Option<RunningStop<'_>>) -> StoppedTree {
 }
 
 /// Writes the payload, and closes the pipe or keeps it open until `close`.
-async fn feed(stdin: Option<StdinFeed>, close: &Notify) {
+async fn feed(stdin: Option<StdinFeed>, live: Option<LiveControl<'_>>, close: &Notify) {
     let Some(StdinFeed {
         mut pipe,
         payload,
         keep_open,
+        log,
     }) = stdin
     else {
         return;
     };
+    if let Some(control) = live {
+        tokio::select! {
+            () = feed_live(pipe, log, control) => {}
+            () = close.notified() => {}
+        }
+        return control.input_closed();
+    }
     let pipe = &mut pipe;
     let writing = async move {
         let written = pipe.write_all(payload.as_bytes()).await;
@@ -321,5 +391,28 @@ async fn feed(stdin: Option<StdinFeed>, close: &Notify) {
     tokio::select! {
         () = writing => {}
         () = close.notified() => {}
+    }
+}
+
+/// Writes the lines of a live session as they come. Returns only when the agent has closed its end and
+/// lives on.
+async fn feed_live(mut pipe: pipe::Sender, mut log: Option<RawLog>, control: LiveControl<'_>) {
+    loop {
+        let line = control.next_input().await;
+        if let Some(file) = &mut log
+            && let Err(error) = file.write(line.as_bytes())
+        {
+            let message = format!("{}: {error}", file.path().display());
+            tracing::error!(%message, "cannot write the log file");
+            let log_failed = EventKind::LogFailed { message };
+            control.execution.log.push(log_failed);
+            log = None;
+        }
+        if let Err(error) = pipe.write_all(line.as_bytes()).await {
+            tracing::debug!(%error, "the agent has closed its input");
+            control.input_closed();
+            return control.pipe_closed().await;
+        }
+        control.input_written(&line);
     }
 }

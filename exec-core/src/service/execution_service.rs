@@ -62,6 +62,15 @@ pub(crate) struct ServiceInner {
     pub(crate) known_sessions: Arc<KnownSessions>,
 }
 
+/// What a process is started for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The text of the request.
+    OneTurn,
+    /// Prompts that follow.
+    Live,
+}
+
 /// A request that has passed the checks, with the profile's command for it.
 pub(crate) struct CheckedRequest {
     pub(crate) request: LaunchRequest,
@@ -149,16 +158,26 @@ impl ExecutionService {
         Ok(execution.result())
     }
 
-    /// Sends a message to a session whose last execution has ended.
+    /// Sends a message to a session: to a new process if the last execution has ended, or as a prompt
+    /// to the process of a [live session](crate::LiveSession) of this service.
+    ///
+    /// The result of a message to a live session has the process and the start of that session. The
+    /// message may wait in its queue; the answer is in its events.
     ///
     /// # Errors
     ///
-    /// As [`launch`](Self::launch).
+    /// - As [`launch`](Self::launch).
+    /// - [`Error::LiveElsewhere`] if the session is live with another profile, variant or workspace than
+    ///   that of the request.
+    /// - As [`LiveSession::prompt`](crate::LiveSession::prompt).
     ///
     /// # Cancel safety
     ///
     /// Not cancel safe: as [`start_new_chat`](Self::start_new_chat).
     pub async fn send_follow_up(&self, request: FollowUpRequest) -> Result<ExecutionResult, Error> {
+        if let Some(result) = self.follow_up_live(&request)? {
+            return Ok(result);
+        }
         let execution = self.launch(request).await?;
         Ok(execution.result())
     }
@@ -191,7 +210,7 @@ impl ExecutionService {
         if request.kind == ExecutionKind::FollowUp {
             self.inner.recall(&mut request).await;
         }
-        let checked = self.inner.check(request)?;
+        let checked = self.inner.check(request, Purpose::OneTurn)?;
         let mut parameters = checked.parameters()?;
         let mut slot = None;
         if parameters.session_id_lookup.is_some() && checked.request.kind == ExecutionKind::New {
@@ -207,7 +226,7 @@ impl ExecutionService {
             // again.
             parameters = checked.parameters()?;
         }
-        self.inner.start(checked, parameters, slot)
+        self.inner.start(checked, parameters, slot, None)
     }
 
     /// Ends the live execution of a session with all its processes, by the ladder of its profile.
@@ -255,7 +274,7 @@ impl ExecutionService {
 impl ServiceInner {
     /// Looks up in the history what an earlier service knew of the session of a follow-up: its
     /// current id, and its usage. Once for each session: the result is kept.
-    async fn recall(&self, request: &mut LaunchRequest) {
+    pub(super) async fn recall(&self, request: &mut LaunchRequest) {
         let current = self.registry.current_id(&request.session_id);
         if current != request.session_id || self.known_sessions.get(&current).is_some() {
             return;
@@ -274,7 +293,11 @@ impl ServiceInner {
     }
 
     /// The checks that need no process, in the order of the specification.
-    fn check(&self, mut request: LaunchRequest) -> Result<CheckedRequest, Error> {
+    pub(super) fn check(
+        &self,
+        mut request: LaunchRequest,
+        purpose: Purpose,
+    ) -> Result<CheckedRequest, Error> {
         let context = &mut request.context;
         context.workspace_path = check_workspace(&context.workspace_path)?;
         let label = &context.profile_label;
@@ -302,7 +325,10 @@ impl ServiceInner {
             .ok_or_else(|| Error::CommandNotFound {
                 label: label.clone(),
             })?;
-        if request.text.trim().is_empty() && !profile.accepts_empty_prompt() {
+        if purpose == Purpose::OneTurn
+            && request.text.trim().is_empty()
+            && !profile.accepts_empty_prompt()
+        {
             return Err(Error::EmptyPrompt {
                 label: label.clone(),
             });
@@ -332,14 +358,35 @@ impl ServiceInner {
 
 impl CheckedRequest {
     fn parameters(&self) -> Result<ProcessParameters, Error> {
-        let context = &self.request.context;
-        let mut parameters = self
+        let built = self
             .profile
-            .build_process_parameters(&self.command, &self.request)
-            .map_err(|source| Error::Parameters {
-                label: context.profile_label.clone(),
-                source,
-            })?;
+            .build_process_parameters(&self.command, &self.request);
+        self.complete(built)
+    }
+
+    /// The parameters of a live session, with a driver.
+    pub(super) fn live_parameters(&self) -> Result<ProcessParameters, Error> {
+        let built = self
+            .profile
+            .build_live_parameters(&self.command, &self.request);
+        let has_driver = |parameters: &ProcessParameters| parameters.protocol_driver.is_some();
+        match built.map(|built| built.filter(has_driver)).transpose() {
+            Some(built) => self.complete(built),
+            None => Err(Error::NoLiveProtocol {
+                label: self.request.context.profile_label.clone(),
+            }),
+        }
+    }
+
+    fn complete(
+        &self,
+        built: Result<ProcessParameters, Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Result<ProcessParameters, Error> {
+        let context = &self.request.context;
+        let mut parameters = built.map_err(|source| Error::Parameters {
+            label: context.profile_label.clone(),
+            source,
+        })?;
         if let Some(traceparent) = &context.traceparent {
             let name = TRACEPARENT_VARIABLE.to_owned();
             parameters.env.insert(name, traceparent.clone());

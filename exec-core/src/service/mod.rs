@@ -4,6 +4,7 @@ mod active_execution_registry;
 mod execution_service;
 mod execution_service_builder;
 mod known_sessions;
+mod open_live;
 mod run;
 mod shutdown;
 mod termination_signal;

@@ -25,6 +25,7 @@ pub(crate) struct Scripted {
     variants: Vec<(String, Option<CommandConfig>)>,
     accepts_empty_prompt: bool,
     setup: Arc<Setup>,
+    live: Option<Arc<Setup>>,
 }
 
 /// A profile whose agent runs this script.
@@ -34,6 +35,7 @@ pub(crate) fn script(text: &str) -> Scripted {
         variants: Vec::new(),
         accepts_empty_prompt: false,
         setup: Arc::new(|_, _| {}),
+        live: None,
     }
 }
 
@@ -63,6 +65,15 @@ impl Scripted {
         setup: impl Fn(&LaunchRequest, &mut ProcessParameters) + Send + Sync + 'static,
     ) -> Self {
         self.setup = Arc::new(setup);
+        self
+    }
+
+    /// The agent has live sessions.
+    pub(crate) fn live(
+        mut self,
+        setup: impl Fn(&LaunchRequest, &mut ProcessParameters) + Send + Sync + 'static,
+    ) -> Self {
+        self.live = Some(Arc::new(setup));
         self
     }
 
@@ -111,6 +122,19 @@ impl Profile for Scripted {
         parameters.stdin_payload = Some(request.text.clone());
         (self.setup)(request, &mut parameters);
         Ok(parameters)
+    }
+
+    fn build_live_parameters(
+        &self,
+        command: &CommandConfig,
+        request: &LaunchRequest,
+    ) -> Result<Option<ProcessParameters>, Box<dyn std::error::Error + Send + Sync>> {
+        let Some(setup) = &self.live else {
+            return Ok(None);
+        };
+        let mut parameters = ProcessParameters::new(command.args.clone());
+        setup(request, &mut parameters);
+        Ok(Some(parameters))
     }
 }
 

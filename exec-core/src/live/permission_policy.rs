@@ -1,0 +1,310 @@
+//! Which requests of an agent are allowed, denied or asked.
+//!
+//! # Theory
+//!
+//! A policy is a list of rules. A rule names a tool, a command, a path, or several of them, and an
+//! action. All parts of a rule must match. Of the rules that match, the strictest decides: `Deny`
+//! before `Ask` before `Allow`; the order of the rules does not matter. Without a match the request is
+//! asked.
+//!
+//! A rule must never allow more than its author meant, and may forbid more:
+//!
+//! - An `Allow` rule with a command matches only one simple command ([`simple_command`]): a line that a
+//!   shell takes apart, expands or redirects is asked. A `Deny` or `Ask` rule matches if any part of the
+//!   line may be its command.
+//! - A path is resolved before it is compared: relative to the workspace, `..` and symbolic links
+//!   followed, also if the last parts do not exist yet. An `Allow` rule needs all paths of the request
+//!   inside, and at least one; a `Deny` or `Ask` rule needs one.
+//! - An `Allow` rule with a path says nothing about commands: a request with a command does not match it.
+//!   A request whose paths are not known does not match it either.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::shell_words::{any_possible_command, simple_command};
+
+/// What a rule says about a request.
+///
+/// ```
+/// use exec_core::PermissionAction;
+///
+/// assert!(PermissionAction::Deny > PermissionAction::Ask);
+/// assert!(PermissionAction::Ask > PermissionAction::Allow);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PermissionAction {
+    /// The request is allowed without a question.
+    Allow,
+    /// The caller is asked.
+    Ask,
+    /// The request is denied without a question.
+    Deny,
+}
+
+/// One rule of a [`PermissionPolicy`]. A part that is absent matches everything.
+///
+/// ```
+/// use exec_core::{PermissionAction, PermissionRule};
+///
+/// let rule: PermissionRule = serde_json::from_str(
+///     r#"{ "action": "allow", "tool": "Bash", "command": "cargo test *" }"#,
+/// )?;
+/// assert_eq!(rule.action, PermissionAction::Allow);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PermissionRule {
+    /// What the rule says.
+    pub action: PermissionAction,
+    /// The name of the tool; `*` stands for any characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// The words of the command; `*` in a word stands for any characters, `*` as the last word for any
+    /// words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// A folder with everything in it, or a file. Relative to the workspace; `~/` is the home folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+}
+
+impl PermissionRule {
+    /// A rule without parts, which matches every request.
+    #[must_use]
+    pub fn new(action: PermissionAction) -> Self {
+        Self {
+            action,
+            tool: None,
+            command: None,
+            path: None,
+        }
+    }
+
+    /// The same rule for tools of this name only.
+    #[must_use]
+    pub fn tool(mut self, name: impl Into<String>) -> Self {
+        self.tool = Some(name.into());
+        self
+    }
+
+    /// The same rule for this command only.
+    #[must_use]
+    pub fn command(mut self, command: impl Into<String>) -> Self {
+        self.command = Some(command.into());
+        self
+    }
+
+    /// The same rule for this path only.
+    #[must_use]
+    pub fn path(mut self, path: impl Into<PathBuf>) -> Self {
+        self.path = Some(path.into());
+        self
+    }
+}
+
+/// The facts of a request that rules look at.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PermissionFacts<'a> {
+    pub(crate) tool: &'a str,
+    pub(crate) command: Option<&'a str>,
+    pub(crate) paths: &'a [PathBuf],
+}
+
+/// Which requests of an agent are allowed, denied or asked, and how long a question stays open.
+///
+/// Of all rules that match a request the strictest decides; without a match it is asked.
+///
+/// ```
+/// use std::time::Duration;
+/// use exec_core::{PermissionAction, PermissionPolicy, PermissionRule};
+///
+/// let policy = PermissionPolicy::default()
+///     .rule(PermissionRule::new(PermissionAction::Allow).command("cargo test *"))
+///     .rule(PermissionRule::new(PermissionAction::Deny).path("~/.ssh"))
+///     .deadline(Duration::from_secs(300));
+/// # let _ = policy;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct PermissionPolicy {
+    rules: Vec<PermissionRule>,
+    deadline: Duration,
+}
+
+impl Default for PermissionPolicy {
+    /// Asks for everything, for ten minutes.
+    fn default() -> Self {
+        Self {
+            rules: Vec::new(),
+            deadline: Duration::from_secs(600),
+        }
+    }
+}
+
+impl PermissionPolicy {
+    /// Allows everything without a question.
+    pub fn allow_all() -> Self {
+        Self::default().rule(PermissionRule::new(PermissionAction::Allow))
+    }
+
+    /// Adds a rule.
+    pub fn rule(mut self, rule: PermissionRule) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Sets how long a question stays open before it is denied.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    pub(crate) fn question_limit(&self) -> Duration {
+        self.deadline
+    }
+
+    /// The strictest action of the rules that match.
+    pub(crate) fn decide(&self, facts: &PermissionFacts<'_>, workspace: &Path) -> PermissionAction {
+        let matching = self
+            .rules
+            .iter()
+            .filter(|rule| rule.matches(facts, workspace));
+        let strictest = matching.map(|rule| rule.action).max();
+        strictest.unwrap_or(PermissionAction::Ask)
+    }
+}
+
+impl PermissionRule {
+    fn matches(&self, facts: &PermissionFacts<'_>, workspace: &Path) -> bool {
+        let tool = self.tool.as_deref();
+        tool.is_none_or(|pattern| glob(pattern, facts.tool))
+            && self.matches_command(facts)
+            && self.matches_path(facts, workspace)
+    }
+
+    fn matches_command(&self, facts: &PermissionFacts<'_>) -> bool {
+        let Some(pattern) = &self.command else {
+            return true;
+        };
+        let Some(command) = facts.command else {
+            return false;
+        };
+        let pattern: Vec<&str> = pattern.split_whitespace().collect();
+        match self.action {
+            PermissionAction::Allow => {
+                simple_command(command).is_some_and(|words| matches_words(&pattern, &words))
+            }
+            PermissionAction::Ask | PermissionAction::Deny => {
+                any_possible_command(command, |words| matches_words(&pattern, words))
+            }
+        }
+    }
+
+    fn matches_path(&self, facts: &PermissionFacts<'_>, workspace: &Path) -> bool {
+        let Some(path) = &self.path else {
+            return true;
+        };
+        let is_inside = |asked: &PathBuf| {
+            let rule = resolve(&from_home(path), workspace);
+            let asked = resolve(asked, workspace);
+            matches!((rule, asked), (Ok(rule), Ok(asked)) if asked.starts_with(&rule))
+        };
+        match self.action {
+            PermissionAction::Allow => {
+                facts.command.is_none()
+                    && !facts.paths.is_empty()
+                    && facts.paths.iter().all(is_inside)
+            }
+            PermissionAction::Ask | PermissionAction::Deny => facts.paths.iter().any(is_inside),
+        }
+    }
+}
+
+/// Whether the words match the pattern. `*` as the last word stands for any number of words.
+fn matches_words(pattern: &[&str], words: &[String]) -> bool {
+    match pattern.split_last() {
+        None => false,
+        Some((&"*", head)) => words.len() >= head.len() && all_match(head, words),
+        Some(_) => pattern.len() == words.len() && all_match(pattern, words),
+    }
+}
+
+fn all_match(pattern: &[&str], words: &[String]) -> bool {
+    pattern
+        .iter()
+        .zip(words)
+        .all(|(pattern, word)| glob(pattern, word))
+}
+
+/// `*` stands for any characters. Linear in the product of the lengths, without backtracking over
+/// earlier stars.
+fn glob(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else {
+        return false;
+    };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+fn from_home(path: &Path) -> PathBuf {
+    match (path.strip_prefix("~"), std::env::var_os("HOME")) {
+        (Ok(rest), Some(home)) => Path::new(&home).join(rest),
+        _ => path.to_owned(),
+    }
+}
+
+/// The absolute path without `.`, `..` and symbolic links, also if its last parts do not exist.
+///
+/// A part behind one that does not exist is taken literally, except for `..`, which is an error: the
+/// missing part could become a link before the path is used.
+fn resolve(path: &Path, workspace: &Path) -> io::Result<PathBuf> {
+    let absolute = workspace.join(path);
+    let mut existing = absolute.as_path();
+    let mut missing: Vec<OsString> = Vec::new();
+    loop {
+        match existing.canonicalize() {
+            Ok(mut resolved) => {
+                resolved.extend(missing.iter().rev());
+                return Ok(resolved);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // A link to a missing target exists and has a target that is not known.
+                if existing.symlink_metadata().is_ok() {
+                    return Err(error);
+                }
+                let last = existing.components().next_back();
+                let (Some(Component::Normal(name)), Some(parent)) = (last, existing.parent())
+                else {
+                    return Err(error);
+                };
+                missing.push(name.to_owned());
+                existing = parent;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "permission_policy_tests.rs"]
+mod tests;

@@ -1,0 +1,236 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use super::*;
+use PermissionAction::{Allow, Ask, Deny};
+
+fn rule(action: PermissionAction) -> PermissionRule {
+    PermissionRule::new(action)
+}
+
+fn decide(policy: &PermissionPolicy, command: &str) -> PermissionAction {
+    let facts = PermissionFacts {
+        tool: "Bash",
+        command: Some(command),
+        paths: &[],
+    };
+    policy.decide(&facts, Path::new("/"))
+}
+
+#[test]
+fn an_allow_rule_covers_one_simple_command_only() {
+    let policy = PermissionPolicy::default().rule(rule(Allow).tool("Bash").command("cargo test *"));
+    for allowed in [
+        "cargo test",
+        "cargo test -p a",
+        "cargo  test   --all",
+        "cargo test 'a b'",
+        "cargo test --features=x",
+    ] {
+        assert_eq!(decide(&policy, allowed), Allow, "{allowed:?}");
+    }
+    let hostile = [
+        "cargo test && rm -rf /",
+        "cargo test || rm x",
+        "cargo test; rm x",
+        "cargo test & rm x",
+        "cargo test | sh",
+        "cargo test\nrm x",
+        "cargo test\r\nrm x",
+        "cargo test $(rm x)",
+        "cargo test `rm x`",
+        "cargo test \"$(rm x)\"",
+        "cargo test <(rm x)",
+        "cargo test > /etc/passwd",
+        "cargo test >> x",
+        "cargo test 2>&1",
+        "cargo test < x",
+        "cargo test $IFS",
+        "cargo test ${x}",
+        "cargo test {a,b}",
+        "cargo test *",
+        "cargo test ~/x",
+        "cargo test \\; rm x",
+        "cargo test # x",
+        "cargo test !x",
+        "cargo test 'open",
+        "cargo test \u{0}",
+        "PATH=/tmp cargo test",
+        "env cargo test",
+        "sudo cargo test",
+        "./cargo test",
+        "/tmp/cargo test",
+        "cargo testx",
+        "cargo",
+        "cargo  tes t",
+        "(cargo test)",
+        "{ cargo test; }",
+        "sh -c 'cargo test'",
+        "cargo test \u{1b}[2J",
+        "",
+    ];
+    assert!(hostile.len() >= 30);
+    for command in hostile {
+        assert_eq!(decide(&policy, command), Ask, "{command:?}");
+    }
+}
+
+#[test]
+fn a_deny_rule_covers_every_part_of_a_command_line() {
+    let policy = PermissionPolicy::allow_all().rule(rule(Deny).command("rm *"));
+    for denied in [
+        "rm x",
+        "ls && rm -rf /",
+        "ls; rm x",
+        "ls | rm",
+        "echo $(rm x)",
+        "echo `rm x`",
+        "/bin/rm x",
+        "sudo rm x",
+        "env A=1 rm x",
+        "ls\nrm x",
+        "(rm x)",
+        "'rm' x",
+        "r\\m x",
+        "\"rm\" x",
+    ] {
+        assert_eq!(decide(&policy, denied), Deny, "{denied:?}");
+    }
+    assert_eq!(decide(&policy, "ls rmdir"), Allow);
+}
+
+#[test]
+fn the_strictest_rule_decides_in_any_order() {
+    let allow = rule(Allow).tool("Bash");
+    let deny = rule(Deny).command("git push *");
+    for rules in [[allow.clone(), deny.clone()], [deny, allow]] {
+        let policy = rules
+            .into_iter()
+            .fold(PermissionPolicy::default(), PermissionPolicy::rule);
+        assert_eq!(decide(&policy, "git push origin"), Deny);
+        assert_eq!(decide(&policy, "git status"), Allow);
+    }
+}
+
+#[test]
+fn a_tool_is_matched_by_its_name() {
+    let policy = PermissionPolicy::default().rule(rule(Allow).tool("mcp__files__*"));
+    let by_tool = |tool| {
+        let facts = PermissionFacts {
+            tool,
+            ..PermissionFacts::default()
+        };
+        policy.decide(&facts, Path::new("/"))
+    };
+    assert_eq!(by_tool("mcp__files__read"), Allow);
+    assert_eq!(by_tool("mcp__file"), Ask);
+    assert_eq!(by_tool("xmcp__files__read"), Ask);
+}
+
+/// A workspace with a folder inside and one outside.
+struct Workspace {
+    folder: tempfile::TempDir,
+}
+
+impl Workspace {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("work/src")).unwrap();
+        fs::create_dir(folder.path().join("outside")).unwrap();
+        fs::write(folder.path().join("outside/secret"), "x").unwrap();
+        Self { folder }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("work")
+    }
+
+    fn decide(&self, policy: &PermissionPolicy, paths: &[&str]) -> PermissionAction {
+        let paths: Vec<_> = paths.iter().map(PathBuf::from).collect();
+        let facts = PermissionFacts {
+            tool: "Write",
+            command: None,
+            paths: &paths,
+        };
+        policy.decide(&facts, &self.root())
+    }
+}
+
+#[test]
+fn paths_are_resolved_before_they_are_compared() {
+    let workspace = Workspace::new();
+    let root = workspace.root();
+    let outside = workspace.folder.path().join("outside");
+    symlink(&outside, root.join("link")).unwrap();
+    symlink(outside.join("absent"), root.join("dangling")).unwrap();
+    symlink("loop", root.join("loop")).unwrap();
+    let policy = PermissionPolicy::default().rule(rule(Allow).path("."));
+    for inside in [
+        "src/new.rs",
+        "src/../src/a",
+        "./a",
+        "new/folder/file",
+        "src",
+    ] {
+        assert_eq!(workspace.decide(&policy, &[inside]), Allow, "{inside:?}");
+    }
+    let secret = outside.join("secret");
+    for hostile in [
+        "../outside/secret",
+        "src/../../outside/secret",
+        "link/secret",
+        "link/new",
+        "dangling",
+        "dangling/x",
+        "loop/x",
+        "new/../../outside/secret",
+        "/etc/passwd",
+        secret.to_str().unwrap(),
+        "../work-other/x",
+    ] {
+        assert_eq!(workspace.decide(&policy, &[hostile]), Ask, "{hostile:?}");
+    }
+    assert_eq!(workspace.decide(&policy, &["src/a", "/etc/passwd"]), Ask);
+    assert_eq!(workspace.decide(&policy, &[]), Ask);
+}
+
+#[test]
+fn a_path_rule_does_not_allow_a_command() {
+    let workspace = Workspace::new();
+    let policy = PermissionPolicy::default().rule(rule(Allow).path("."));
+    let facts = PermissionFacts {
+        tool: "Bash",
+        command: Some("rm -rf src"),
+        paths: &[workspace.root().join("src")],
+    };
+    assert_eq!(policy.decide(&facts, &workspace.root()), Ask);
+}
+
+#[test]
+fn a_deny_rule_for_a_path_is_not_avoided_by_a_link() {
+    let workspace = Workspace::new();
+    let outside = workspace.folder.path().join("outside");
+    symlink(&outside, workspace.root().join("link")).unwrap();
+    let policy = PermissionPolicy::allow_all().rule(rule(Deny).path(&outside));
+    assert_eq!(workspace.decide(&policy, &["link/secret"]), Deny);
+    assert_eq!(workspace.decide(&policy, &["src/a", "link/new"]), Deny);
+    assert_eq!(workspace.decide(&policy, &["src/a"]), Allow);
+}
+
+#[test]
+fn stars_match_any_characters() {
+    for (pattern, text, expected) in [
+        ("*", "", true),
+        ("a*", "a", true),
+        ("a*c", "abc", true),
+        ("a*c", "ab", false),
+        ("*b*", "abc", true),
+        ("a*b*c", "a-b-c", true),
+        ("a*b*c", "a-c-b", false),
+        ("", "", true),
+        ("", "a", false),
+        ("aa*aa", "aaa", false),
+    ] {
+        assert_eq!(glob(pattern, text), expected, "{pattern} {text}");
+    }
+}
