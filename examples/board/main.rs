@@ -2,12 +2,13 @@
 //!
 //! ```sh
 //! cargo run -p examples --bin board -- --demo
+//! cargo run -p examples --bin board -- --live claude-code --live codex=reviewer --workspace .
 //! cargo run -p examples --bin board -- --cluster examples/config/cc-cluster.yaml
 //! cargo run -p examples --bin board -- --crew /tmp/crew-1000/crew-3f9a1c
 //! ```
 //!
-//! It prints the address, which holds a secret: open it in a browser. `Ctrl-C` ends the board; agents
-//! that it only follows go on.
+//! It prints the address, which holds a secret: open it in a browser. `Ctrl-C` ends the board and its
+//! live sessions; agents that it only follows go on.
 //!
 //! Exit codes: 1 failed, 2 wrong arguments, 128 + n ended by signal n.
 #![allow(clippy::print_stdout, reason = "a command-line program prints")]
@@ -17,13 +18,16 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Parser;
 use examples::board::sources::{
-    ClaimsSource, ClusterSource, HistorySource, ScriptedSource, SnapshotSource,
+    ClaimsSource, ClusterSource, HistorySource, LiveSource, ScriptedSource, SnapshotSource,
 };
 use examples::board::{BoardServer, Budget, Change, Hub, Source};
 use examples::{Result, report, scripted_agent, until_signal};
+use exec_core::{ExecutionContext, ExecutionService, LiveRequest, PermissionPolicy};
+use exec_profiles::ProfileRegistry;
 use serde_json::{Value, json};
 use timed_store::TimedStorage;
 use tmux_bus::{ClusterConfig, ClusterManager, MessageLogger};
@@ -50,6 +54,12 @@ struct Arguments {
     /// Follow the snapshots of a storage, such as sqlite:agents.db
     #[arg(long, value_name = "URL")]
     snapshots: Vec<String>,
+    /// Open a live session of an agent, such as claude-code or codex=reviewer
+    #[arg(long, value_name = "PROFILE[=NAME]")]
+    live: Vec<String>,
+    /// The workspace of live sessions
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    workspace: PathBuf,
     /// The most that all agents together should cost, in US dollars
     #[arg(long, value_name = "USD")]
     budget: Option<f64>,
@@ -100,8 +110,19 @@ async fn run(arguments: Arguments) -> Result<()> {
     for url in &arguments.snapshots {
         sources.push(snapshots(url).await?);
     }
+    let service = match arguments.live.is_empty() {
+        true => None,
+        false => Some(ExecutionService::open(ProfileRegistry::new())?),
+    };
+    // Sessions that are live end with the board, however it ends.
+    let _guard = service
+        .as_ref()
+        .map(|service| service.shutdown_on_drop(SHUTDOWN));
+    if let Some(service) = &service {
+        sources.push(live(service, &arguments.live, &arguments.workspace).await?);
+    }
     if sources.is_empty() {
-        let known = "--demo, --crew, --cluster, --state, --claims or --snapshots";
+        let known = "--demo, --live, --crew, --cluster, --state, --claims or --snapshots";
         return Err(format!("nothing to follow: give at least one of {known}").into());
     }
     let hub = Hub::new(title);
@@ -129,6 +150,30 @@ async fn run(arguments: Arguments) -> Result<()> {
     }
     std::io::stdout().flush()?;
     server.serve().await
+}
+
+/// The time for live sessions to end with the board.
+const SHUTDOWN: Duration = Duration::from_secs(10);
+/// A permission request that is not answered is denied.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Opens live sessions; each asks the page for permissions.
+async fn live(
+    service: &ExecutionService,
+    names: &[String],
+    workspace: &Path,
+) -> Result<Arc<dyn Source>> {
+    let source = LiveSource::new();
+    for given in names {
+        let (label, name) = given.split_once('=').unwrap_or((given, given));
+        let context = ExecutionContext::for_workspace(label, workspace)?;
+        let policy = PermissionPolicy::default().deadline(PATIENCE);
+        let session = service
+            .open_live(LiveRequest::new(context).policy(policy))
+            .await?;
+        source.add(name, session, Some(PATIENCE));
+    }
+    Ok(Arc::new(source))
 }
 
 /// All parts of a crew that are in its folder.

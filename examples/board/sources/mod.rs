@@ -3,6 +3,7 @@
 mod claims_source;
 mod cluster_source;
 mod history_source;
+mod live_source;
 mod scripted_source;
 mod snapshot_source;
 mod story;
@@ -10,5 +11,6 @@ mod story;
 pub use claims_source::ClaimsSource;
 pub use cluster_source::ClusterSource;
 pub use history_source::HistorySource;
+pub use live_source::LiveSource;
 pub use scripted_source::ScriptedSource;
 pub use snapshot_source::SnapshotSource;
