@@ -40,7 +40,7 @@ const FAILURE_LIMIT: Duration = Duration::from_secs(45);
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
 /// The label of the profile of an agent.
-fn label(agent: &str) -> &str {
+pub(crate) fn label(agent: &str) -> &str {
     match agent {
         "claude" => "claude-code",
         other => other,
@@ -111,7 +111,7 @@ fn profiles_file(real: &RealAgent) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn service(profiles: &Path, state: &Path) -> Result<ExecutionService> {
+pub(crate) fn service(profiles: &Path, state: &Path) -> Result<ExecutionService> {
     let registry = ProfileRegistry::new();
     if let Some(error) = registry.load_user_file(profiles)?.errors.into_iter().next() {
         return Err(error.into());
@@ -319,7 +319,7 @@ async fn stop(context: &Context, host: &Host, table: &mut Table) -> Result<()> {
 }
 
 /// A command that starts three tools, each in a way of its own.
-fn tools(marker: &str) -> String {
+pub(crate) fn tools(marker: &str) -> String {
     format!(
         "[[TOOL setsid sleep {marker} & env -i setsid sleep {marker} & (env -i setsid sh -c 'sleep {marker} & wait' &) ; tail -f /dev/null]]"
     )
@@ -337,7 +337,7 @@ async fn last_text(execution: &exec_core::Execution) -> String {
 }
 
 /// Waits until that many processes sleep for `marker` seconds.
-async fn appears(marker: &str, count: usize) -> bool {
+pub(crate) async fn appears(marker: &str, count: usize) -> bool {
     let deadline = Instant::now() + Duration::from_secs(40);
     while Instant::now() < deadline {
         if sleepers(marker).len() >= count {
@@ -349,7 +349,7 @@ async fn appears(marker: &str, count: usize) -> bool {
 }
 
 /// The processes `sleep <marker>`.
-fn sleepers(marker: &str) -> Vec<u32> {
+pub(crate) fn sleepers(marker: &str) -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };

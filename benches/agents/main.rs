@@ -4,6 +4,7 @@
 //! Exit codes: 0 every goal is met, 1 a goal is missed, 2 the run itself failed.
 
 mod exec;
+mod live;
 mod model;
 mod real_agent;
 mod table;
@@ -46,11 +47,23 @@ enum Part {
     Tmux,
     /// One process for one prompt, with exec-core
     Exec,
+    /// One process for many turns, with exec-core
+    Live,
 }
 
 /// The agents with a TUI in a pane.
 const TMUX_AGENTS: [&str; 4] = ["claude", "codex", "gemini", "opencode"];
 const EXEC_AGENTS: [&str; 5] = ["claude", "codex", "gemini", "opencode", "qwen"];
+
+const LIVE_AGENTS: [&str; 7] = [
+    "claude",
+    "codex",
+    "gemini",
+    "opencode",
+    "qwen",
+    "claude-acp",
+    "codex-acp",
+];
 
 /// What every check gets.
 struct Context {
@@ -108,6 +121,13 @@ async fn run(arguments: Arguments) -> Result<bool> {
         let mut table = Table::default();
         for agent in agents(&EXEC_AGENTS) {
             exec::run(&context, &agent, &mut table).await?;
+        }
+        is_met &= table.print();
+    }
+    if wants(Part::Live) {
+        let mut table = Table::default();
+        for agent in agents(&LIVE_AGENTS) {
+            live::run(&context, &agent, &mut table).await?;
         }
         is_met &= table.print();
     }

@@ -23,6 +23,8 @@ struct Request {
     #[serde(default)]
     tools: usize,
     #[serde(default)]
+    messages: usize,
+    #[serde(default)]
     user: String,
 }
 
@@ -44,15 +46,27 @@ impl Model {
 
     /// The user's messages of all turns so far. Requests without tools are not turns.
     pub(crate) fn messages(&self) -> Result<Vec<String>> {
+        let requests = self.requests()?.into_iter();
+        Ok(requests.map(|request| request.user).collect())
+    }
+
+    /// How many messages the conversation had when this one was asked.
+    pub(crate) fn length_at(&self, message: &str) -> Result<usize> {
+        let requests = self.requests()?.into_iter();
+        let mut asked = requests.filter(|request| request.user.contains(message));
+        Ok(asked.next_back().map_or(0, |request| request.messages))
+    }
+
+    fn requests(&self) -> Result<Vec<Request>> {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
-        let mut messages = Vec::new();
+        let mut requests = Vec::new();
         for line in text.lines() {
             let request: Request = serde_json::from_str(line)?;
             if request.tools > 0 && !request.user.is_empty() {
-                messages.push(request.user);
+                requests.push(request);
             }
         }
-        Ok(messages)
+        Ok(requests)
     }
 
     /// The text of a canned reply.

@@ -40,7 +40,7 @@ impl RealAgent {
         let mut homes = Command::new("python3");
         homes
             .arg(script("homes.py"))
-            .arg(name)
+            .arg(home_of(name))
             .arg(&home)
             .arg(&model.url);
         if seeded {
@@ -51,7 +51,13 @@ impl RealAgent {
             return Err(String::from_utf8_lossy(&output.stderr).into());
         }
         let programs = context.agents_dir.join(name).join("node_modules/.bin");
-        let path = format!("{}:{}", programs.display(), env::var("PATH")?);
+        // The adapter of Claude needs a newer node than the others.
+        let node = context.agents_dir.join("node22/node_modules/.bin");
+        let node = match name {
+            "claude-acp" => format!("{}:", node.display()),
+            _ => String::new(),
+        };
+        let path = format!("{node}{}:{}", programs.display(), env::var("PATH")?);
         let mut env = BTreeMap::from([
             ("PATH".to_owned(), path),
             ("HOME".to_owned(), home.display().to_string()),
@@ -74,7 +80,10 @@ impl RealAgent {
 
     /// The installed program.
     pub(crate) fn program(&self) -> PathBuf {
-        self.programs.join(&self.name)
+        self.programs.join(match self.name.as_str() {
+            "claude-acp" => "claude-agent-acp",
+            name => name,
+        })
     }
 
     /// The version that the program prints.
@@ -86,4 +95,9 @@ impl RealAgent {
         let text = String::from_utf8_lossy(&output.stdout);
         Ok(text.lines().next().unwrap_or_default().trim().to_owned())
     }
+}
+
+/// The agent whose home an adapter uses.
+pub(crate) fn home_of(name: &str) -> &str {
+    name.strip_suffix("-acp").unwrap_or(name)
 }

@@ -41,8 +41,8 @@ mod shared {
 
 pub use error::Error;
 pub use live::{
-    Decision, DriverCommand, DriverOutput, DropReason, InterruptReport, LiveEvent, LiveRequest,
-    LiveSession, LiveState, LiveStatus, MessageId, PermissionAction, PermissionPolicy,
+    Decision, DriverCommand, DriverOutput, DriverSignal, DropReason, InterruptReport, LiveEvent,
+    LiveRequest, LiveSession, LiveState, LiveStatus, MessageId, PermissionAction, PermissionPolicy,
     PermissionRequest, PermissionRule, ProtocolDriver, QueuedMessage, SettledBy, Steered, Turn,
     TurnId, TurnOutcome, TurnReport,
 };

@@ -26,7 +26,7 @@ pub enum Error {
     /// the agent never uses.
     #[error("invalid {what} {value:?}: {reason}")]
     Invalid {
-        /// The kind of value: `label` or `session id`.
+        /// The kind of value: `label`, `variant` or `session id`.
         what: &'static str,
         /// The value.
         value: String,
@@ -36,6 +36,9 @@ pub enum Error {
     /// The profile has no arguments for a follow-up.
     #[error("the profile has no `follow_up_args`: its sessions cannot be resumed")]
     NoFollowUp,
+    /// The profile is for live sessions: it has no arguments for a single prompt.
+    #[error("the profile has no `args`: it is for live sessions only")]
+    LiveOnly,
     /// The prompt cannot be passed as a command-line argument.
     #[error("the prompt cannot be an argument: {reason}")]
     PromptAsArgument {

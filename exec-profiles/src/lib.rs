@@ -40,7 +40,8 @@ mod shared {
 
 pub use builtin::profile_definitions;
 pub use definition::{
-    ProcessParameterBuilder, ProfileConfig, ProfileDefinition, ProfileVariantConfig,
+    LiveConfig, LiveProtocol, LiveVariant, ProcessParameterBuilder, ProfileConfig,
+    ProfileDefinition, ProfileVariantConfig,
 };
 pub use error::{EntryError, Error};
 pub use events::EventFormat;

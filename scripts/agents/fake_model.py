@@ -5,7 +5,7 @@
 
 Formats: Anthropic Messages, OpenAI Responses, OpenAI Chat Completions, Gemini generateContent; streamed and plain.
 Prints its address, then serves until it is killed. Each request is a JSON line in the log: path, model, number of
-tools and the text of the last user message.
+tools, number of messages and the text of the last user message.
 
 The last user message steers the reply:
     [[SAY name]]       the file replies/name; [[SAY name 0.4]] with 0.4 s between its pieces
@@ -14,6 +14,7 @@ The last user message steers the reply:
     [[TOOL command]]   a call of the agent's shell tool; its result gets a plain reply
     [[ESCALATE command]]  the same, outside of Codex's sandbox, for which it asks
     [[TASK prompt]]    a sub-agent
+    [[ECHO text]]      `pong: text`, also behind a message that got no answer and is sent again with this one
     [[ERR n]]          HTTP status n
 Any other message gets `pong: <its last line>`. TEXT is put below plain replies. A request without tools, such as
 for the title of a session, gets `Short title`.
@@ -88,7 +89,7 @@ def plan(user, tools, is_tool_result):
         return Reply(["tool", " result", " seen", trailer])
     if not tools:
         return Reply(["Short title"])
-    found = re.findall(r"\[\[(SAY|SLOW|HANG|TOOL|ESCALATE|TASK|ERR) (.+?)\]\]", user, re.S)
+    found = re.findall(r"\[\[(SAY|SLOW|HANG|TOOL|ESCALATE|TASK|ECHO|ERR) (.+?)\]\]", user, re.S)
     if not found:
         last = user.strip().splitlines()[-1:] or [""]
         return Reply(["pong:", " ", last[0][:80], trailer])
@@ -103,6 +104,8 @@ def plan(user, tools, is_tool_result):
         return Reply([f"tick{i} " for i in range(max(1, int(float(value) * 2)))], 0.5)
     if kind == "HANG":
         return Reply(["late", trailer], hang=float(value))
+    if kind == "ECHO":
+        return Reply(["pong:", " ", value, trailer])
     if kind == "ERR":
         return Reply(status=int(value))
     if kind == "TASK":
@@ -213,7 +216,7 @@ class Handler(BaseHTTPRequestHandler):
         # The result of a refused tool arrives together with the next message.
         is_result = not user and isinstance(content, list) and any(part.get("type") == "tool_result" for part in content)
         tools = [tool.get("name") for tool in body.get("tools") or []]
-        self.record(path=self.path, model=body.get("model"), tools=len(tools), user=user)
+        self.record(path=self.path, model=body.get("model"), tools=len(tools), messages=len(body.get("messages") or []), user=user)
         reply = plan(user, tools, is_result)
         if reply.status != 200:
             kind = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error", 529: "overloaded_error"}
@@ -251,7 +254,7 @@ class Handler(BaseHTTPRequestHandler):
         parts = last[0].get("parts") or []
         user = "\n".join(part.get("text", "") for part in parts)
         tools = [f.get("name") for tool in body.get("tools") or [] for f in tool.get("functionDeclarations") or []]
-        self.record(path=self.path, model=model, tools=len(tools), user=user)
+        self.record(path=self.path, model=model, tools=len(tools), messages=len(contents), user=user)
         if verb == "countTokens":
             return self.answer({"totalTokens": 10})
         reply = plan(user, tools, any("functionResponse" in part for part in parts))
@@ -293,7 +296,7 @@ class Handler(BaseHTTPRequestHandler):
         users = [item for item in items if item.get("role") == "user"]
         user = flat(users[-1].get("content")) if users else ""
         tools = [tool.get("name") or tool.get("type") for tool in body.get("tools") or []]
-        self.record(path=self.path, model=body.get("model"), tools=len(tools), user=user)
+        self.record(path=self.path, model=body.get("model"), tools=len(tools), messages=len(items), user=user)
         reply = plan(user, tools, bool(items) and str(items[-1].get("type", "")).endswith("_output"))
         if reply.status != 200:
             return self.openai_error(reply.status)
@@ -345,7 +348,7 @@ class Handler(BaseHTTPRequestHandler):
         users = [message for message in messages if message.get("role") == "user"]
         user = flat(users[-1].get("content")) if users else ""
         tools = [(tool.get("function") or {}).get("name") for tool in body.get("tools") or []]
-        self.record(path=self.path, model=body.get("model"), tools=len(tools), user=user)
+        self.record(path=self.path, model=body.get("model"), tools=len(tools), messages=len(messages), user=user)
         reply = plan(user, tools, bool(messages) and messages[-1].get("role") == "tool")
         if reply.status != 200:
             return self.openai_error(reply.status)

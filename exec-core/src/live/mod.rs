@@ -26,7 +26,8 @@ pub use live_session::{LiveSession, QueuedMessage, Steered};
 pub use live_state::{LiveState, LiveStatus};
 pub use permission_policy::{PermissionAction, PermissionPolicy, PermissionRule};
 pub use protocol_driver::{
-    Decision, DriverCommand, DriverOutput, PermissionRequest, ProtocolDriver, TurnOutcome,
+    Decision, DriverCommand, DriverOutput, DriverSignal, PermissionRequest, ProtocolDriver,
+    TurnOutcome,
 };
 pub use turn::{Turn, TurnReport};
 

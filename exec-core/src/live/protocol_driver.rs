@@ -200,36 +200,84 @@ pub enum TurnOutcome {
 }
 
 /// What a [`ProtocolDriver`] has to say: lines for the agent, and signals for the service, in order.
+///
+/// A driver does no I/O, so a test can drive it with recorded lines and look at its output:
+///
+/// ```
+/// use exec_core::{DriverOutput, DriverSignal, TurnOutcome};
+///
+/// let mut out = DriverOutput::default();
+/// out.send(r#"{"type":"user"}"#);
+/// out.turn_ended(TurnOutcome::Interrupted, None);
+/// assert_eq!(out.lines(), [r#"{"type":"user"}"#]);
+/// assert!(matches!(out.signals(), [DriverSignal::TurnEnded { .. }]));
+/// ```
 #[derive(Debug, Default)]
 pub struct DriverOutput {
     pub(super) lines: Vec<String>,
     pub(super) signals: Vec<DriverSignal>,
 }
 
-#[derive(Debug)]
-pub(super) enum DriverSignal {
+/// A signal of a [`ProtocolDriver`]; each one is the argument of a method of [`DriverOutput`].
+///
+/// ```
+/// use exec_core::{DriverOutput, DriverSignal};
+///
+/// let mut out = DriverOutput::default();
+/// out.steered(true);
+/// assert!(matches!(out.signals()[0], DriverSignal::Steered { injected: true }));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum DriverSignal {
+    /// An event of the agent's work.
     Event(AgentEvent),
+    /// The session is open.
     Opened {
+        /// The agent's id of the session.
         native_id: Option<String>,
     },
+    /// The session cannot be opened.
     OpenFailed(Failure),
+    /// The running turn has ended.
     TurnEnded {
+        /// How.
         outcome: TurnOutcome,
+        /// The final text, if the agent repeats it.
         text: Option<String>,
     },
+    /// The agent asks for a permission.
     Asked(PermissionRequest),
+    /// The agent does not need the answer any more.
     Withdrawn {
+        /// The id of the request.
         permission: String,
     },
+    /// The outcome of the last [`DriverCommand::Steer`].
     Steered {
+        /// Whether the text is in the running turn.
         injected: bool,
     },
+    /// The last command is not supported.
     Refused {
+        /// Why.
         reason: String,
     },
 }
 
 impl DriverOutput {
+    /// The lines for the agent.
+    #[must_use]
+    pub fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    /// The signals for the service.
+    #[must_use]
+    pub fn signals(&self) -> &[DriverSignal] {
+        &self.signals
+    }
+
     /// Sends a line to the agent. It must not contain a line feed.
     pub fn send(&mut self, line: impl Into<String>) {
         let line = line.into();

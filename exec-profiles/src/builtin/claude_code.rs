@@ -6,7 +6,7 @@ use exec_core::{CommandConfig, EnvPolicy, StopAction, StopLadder};
 
 use super::{parameters, session_option};
 use crate::failures::built_in_rules;
-use crate::{EventFormat, ProfileDefinition};
+use crate::{EventFormat, LiveConfig, LiveProtocol, LiveVariant, ProfileDefinition};
 
 /// Claude Code: label `claude-code`, variant `plan`.
 ///
@@ -19,6 +19,8 @@ use crate::{EventFormat, ProfileDefinition};
 /// - `CLAUDECODE` is not inherited: if it is set, claude refuses to run inside itself.
 /// - As root, claude refuses `--dangerously-skip-permissions` unless `IS_SANDBOX=1` is set. The
 ///   profile does not set it, because it cannot know whether there is a sandbox.
+/// - Live sessions use Claude's control protocol (`--input-format=stream-json`), run with 2.1.325. A text
+///   for the running turn cannot be injected; it is queued. The variant `plan` starts in that mode.
 /// - A stop begins with `INT`: claude then ends its tools and saves the session. On `TERM` it leaves
 ///   its tools running.
 #[must_use]
@@ -51,6 +53,21 @@ pub fn claude_code() -> ProfileDefinition {
         StopLadder::kill_at_once()
             .then(StopAction::Interrupt, Duration::from_secs(3))
             .then(StopAction::Terminate, Duration::from_secs(2)),
+    );
+    let live = |mode: &str| {
+        [
+            "-p",
+            "--input-format=stream-json",
+            "--output-format=stream-json",
+            "--verbose",
+            "--permission-prompt-tool=stdio",
+            mode,
+        ]
+        .map(str::to_owned)
+    };
+    profile.live = Some(
+        LiveConfig::new(LiveProtocol::Claude, live("--permission-mode=default"))
+            .with_variant("plan", LiveVariant::new(live("--permission-mode=plan"))),
     );
     profile
 }

@@ -4,7 +4,7 @@ use exec_core::{CommandConfig, ExecutionKind};
 
 use super::{parameters, uuid};
 use crate::failures::built_in_rules;
-use crate::{EventFormat, ProfileDefinition};
+use crate::{EventFormat, LiveConfig, LiveProtocol, ProfileDefinition};
 
 /// Codex: label `codex`.
 ///
@@ -18,6 +18,8 @@ use crate::{EventFormat, ProfileDefinition};
 ///   `resume <id>`. For an id that is not a UUID codex would start a new thread and succeed, so the
 ///   profile refuses such an id.
 /// - A prompt has at most 1,048,576 characters.
+/// - Live sessions use `codex app-server`, with its sandbox for the workspace and the approval policy
+///   `untrusted`: Codex asks for every command that it does not know to be harmless.
 /// - Codex ends its tools when it ends, so the service's default stop ladder is sufficient.
 #[must_use]
 pub fn codex() -> ProfileDefinition {
@@ -48,5 +50,6 @@ pub fn codex() -> ProfileDefinition {
     });
     profile.failures = built_in_rules("codex");
     profile.native_binary = Some("codex".to_owned());
+    profile.live = Some(LiveConfig::new(LiveProtocol::Codex, ["app-server"]));
     profile
 }

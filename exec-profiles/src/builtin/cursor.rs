@@ -4,7 +4,7 @@ use exec_core::{CommandConfig, ExecutionKind};
 
 use super::parameters;
 use crate::failures::built_in_rules;
-use crate::{EventFormat, ProfileDefinition};
+use crate::{EventFormat, LiveConfig, LiveProtocol, ProfileDefinition};
 
 /// Cursor: label `cursor`.
 ///
@@ -14,6 +14,7 @@ use crate::{EventFormat, ProfileDefinition};
 /// - The arguments are the specification's. A follow-up adds `--resume=<chat id>`.
 /// - Every event carries the id. A failed run prints no final event, only text on standard error. The
 ///   process may stay alive after its `result`; `stop_after_finish` of the service ends it.
+/// - Live sessions use `cursor-agent acp`. This, too, has not been run.
 /// - Newer builds are also installed as `agent`: select one with
 ///   [`Launcher::NativeAt`](crate::Launcher::NativeAt). [`Launcher::Npx`](crate::Launcher::Npx) is
 ///   refused, because `npx cursor-agent` would run an unrelated package.
@@ -31,5 +32,6 @@ pub fn cursor() -> ProfileDefinition {
         Ok(parameters)
     });
     profile.failures = built_in_rules("cursor");
+    profile.live = Some(LiveConfig::new(LiveProtocol::Acp, ["acp"]));
     profile
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::{parameters, session_option};
 use crate::failures::built_in_rules;
 use crate::launch::{SessionFiles, SessionFolders};
-use crate::{EventFormat, ProfileDefinition};
+use crate::{EventFormat, LiveConfig, LiveProtocol, LiveVariant, ProfileDefinition};
 
 /// Gemini CLI: label `gemini`, variant `flash`.
 ///
@@ -84,6 +84,11 @@ fn profile() -> ProfileDefinition {
     // Gemini needs about a second to end.
     profile.stop_ladder =
         Some(StopLadder::kill_at_once().then(StopAction::Terminate, Duration::from_secs(5)));
+    let flash = ["--acp", "--skip-trust", "--model", "gemini-2.5-flash"];
+    let mut live = LiveConfig::new(LiveProtocol::Acp, ["--acp", "--skip-trust"])
+        .with_variant("flash", LiveVariant::new(flash));
+    live.titles_are_commands = true;
+    profile.live = Some(live);
     profile
 }
 

@@ -3,9 +3,9 @@
 //! Each function returns an ordinary [`ProfileDefinition`]. To pin a version, add variables or set a
 //! wrapper, change the definition and register it again.
 //!
-//! All of them run without asking for approval: the agent gets full access to the workspace. They
-//! pass the prompt on standard input. As an argument it would be visible in `ps`, limited to 128 KiB,
-//! and read as an option if it starts with `-`.
+//! A launch for one prompt runs without asking for approval: the agent gets full access to the
+//! workspace. A live session asks. The prompt is passed on standard input: as an argument it would be
+//! visible in `ps`, limited to 128 KiB, and read as an option if it starts with `-`.
 //!
 //! ```
 //! use exec_profiles::{Launcher, ProfileRegistry, builtin};
@@ -61,7 +61,7 @@ fn parameters(
 }
 
 /// The argument that passes the session id to an agent that accepts a minted UUID.
-fn session_option(request: &LaunchRequest) -> Result<String, Error> {
+pub(crate) fn session_option(request: &LaunchRequest) -> Result<String, Error> {
     let id = uuid(request)?;
     Ok(match request.kind {
         ExecutionKind::New => format!("--session-id={id}"),

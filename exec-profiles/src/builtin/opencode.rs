@@ -4,7 +4,7 @@ use exec_core::{CommandConfig, ExecutionKind};
 
 use super::parameters;
 use crate::failures::built_in_rules;
-use crate::{Error, EventFormat, ProfileDefinition};
+use crate::{Error, EventFormat, LiveConfig, LiveProtocol, ProfileDefinition};
 
 /// Opencode: label `opencode`.
 ///
@@ -17,6 +17,8 @@ use crate::{Error, EventFormat, ProfileDefinition};
 /// - Opencode mints the session id (`ses_…`) and prints it on every line. The first line appears with
 ///   the model's first answer, after 4 to 9 s, and after 23 s on a busy machine. After the
 ///   service's timeout the minted id stays an alias of it. A follow-up is `--session=<id>`.
+/// - Live sessions use `opencode acp`. Opencode allows everything by default, so the profile sets
+///   `OPENCODE_PERMISSION`: it asks before commands, edits and web requests.
 /// - Opencode uses `PWD` instead of its working directory; the service sets both.
 /// - API keys of other agents in the environment change its choice of provider: set an
 ///   [`env_policy`](ProfileDefinition::env_policy) to hide them.
@@ -58,5 +60,10 @@ pub fn opencode() -> ProfileDefinition {
         });
     profile.failures = built_in_rules("opencode");
     profile.native_binary = Some("opencode".to_owned());
+    let mut live = LiveConfig::new(LiveProtocol::Acp, ["acp"]);
+    let ask = r#"{"bash":"ask","edit":"ask","webfetch":"ask"}"#;
+    live.env
+        .insert("OPENCODE_PERMISSION".to_owned(), ask.to_owned());
+    profile.live = Some(live);
     profile
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use exec_core::{CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, StopLadder, Wrapper};
 
-use super::{ProfileConfig, ProfileVariantConfig};
+use super::{LiveConfig, ProfileConfig, ProfileVariantConfig};
 use crate::failures::built_in_rules;
 use crate::{Error, FailureRule, Launcher};
 
@@ -78,6 +78,8 @@ pub struct ProfileDefinition {
     pub failures: Vec<FailureRule>,
     /// Whether the agent can start without a prompt.
     pub accepts_empty_prompt: bool,
+    /// How a live session is started. `None`: the agent has no live protocol.
+    pub live: Option<LiveConfig>,
 }
 
 impl ProfileDefinition {
@@ -96,6 +98,7 @@ impl ProfileDefinition {
             stop_ladder: None,
             failures: built_in_rules("common"),
             accepts_empty_prompt: false,
+            live: None,
         }
     }
 
@@ -201,6 +204,7 @@ impl fmt::Debug for ProfileDefinition {
             .field("env_policy", &self.env_policy)
             .field("wrapper", &self.wrapper)
             .field("stop_ladder", &self.stop_ladder)
+            .field("live", &self.live)
             .finish_non_exhaustive()
     }
 }

@@ -186,7 +186,7 @@ fn output(item: &Item<'_>) -> String {
 }
 
 /// Not fatal: `Reconnecting... 1/5 (…)` is such an error. `turn.failed` is fatal.
-fn error(message: String) -> AgentEventKind {
+pub(crate) fn error(message: String) -> AgentEventKind {
     let Some(attempts) = message.strip_prefix("Reconnecting... ") else {
         return AgentEventKind::Error(failure(message));
     };

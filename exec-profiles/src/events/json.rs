@@ -36,7 +36,7 @@ const MAX_TEXT_DEPTH: usize = 8;
 pub(crate) struct Json<'a>(#[serde(borrow)] Option<&'a RawValue>);
 
 /// The struct of a line, or `None` if the line is not a JSON object.
-pub(super) fn parse_line<'a, T: Deserialize<'a>>(line: &'a str) -> Option<T> {
+pub(crate) fn parse_line<'a, T: Deserialize<'a>>(line: &'a str) -> Option<T> {
     if !line.trim_start().starts_with('{') || (line.len() >= LONG_LINE && is_too_deep(line)) {
         return None;
     }
@@ -76,16 +76,16 @@ impl<'a> Json<'a> {
         self.0.map_or("null", RawValue::get)
     }
 
-    pub(super) fn is_null(self) -> bool {
+    pub(crate) fn is_null(self) -> bool {
         self.0.is_none()
     }
 
-    pub(super) fn is_object(self) -> bool {
+    pub(crate) fn is_object(self) -> bool {
         self.raw().starts_with('{')
     }
 
     /// A string without escape sequences, such as a type name; empty for anything else.
-    pub(super) fn word(self) -> &'a str {
+    pub(crate) fn word(self) -> &'a str {
         let inner = self
             .raw()
             .strip_prefix('"')
@@ -99,11 +99,11 @@ impl<'a> Json<'a> {
         self.parse()
     }
 
-    pub(super) fn number(self) -> Option<u64> {
+    pub(crate) fn number(self) -> Option<u64> {
         self.parse()
     }
 
-    pub(super) fn float(self) -> Option<f64> {
+    pub(crate) fn float(self) -> Option<f64> {
         self.parse()
     }
 
@@ -114,12 +114,12 @@ impl<'a> Json<'a> {
         if is_number { raw } else { "" }
     }
 
-    pub(super) fn is_true(self) -> bool {
+    pub(crate) fn is_true(self) -> bool {
         self.raw() == "true"
     }
 
     /// The value as a struct; its default if the value has another shape.
-    pub(super) fn object<T: Deserialize<'a> + Default>(self) -> T {
+    pub(crate) fn object<T: Deserialize<'a> + Default>(self) -> T {
         match self.is_object() {
             true => self.parse().unwrap_or_default(),
             false => T::default(),
@@ -130,17 +130,17 @@ impl<'a> Json<'a> {
         serde_json::from_str(self.0?.get()).ok()
     }
 
-    pub(super) fn tool_input(self) -> ToolInput {
+    pub(crate) fn tool_input(self) -> ToolInput {
         ToolInput::new(self.raw()).unwrap_or_default()
     }
 
     /// Calls `visit` for every element of a list.
-    pub(super) fn each(self, visit: impl FnMut(Json<'a>)) {
+    pub(crate) fn each(self, visit: impl FnMut(Json<'a>)) {
         self.walk(Elements(visit));
     }
 
     /// Calls `visit` for every value of an object, until it returns `false`.
-    pub(super) fn each_entry(self, visit: impl FnMut(&str, Json<'a>) -> bool) {
+    pub(crate) fn each_entry(self, visit: impl FnMut(&str, Json<'a>) -> bool) {
         self.walk(Entries(visit));
     }
 
@@ -168,7 +168,7 @@ impl<'a> Json<'a> {
 
     /// The text of a string or of a list of `{"text": …}` blocks. Any other value becomes JSON, so
     /// that no content is lost.
-    pub(super) fn flatten(self) -> String {
+    pub(crate) fn flatten(self) -> String {
         let mut text = String::new();
         self.flatten_into(&mut text, MAX_TEXT_DEPTH);
         text

@@ -10,4 +10,5 @@ mod opencode;
 
 pub use event_format::EventFormat;
 
-pub(crate) use json::Json;
+pub(crate) use codex::error as codex_error;
+pub(crate) use json::{Json, parse_line};

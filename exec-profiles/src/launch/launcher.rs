@@ -88,6 +88,14 @@ impl Launcher {
     }
 }
 
+/// The arguments up to the package of an `npx` command; none of another command.
+pub(crate) fn launcher_args(command: &CommandConfig) -> &[String] {
+    match npx_package(command) {
+        Some(package) => &command.args[..=package],
+        None => &[],
+    }
+}
+
 /// The index of the package in the arguments of an `npx` command: it follows npx's own options.
 fn npx_package(command: &CommandConfig) -> Option<usize> {
     if Path::new(&command.binary).file_name() != Some(OsStr::new("npx")) {

@@ -1,8 +1,13 @@
 //! From a registered profile and a request to the parameters of one process.
 
-use exec_core::{CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, Profile};
+use std::time::Duration;
 
-use super::LaunchValues;
+use exec_core::{
+    CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, Profile, StopAction, StopLadder,
+    Wrapper,
+};
+
+use super::{LaunchValues, launcher_args};
 use crate::failures::RuleSet;
 use crate::user::UserAgent;
 use crate::{EntryError, ProfileConfig, ProfileDefinition};
@@ -79,11 +84,64 @@ impl Profile for RegisteredProfile {
             (ProfileOrigin::UserAgent(agent), _) => agent.parameters(&launched, request)?,
             (_, Some(build)) => build(&launched, request)?,
             (_, None) => {
-                let mut parameters = ProcessParameters::new(launched.args);
+                let mut parameters = ProcessParameters::new(launched.args.clone());
                 parameters.stdin_payload = Some(request.text.clone());
                 parameters
             }
         };
+        if let Some(ladder) = &definition.stop_ladder {
+            parameters.stop_ladder = Some(ladder.clone());
+        }
+        self.complete(&mut parameters, command, launched, wrapper);
+        Ok(parameters)
+    }
+
+    fn build_live_parameters(
+        &self,
+        command: &CommandConfig,
+        request: &LaunchRequest,
+    ) -> Result<Option<ProcessParameters>, Box<dyn std::error::Error + Send + Sync>> {
+        let definition = &self.definition;
+        let Some(live) = &definition.live else {
+            return Ok(None);
+        };
+        let own_args = live.args(request.context.variant_label.as_deref())?;
+        let args = [launcher_args(command), own_args].concat();
+        let mut with_env = command.clone();
+        with_env.env.extend(live.env.clone());
+        let (launched, wrapper) = match &self.origin {
+            ProfileOrigin::Code => {
+                with_env.args = args;
+                (with_env, definition.wrapper.clone())
+            }
+            ProfileOrigin::UserChange | ProfileOrigin::UserAgent(_) => {
+                let values = LaunchValues::new(request);
+                let launched = values.expand_command(&with_env, "live_args", &args)?;
+                let wrapper = definition.wrapper.as_ref();
+                let wrapper = wrapper.map(|w| values.expand_wrapper(w)).transpose()?;
+                (launched, wrapper)
+            }
+            ProfileOrigin::InvalidChange(error) => return Err(error.clone().into()),
+        };
+        let native_binary = definition.native_binary.as_deref();
+        let mut launched = definition.launcher.apply(launched, native_binary)?;
+        let args = std::mem::take(&mut launched.args);
+        let mut parameters = live.parameters(args, request)?;
+        parameters.stop_ladder = Some(live_ladder(definition.stop_ladder.as_ref()));
+        self.complete(&mut parameters, command, launched, wrapper);
+        Ok(Some(parameters))
+    }
+}
+
+impl RegisteredProfile {
+    /// Adds what both kinds of launch have in common.
+    fn complete(
+        &self,
+        parameters: &mut ProcessParameters,
+        command: &CommandConfig,
+        launched: CommandConfig,
+        wrapper: Option<Wrapper>,
+    ) {
         // The service starts `command`, so the parameters carry what differs in `launched`.
         if launched.binary != command.binary {
             parameters.binary.get_or_insert(launched.binary);
@@ -93,11 +151,8 @@ impl Profile for RegisteredProfile {
                 parameters.env.entry(name).or_insert(value);
             }
         }
-        if let Some(policy) = &definition.env_policy {
+        if let Some(policy) = &self.definition.env_policy {
             parameters.env_policy = combine(&parameters.env_policy, policy);
-        }
-        if let Some(ladder) = &definition.stop_ladder {
-            parameters.stop_ladder = Some(ladder.clone());
         }
         if wrapper.is_some() {
             parameters.wrapper = wrapper;
@@ -105,8 +160,22 @@ impl Profile for RegisteredProfile {
         if parameters.failure_classifier.is_none() {
             parameters.failure_classifier = Some(Box::new(self.failures.clone()));
         }
-        Ok(parameters)
     }
+}
+
+/// How long an agent may take to end at the end of its input.
+const END_OF_INPUT: Duration = Duration::from_secs(3);
+
+/// The ladder of a live session: the end of the input first, then the steps of the profile.
+fn live_ladder(steps: Option<&StopLadder>) -> StopLadder {
+    let ladder = StopLadder::kill_at_once().then(StopAction::CloseStdin, END_OF_INPUT);
+    let Some(steps) = steps else {
+        return ladder.then(StopAction::Terminate, Duration::from_secs(2));
+    };
+    let steps = steps.steps().iter();
+    steps
+        .filter(|step| step.action != StopAction::CloseStdin)
+        .fold(ladder, |ladder, step| ladder.then(step.action, step.grace))
 }
 
 /// Combines the agent's own policy with the policy of its definition.

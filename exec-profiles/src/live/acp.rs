@@ -4,39 +4,60 @@
 //! adapters of Claude and Codex do. Reading is lenient, because agents deviate: an unknown update is no
 //! event, a field of another type is absent.
 //!
-//! - **Replay.** `session/load` repeats the conversation as updates, and Gemini answers the request
-//!   before it does so. Updates outside of a turn are therefore no events of the agent's work.
+//! - **Replay.** `session/load` repeats the conversation as updates. Updates outside of a turn are
+//!   therefore no events of the agent's work. Gemini answers the request before it has sent them all,
+//!   so a prompt that follows at once would meet the rest of the replay: see [`Sent::Barrier`].
 //! - **Cancel.** `session/cancel` is a notification; the turn ends by the response to `session/prompt`.
 //!   A permission request that is open then is answered with `cancelled`, as the protocol asks.
+//! - **Text.** Pieces with one `messageId` are one message. Pieces without an id, from an agent that
+//!   gives ids, are notices of an adapter and not the text of the turn.
+//! - **Tool calls.** Most agents announce a call before they know its arguments. The event waits for
+//!   them: until the next update of the call, or the question for its permission.
 //! - **Steering** is an extension (`_session/steering`) of the adapters of Claude and Codex.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use exec_core::{
     AgentEvent, AgentEventKind, Decision, DriverCommand, DriverOutput, Failure, FailureKind,
     PermissionRequest, ProtocolDriver, ToolInput, TurnOutcome, Usage, UsageTotals,
 };
-use serde::Deserialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 
-use super::json_rpc::{Incoming, Requests, RpcError};
+use super::acp_messages::{
+    Initialized, OpenedSession, PermissionOption, PromptEnded, Question, Update, Updated, usage,
+};
+use super::json_rpc::{Incoming, MAX_ID, Requests, RpcError};
+use crate::events::Json;
 
 /// How many permission requests may be open. The service bounds them, too.
-const MAX_OPEN: usize = 1024;
+const MAX_OPEN: usize = 256;
+/// How many announced tool calls wait for their arguments.
+const MAX_ANNOUNCED: usize = 64;
+/// The longest message that is repeated as the text of a turn. The service keeps the pieces, too.
+const MAX_MESSAGE: usize = 1 << 20;
+/// How often the end of a replay is looked for.
+const MAX_BARRIERS: usize = 64;
 
 pub(crate) struct AcpDriver {
     workspace: PathBuf,
     /// The session to continue.
     resume: Option<String>,
+    /// Whether the title of a call that runs a command is that command, to the letter.
+    title_is_command: bool,
     requests: Requests<Sent>,
     session: Option<String>,
+    settings: Settings,
     can_steer: bool,
     in_turn: bool,
+    replay: Replay,
     /// The open permission requests by their ids as JSON text.
     asked: BTreeMap<String, Vec<PermissionOption>>,
+    announced: VecDeque<AnnouncedCall>,
+    message: LastMessage,
+    usage: UsageCount,
+    /// The adapter of Codex reports a failed turn as a notice and completes it.
+    failed: bool,
 }
 
 /// The meaning of a request of ours.
@@ -44,18 +65,54 @@ pub(crate) struct AcpDriver {
 enum Sent {
     Initialize,
     NewSession,
-    OldSession,
+    LoadSession,
+    ResumeSession,
+    /// A request of an unknown method, behind `session/load`. Its answer comes behind the messages
+    /// that the agent had sent before it. If there was none of the replay among them, the replay is
+    /// over; otherwise another one follows.
+    Barrier,
     Prompt,
     Steer,
     Option,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PermissionOption {
-    option_id: String,
-    #[serde(default)]
-    kind: String,
+/// How mode and model are selected: by requests of their own, or as a configuration option.
+#[derive(Default)]
+struct Settings {
+    has_modes: bool,
+    has_models: bool,
+    mode_option: Option<String>,
+    model_option: Option<String>,
+}
+
+#[derive(Default)]
+struct Replay {
+    barriers: usize,
+    /// Whether an update came since the last barrier.
+    goes_on: bool,
+}
+
+/// A call without arguments yet.
+struct AnnouncedCall {
+    id: String,
+    name: String,
+    input: ToolInput,
+    parent: Option<String>,
+}
+
+#[derive(Default)]
+struct LastMessage {
+    id: Option<String>,
+    text: String,
+    is_too_long: bool,
+}
+
+/// Tokens per turn become the total of the process.
+#[derive(Default)]
+struct UsageCount {
+    before: Usage,
+    turn: Usage,
+    cost: Option<f64>,
 }
 
 impl AcpDriver {
@@ -63,12 +120,25 @@ impl AcpDriver {
         Self {
             workspace: workspace.to_owned(),
             resume,
+            title_is_command: false,
             requests: Requests::version_2(),
             session: None,
+            settings: Settings::default(),
             can_steer: false,
             in_turn: false,
+            replay: Replay::default(),
             asked: BTreeMap::new(),
+            announced: VecDeque::new(),
+            message: LastMessage::default(),
+            usage: UsageCount::default(),
+            failed: false,
         }
+    }
+
+    /// For an agent whose titles of commands are the commands, to the letter.
+    pub(crate) fn with_exact_titles(mut self) -> Self {
+        self.title_is_command = true;
+        self
     }
 
     fn request(
@@ -86,19 +156,18 @@ impl AcpDriver {
     }
 
     fn initialized(&mut self, result: &str, out: &mut DriverOutput) {
-        let reply: Initialized = serde_json::from_str(result).unwrap_or_default();
-        self.can_steer = reply.meta.steering.supported;
-        let capabilities = reply.agent_capabilities;
+        let reply: Initialized<'_> = serde_json::from_str(result).unwrap_or_default();
+        self.can_steer = reply.can_steer();
         let cwd = self.workspace.to_string_lossy().into_owned();
         let Some(id) = self.resume.clone() else {
             let params = json!({ "cwd": cwd, "mcpServers": [] });
             return self.request(Sent::NewSession, "session/new", params, out);
         };
         let params = json!({ "sessionId": id, "cwd": cwd, "mcpServers": [] });
-        if capabilities.session_capabilities.resume.is_some() {
-            self.request(Sent::OldSession, "session/resume", params, out);
-        } else if capabilities.load_session {
-            self.request(Sent::OldSession, "session/load", params, out);
+        if reply.can_resume() {
+            self.request(Sent::ResumeSession, "session/resume", params, out);
+        } else if reply.can_load() {
+            self.request(Sent::LoadSession, "session/load", params, out);
         } else {
             let message = "the agent can neither resume nor load a session";
             out.open_failed(Failure::new(FailureKind::SessionGone, message));
@@ -109,20 +178,35 @@ impl AcpDriver {
         match (sent, result) {
             (Sent::Initialize, Ok(result)) => self.initialized(result, out),
             (Sent::NewSession, Ok(result)) => {
-                let reply: NewSession = serde_json::from_str(result).unwrap_or_default();
-                if reply.session_id.is_empty() {
-                    let message = "the agent has opened a session without an id";
-                    return out.open_failed(Failure::new(FailureKind::Agent, message));
+                let reply: OpenedSession<'_> = serde_json::from_str(result).unwrap_or_default();
+                self.settings = Settings::of(&reply);
+                self.session = reply.id();
+                match &self.session {
+                    Some(id) => out.opened(Some(id.clone())),
+                    None => {
+                        let message = "the agent has opened a session without an id";
+                        out.open_failed(Failure::new(FailureKind::Agent, message));
+                    }
                 }
-                self.session = Some(reply.session_id.clone());
-                out.opened(Some(reply.session_id));
             }
-            (Sent::OldSession, Ok(_)) => {
-                self.session = self.resume.clone();
-                out.opened(self.session.clone());
+            (Sent::ResumeSession | Sent::LoadSession, Ok(result)) => {
+                let reply: OpenedSession<'_> = serde_json::from_str(result).unwrap_or_default();
+                self.settings = Settings::of(&reply);
+                self.session.clone_from(&self.resume);
+                match sent {
+                    Sent::LoadSession => self.send_barrier(out),
+                    _ => out.opened(self.session.clone()),
+                }
+            }
+            (Sent::Barrier, _) => {
+                if self.replay.goes_on && self.replay.barriers < MAX_BARRIERS {
+                    self.send_barrier(out);
+                } else {
+                    out.opened(self.session.clone());
+                }
             }
             (Sent::Initialize | Sent::NewSession, Err(error)) => out.open_failed(failure(&error)),
-            (Sent::OldSession, Err(error)) => {
+            (Sent::ResumeSession | Sent::LoadSession, Err(error)) => {
                 let failure = failure(&error);
                 let kind = match failure.kind {
                     FailureKind::Agent => FailureKind::SessionGone,
@@ -130,32 +214,48 @@ impl AcpDriver {
                 };
                 out.open_failed(Failure::new(kind, failure.message));
             }
-            (Sent::Prompt, result) => {
-                self.in_turn = false;
-                self.prompt_ended(result, out);
-            }
+            (Sent::Prompt, result) => self.prompt_ended(result, out),
             (Sent::Steer, Ok(result)) => {
-                let reply: Steered = serde_json::from_str(result).unwrap_or_default();
-                out.steered(reply.outcome == "injected");
+                let outcome = Json::document(result).map(|reply| reply.at("outcome").word());
+                out.steered(outcome == Some("injected"));
             }
             (Sent::Steer, Err(_)) => out.steered(false),
             (Sent::Option, Ok(_)) => {}
-            (Sent::Option, Err(error)) => out.refused(error.message),
+            (Sent::Option, Err(error)) => out.refused(error.text()),
         }
     }
 
+    fn send_barrier(&mut self, out: &mut DriverOutput) {
+        self.replay.barriers += 1;
+        self.replay.goes_on = false;
+        self.request(Sent::Barrier, "_barrier", json!({}), out);
+    }
+
     fn prompt_ended(&mut self, result: Result<&str, RpcError>, out: &mut DriverOutput) {
-        let reply: PromptEnded = match result {
-            Ok(result) => serde_json::from_str(result).unwrap_or_default(),
+        self.in_turn = false;
+        while let Some(call) = self.announced.pop_front() {
+            call.report(out);
+        }
+        let message = std::mem::take(&mut self.message);
+        let has_failed = std::mem::take(&mut self.failed);
+        let result =
+            result.map(|reply| serde_json::from_str::<PromptEnded<'_>>(reply).unwrap_or_default());
+        let reported = result.as_ref().ok().and_then(|reply| reply.usage());
+        if let Some(totals) = self.usage.end_turn(reported) {
+            out.event(AgentEventKind::Usage(totals));
+        }
+        let reply = match result {
+            Ok(reply) => reply,
             Err(error) => {
                 let failure = failure(&error);
                 return out.turn_ended(TurnOutcome::Failed { failure }, None);
             }
         };
-        if let Some(usage) = reply.usage() {
-            out.event(AgentEventKind::Usage(UsageTotals::of_run(usage)));
-        }
-        let outcome = match reply.stop_reason.as_str() {
+        let outcome = match reply.stop_reason.word() {
+            "end_turn" if has_failed => {
+                let failure = Failure::new(FailureKind::Agent, message.text.clone());
+                TurnOutcome::Failed { failure }
+            }
             "end_turn" => TurnOutcome::Completed,
             "cancelled" => TurnOutcome::Interrupted,
             reason => {
@@ -167,12 +267,13 @@ impl AcpDriver {
                 TurnOutcome::Failed { failure }
             }
         };
-        out.turn_ended(outcome, None);
+        out.turn_ended(outcome, message.into_text());
     }
 
     fn asked(&mut self, id: &str, params: &str, out: &mut DriverOutput) {
-        let Ok(question) = serde_json::from_str::<Question<'_>>(params) else {
-            return out.send(self.requests.method_not_found(id));
+        let question = serde_json::from_str::<Question<'_>>(params);
+        let (Ok(question), true) = (question, id.len() <= MAX_ID) else {
+            return out.send(self.requests.invalid_params(id));
         };
         if self.asked.contains_key(id) {
             return;
@@ -180,83 +281,159 @@ impl AcpDriver {
         if self.asked.len() >= MAX_OPEN {
             return out.send(self.requests.result(id, &cancelled()));
         }
-        self.asked.insert(id.to_owned(), question.options);
-        let call = question.tool_call;
-        let input = call
-            .raw_input
-            .and_then(|raw| ToolInput::new(raw.get()).ok());
-        let fields: InputFields = match &input {
-            Some(input) => input.parse().unwrap_or_default(),
-            None => InputFields::default(),
-        };
+        self.asked.insert(id.to_owned(), question.options());
+        let call: Update<'_> = question.tool_call.object();
+        let input = call.input();
+        if let Some(call_id) = call.tool_call_id.text() {
+            self.take_announced(&call_id, input.as_ref(), out);
+        }
+        let (command, paths) = call.facts();
         let mut request = PermissionRequest::new(id, call.tool_name(), input.unwrap_or_default());
-        let is_command = call.kind.as_deref() == Some("execute");
-        let title = is_command.then(|| call.title.clone()).flatten();
-        request.command = fields.command.map(CommandField::into_line).or(title);
-        request.paths = call
-            .locations
-            .into_iter()
-            .filter_map(|location| location.path)
-            .collect();
-        request
-            .paths
-            .extend(fields.file_path.or(fields.path).or(fields.absolute_path));
+        let title = call.title.text().filter(|_| call.kind.word() == "execute");
+        request.command = command.or_else(|| {
+            // A title may be shortened, so it must not match a rule that allows. Parentheses make it
+            // a command that is not simple; rules that forbid look inside them.
+            title.map(|title| match self.title_is_command {
+                true => title,
+                false => format!("({title})"),
+            })
+        });
+        request.paths = paths;
+        request.parent = call.parent().or_else(|| self.other(question.session_id));
         out.asked(request);
+    }
+
+    /// The session, if it is not this one: that of a sub-agent.
+    fn other(&self, session: Json<'_>) -> Option<String> {
+        let session = session.text();
+        session.filter(|session| session != self.session())
     }
 
     fn updated(&mut self, params: &str, out: &mut DriverOutput) {
         if !self.in_turn {
+            self.replay.goes_on = true;
             return;
         }
         let Ok(params) = serde_json::from_str::<Updated<'_>>(params) else {
             return;
         };
-        let update = params.update;
-        let parent = update.meta.claude_code.parent_tool_use_id;
-        let event = |kind: AgentEventKind| match &parent {
-            Some(parent) => AgentEvent::of_sub_agent(parent.as_str(), kind),
-            None => AgentEvent::from(kind),
-        };
-        match update.session_update.as_ref() {
+        let update: Update<'_> = params.update.object();
+        let parent = update.parent().or_else(|| self.other(params.session_id));
+        if !update.meta.is_null() {
+            self.failed |= update.meta.at("codex.threadStatus.type").word() == "systemError";
+            let counted = update.meta.at("usage");
+            if counted.is_object() {
+                self.usage.add(usage(counted));
+            }
+        }
+        match update.session_update.word() {
             "agent_message_chunk" => {
-                if let Some(text) = update.content.and_then(text_of) {
-                    out.event(event(AgentEventKind::Text { text, delta: true }));
+                let Some(text) = update.text() else {
+                    return;
+                };
+                if parent.is_none() {
+                    self.message.push(update.message_id.text(), &text);
                 }
+                out.event(of(parent, AgentEventKind::Text { text, delta: true }));
             }
             "agent_thought_chunk" => {
-                if let Some(text) = update.content.and_then(text_of) {
-                    out.event(event(AgentEventKind::Thinking { text, delta: true }));
+                if let Some(text) = update.text() {
+                    out.event(of(parent, AgentEventKind::Thinking { text, delta: true }));
                 }
             }
-            "tool_call" => out.event(event(AgentEventKind::ToolCall {
-                id: update.tool_call_id,
-                name: update.kind.or(update.title).unwrap_or_default(),
-                input: raw_input(update.raw_input),
-            })),
-            "tool_call_update" => {
-                let is_error = update.status.as_deref() == Some("failed");
-                if is_error || update.status.as_deref() == Some("completed") {
-                    out.event(event(AgentEventKind::ToolResult {
-                        id: update.tool_call_id,
-                        output: update.content.map(texts_of).unwrap_or_default(),
-                        is_error,
-                    }));
-                }
-            }
+            "tool_call" => self.announce(&update, parent, out),
+            "tool_call_update" => self.call_updated(&update, parent, out),
             "usage_update" => {
-                if let Some(cost) = update.cost.and_then(|cost| cost.amount) {
-                    let mut usage = Usage::default();
-                    usage.cost_usd = Some(cost);
-                    out.event(AgentEventKind::Usage(UsageTotals::of_session(usage)));
+                if let Some(cost) = update.cost.at("amount").float() {
+                    self.usage.cost = Some(cost);
+                    out.event(AgentEventKind::Usage(self.usage.totals()));
                 }
             }
             _ => {}
         }
     }
 
+    fn announce(&mut self, update: &Update<'_>, parent: Option<String>, out: &mut DriverOutput) {
+        let call = AnnouncedCall {
+            id: update.tool_call_id.text().unwrap_or_default(),
+            name: update.tool_name(),
+            input: update.input().unwrap_or_default(),
+            parent,
+        };
+        if update.status.word() != "pending" || call.id.len() > MAX_ID {
+            return call.report(out);
+        }
+        if self.announced.len() == MAX_ANNOUNCED
+            && let Some(oldest) = self.announced.pop_front()
+        {
+            oldest.report(out);
+        }
+        self.announced.push_back(call);
+    }
+
+    fn call_updated(
+        &mut self,
+        update: &Update<'_>,
+        parent: Option<String>,
+        out: &mut DriverOutput,
+    ) {
+        let status = update.status.word();
+        let has_ended = matches!(status, "completed" | "failed");
+        let id = update.tool_call_id.text();
+        let input = update.input();
+        if let Some(id) = &id
+            && (input.is_some() || has_ended)
+        {
+            self.take_announced(id, input.as_ref(), out);
+        }
+        if has_ended {
+            let result = AgentEventKind::ToolResult {
+                id,
+                output: update.output(),
+                is_error: status == "failed",
+            };
+            out.event(of(parent, result));
+        }
+    }
+
+    /// Reports the call that waits for its arguments.
+    fn take_announced(&mut self, id: &str, input: Option<&ToolInput>, out: &mut DriverOutput) {
+        let Some(at) = self.announced.iter().position(|call| call.id == id) else {
+            return;
+        };
+        if let Some(mut call) = self.announced.remove(at) {
+            if let Some(input) = input {
+                call.input = input.clone();
+            }
+            call.report(out);
+        }
+    }
+
     fn settle(&mut self, id: &str, result: serde_json::Value, out: &mut DriverOutput) {
         if self.asked.remove(id).is_some() {
             out.send(self.requests.result(id, &result));
+        }
+    }
+
+    fn set(
+        &mut self,
+        has_request: bool,
+        request: (&str, &str),
+        option: Option<String>,
+        value: &str,
+        out: &mut DriverOutput,
+    ) {
+        let session = self.session().to_owned();
+        match option.filter(|_| !has_request) {
+            Some(option) => {
+                let params = json!({ "sessionId": session, "configId": option, "value": value });
+                self.request(Sent::Option, "session/set_config_option", params, out);
+            }
+            None => {
+                let (method, key) = request;
+                let params = json!({ "sessionId": session, key: value });
+                self.request(Sent::Option, method, params, out);
+            }
         }
     }
 }
@@ -280,17 +457,15 @@ impl ProtocolDriver for AcpDriver {
                 "session/request_permission" => self.asked(id, params, out),
                 _ => out.send(self.requests.method_not_found(id)),
             },
-            Some(Incoming::Notification { method, params }) => {
-                if method == "session/update" {
-                    self.updated(params, out);
-                }
+            Some(Incoming::Notification { method, params }) if method == "session/update" => {
+                self.updated(params, out);
             }
             Some(Incoming::Response { id, result }) => {
                 if let Some(sent) = self.requests.take(id) {
                     self.response(sent, result, out);
                 }
             }
-            None => {}
+            Some(Incoming::Notification { .. }) | None => {}
         }
     }
 
@@ -318,11 +493,8 @@ impl ProtocolDriver for AcpDriver {
                 permission,
                 decision,
             } => {
-                let options = self
-                    .asked
-                    .get(permission)
-                    .map(Vec::as_slice)
-                    .unwrap_or_default();
+                let options = self.asked.get(permission);
+                let options = options.map(Vec::as_slice).unwrap_or_default();
                 let result = match option_for(options, decision) {
                     Some(id) => json!({ "outcome": { "outcome": "selected", "optionId": id } }),
                     None => cancelled(),
@@ -331,12 +503,14 @@ impl ProtocolDriver for AcpDriver {
             }
             DriverCommand::Withdraw { permission } => self.settle(permission, cancelled(), out),
             DriverCommand::SetMode(mode) => {
-                let params = json!({ "sessionId": session, "modeId": mode });
-                self.request(Sent::Option, "session/set_mode", params, out);
+                let option = self.settings.mode_option.clone();
+                let request = ("session/set_mode", "modeId");
+                self.set(self.settings.has_modes, request, option, mode, out);
             }
             DriverCommand::SetModel(model) => {
-                let params = json!({ "sessionId": session, "modelId": model });
-                self.request(Sent::Option, "session/set_model", params, out);
+                let option = self.settings.model_option.clone();
+                let request = ("session/set_model", "modelId");
+                self.set(self.settings.has_models, request, option, model, out);
             }
             _ => out.refused("the protocol does not know this command"),
         }
@@ -344,6 +518,81 @@ impl ProtocolDriver for AcpDriver {
 
     fn can_steer(&self) -> bool {
         self.can_steer
+    }
+}
+
+impl Settings {
+    fn of(reply: &OpenedSession<'_>) -> Self {
+        Self {
+            has_modes: reply.has_modes(),
+            has_models: reply.has_models(),
+            mode_option: reply.option("mode"),
+            model_option: reply.option("model"),
+        }
+    }
+}
+
+impl AnnouncedCall {
+    fn report(self, out: &mut DriverOutput) {
+        let call = AgentEventKind::ToolCall {
+            id: Some(self.id).filter(|id| !id.is_empty()),
+            name: self.name,
+            input: self.input,
+        };
+        out.event(of(self.parent, call));
+    }
+}
+
+impl LastMessage {
+    fn push(&mut self, id: Option<String>, text: &str) {
+        if id.is_none() && self.id.is_some() {
+            return;
+        }
+        if id != self.id {
+            self.text.clear();
+            self.is_too_long = false;
+            self.id = id;
+        }
+        self.is_too_long |= self.text.len() + text.len() > MAX_MESSAGE;
+        if !self.is_too_long {
+            self.text.push_str(text);
+        }
+    }
+
+    /// `None` without ids: the pieces themselves then tell where the last message begins.
+    fn into_text(self) -> Option<String> {
+        (self.id.is_some() && !self.is_too_long).then_some(self.text)
+    }
+}
+
+impl UsageCount {
+    fn add(&mut self, usage: Usage) {
+        self.turn = self.turn.plus(&usage);
+    }
+
+    fn totals(&self) -> UsageTotals {
+        let mut totals = UsageTotals::of_run(self.before.plus(&self.turn));
+        totals.session.cost_usd = self.cost;
+        totals
+    }
+
+    /// What the agent reports for the whole turn replaces what it has reported for its parts.
+    fn end_turn(&mut self, reported: Option<Usage>) -> Option<UsageTotals> {
+        if let Some(reported) = reported {
+            self.turn = reported;
+        }
+        let totals = self.totals();
+        let is_known = self.turn != Usage::default();
+        self.before = totals.run;
+        self.turn = Usage::default();
+        is_known.then_some(totals)
+    }
+}
+
+fn of(parent: Option<String>, kind: AgentEventKind) -> AgentEvent {
+    match parent {
+        Some(parent) => AgentEvent::of_sub_agent(parent, kind),
+        None => AgentEvent::from(kind),
     }
 }
 
@@ -355,14 +604,15 @@ fn cancelled() -> serde_json::Value {
     json!({ "outcome": { "outcome": "cancelled" } })
 }
 
-/// The option for one call, never one for all later calls: the policy decides each call.
+/// The option for one call. None that allows later calls, too: the policy decides each call.
 fn option_for(options: &[PermissionOption], decision: Decision) -> Option<&str> {
-    let kind = match decision {
-        Decision::Allow => "allow_once",
-        Decision::Deny => "reject_once",
+    let kinds: &[&str] = match decision {
+        Decision::Allow => &["allow_once"],
+        Decision::Deny => &["reject_once", "reject_always"],
     };
-    let option = options.iter().find(|option| option.kind == kind);
-    option.map(|option| option.option_id.as_str())
+    let of_kind = |kind: &&str| options.iter().find(|option| option.kind == **kind);
+    let option = kinds.iter().find_map(of_kind);
+    option.map(|option| option.id.as_str())
 }
 
 fn failure(error: &RpcError) -> Failure {
@@ -373,274 +623,5 @@ fn failure(error: &RpcError) -> Failure {
             .ok()
             .and_then(FailureKind::of_http_status),
     };
-    Failure::new(kind.unwrap_or(FailureKind::Agent), error.message.clone())
-}
-
-fn raw_input(raw: Option<&RawValue>) -> ToolInput {
-    raw.and_then(|raw| ToolInput::new(raw.get()).ok())
-        .unwrap_or_default()
-}
-
-fn text_of(content: &RawValue) -> Option<String> {
-    let block: ContentBlock<'_> = serde_json::from_str(content.get()).ok()?;
-    block
-        .text
-        .map(Cow::into_owned)
-        .filter(|text| !text.is_empty())
-}
-
-fn texts_of(content: &RawValue) -> String {
-    let items: Vec<ToolContent<'_>> = serde_json::from_str(content.get()).unwrap_or_default();
-    let texts = items.into_iter().filter_map(|item| item.content?.text);
-    texts.collect::<Vec<_>>().join("\n")
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Initialized {
-    agent_capabilities: AgentCapabilities,
-    #[serde(rename = "_meta")]
-    meta: InitializedMeta,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct AgentCapabilities {
-    load_session: bool,
-    session_capabilities: SessionCapabilities,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct SessionCapabilities {
-    resume: Option<serde::de::IgnoredAny>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct InitializedMeta {
-    steering: Steering,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Steering {
-    supported: bool,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct NewSession {
-    session_id: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Steered {
-    outcome: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PromptEnded {
-    stop_reason: String,
-    usage: Option<PromptUsage>,
-    #[serde(rename = "_meta")]
-    meta: Option<PromptMeta>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PromptUsage {
-    input_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-    cached_read_tokens: Option<u64>,
-    cached_write_tokens: Option<u64>,
-    thought_tokens: Option<u64>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct PromptMeta {
-    quota: Option<Quota>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Quota {
-    token_count: Option<TokenCount>,
-}
-
-/// As Gemini writes it.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct TokenCount {
-    input_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-}
-
-impl PromptEnded {
-    fn usage(&self) -> Option<Usage> {
-        let mut usage = Usage::default();
-        if let Some(counted) = &self.usage {
-            usage.input_tokens = counted.input_tokens;
-            usage.output_tokens = counted.output_tokens;
-            usage.cache_read_tokens = counted.cached_read_tokens;
-            usage.cache_write_tokens = counted.cached_write_tokens;
-            usage.reasoning_tokens = counted.thought_tokens;
-            return Some(usage);
-        }
-        let counted = self.meta.as_ref()?.quota.as_ref()?.token_count.as_ref()?;
-        usage.input_tokens = counted.input_tokens;
-        usage.output_tokens = counted.output_tokens;
-        (usage != Usage::default()).then_some(usage)
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Question<'a> {
-    #[serde(borrow)]
-    tool_call: AskedCall<'a>,
-    #[serde(default)]
-    options: Vec<PermissionOption>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct AskedCall<'a> {
-    #[serde(default)]
-    title: Option<String>,
-    #[serde(default)]
-    kind: Option<String>,
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(default, borrow)]
-    raw_input: Option<&'a RawValue>,
-    #[serde(default)]
-    locations: Vec<Location>,
-    #[serde(default, rename = "_meta")]
-    meta: CallMeta,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct CallMeta {
-    tool_name: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Location {
-    #[serde(default)]
-    path: Option<PathBuf>,
-}
-
-impl AskedCall<'_> {
-    fn tool_name(&self) -> String {
-        let names = [&self.meta.tool_name, &self.name, &self.kind, &self.title];
-        names
-            .into_iter()
-            .flatten()
-            .next()
-            .cloned()
-            .unwrap_or_default()
-    }
-}
-
-/// The fields of a tool's arguments that rules look at.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct InputFields {
-    command: Option<CommandField>,
-    file_path: Option<PathBuf>,
-    path: Option<PathBuf>,
-    absolute_path: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum CommandField {
-    Line(String),
-    Words(Vec<String>),
-    Other(serde::de::IgnoredAny),
-}
-
-impl CommandField {
-    /// Words are joined so that no word can become two: what needs quotes makes the line one that no
-    /// rule allows.
-    fn into_line(self) -> String {
-        match self {
-            Self::Line(line) => line,
-            Self::Words(words) => {
-                let quoted = words
-                    .iter()
-                    .map(|word| match word.contains([' ', '\t', '\'', '"']) {
-                        true => format!("'{}'", word.replace('\'', "'\\''")),
-                        false => word.clone(),
-                    });
-                quoted.collect::<Vec<_>>().join(" ")
-            }
-            Self::Other(_) => String::new(),
-        }
-    }
-}
-
-#[derive(Deserialize)]
-struct Updated<'a> {
-    #[serde(borrow)]
-    update: Update<'a>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Update<'a> {
-    #[serde(borrow)]
-    session_update: Cow<'a, str>,
-    #[serde(default, borrow)]
-    content: Option<&'a RawValue>,
-    #[serde(default)]
-    tool_call_id: Option<String>,
-    #[serde(default)]
-    title: Option<String>,
-    #[serde(default)]
-    kind: Option<String>,
-    #[serde(default)]
-    status: Option<String>,
-    #[serde(default, borrow)]
-    raw_input: Option<&'a RawValue>,
-    #[serde(default)]
-    cost: Option<Cost>,
-    #[serde(default, rename = "_meta")]
-    meta: UpdateMeta,
-}
-
-#[derive(Deserialize)]
-struct Cost {
-    #[serde(default)]
-    amount: Option<f64>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct UpdateMeta {
-    #[serde(rename = "claudeCode")]
-    claude_code: ClaudeMeta,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ClaudeMeta {
-    parent_tool_use_id: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ContentBlock<'a> {
-    #[serde(default, borrow)]
-    text: Option<Cow<'a, str>>,
-}
-
-#[derive(Deserialize)]
-struct ToolContent<'a> {
-    #[serde(default, borrow)]
-    content: Option<ContentBlock<'a>>,
+    Failure::new(kind.unwrap_or(FailureKind::Agent), error.text())
 }

@@ -1,17 +1,21 @@
 //! The control protocol of Claude Code: `-p --input-format stream-json --output-format stream-json
 //! --permission-prompt-tool stdio`.
 //!
-//! - Events come from the parser of the one-shot mode, one parser for each turn, because each turn has
-//!   a start (`system/init`) and a finish (`result`) of its own.
+//! - Events come from the parser of the one-shot mode. It holds the result of a run back while there
+//!   are sub-agents in the background; a turn ends nevertheless with its own `result`.
 //! - A `result` whose `origin` is a `task-notification` belongs to a turn that Claude started itself,
 //!   when a sub-agent in the background had finished. It does not end the turn of a prompt.
 //! - After an interrupt the `result` line is an error without a `result`. One that crossed the interrupt
 //!   is a success.
-//! - An interrupt withdraws open permission requests by itself (`control_cancel_request`).
+//! - Claude confirms an interrupt that comes before the turn has begun, and then runs the turn to its
+//!   end. So the interrupt waits for the begin of the turn (`system/init`).
+//! - Claude withdraws the permission requests of a turn that is cancelled (`control_cancel_request`),
+//!   and ignores the answers to them. A void request is denied nevertheless: one of a sub-agent in the
+//!   background would stay open.
 //! - A text for the running turn cannot be injected: Claude would queue it, and the queue is ours.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::path::PathBuf;
 
 use exec_core::{
@@ -20,34 +24,48 @@ use exec_core::{
 };
 use serde::Deserialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 
+use super::json_rpc::MAX_ID;
 use crate::EventFormat;
+use crate::events::{Json, parse_line};
 
 /// How many permission requests may be open. The service bounds them, too.
-const MAX_OPEN: usize = 1024;
+const MAX_OPEN: usize = 256;
+
+/// The id of the first request.
+const INITIALIZE: &str = "initialize";
 
 pub(crate) struct ClaudeDriver {
     /// The id that Claude gets as an argument.
     session: String,
     parser: Box<dyn EventParser>,
     phase: Phase,
-    interrupted: bool,
+    interrupt: Interrupt,
     last_request: u64,
+    /// The hash of the last `result` line. It has an id, so two of them are never equal.
+    last_result: Option<u64>,
     /// The request of the last mode or model.
     option: Option<String>,
     /// The arguments of the open permission requests: an answer repeats them.
     asked: BTreeMap<String, ToolInput>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Opening,
     Idle,
+    /// A prompt is sent; Claude has not begun its turn.
+    Prompted,
     InTurn,
 }
 
-const INITIALIZE: &str = "initialize";
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interrupt {
+    No,
+    /// To be sent when the turn has begun.
+    Due,
+    Sent,
+}
 
 impl ClaudeDriver {
     pub(crate) fn new(session: impl Into<String>) -> Self {
@@ -55,8 +73,9 @@ impl ClaudeDriver {
             session: session.into(),
             parser: EventFormat::Claude.parser(),
             phase: Phase::Opening,
-            interrupted: false,
+            interrupt: Interrupt::No,
             last_request: 0,
+            last_result: None,
             option: None,
             asked: BTreeMap::new(),
         }
@@ -70,20 +89,19 @@ impl ClaudeDriver {
         id
     }
 
-    fn respond(&self, id: &str, response: serde_json::Value, out: &mut DriverOutput) {
-        let response = json!({ "subtype": "success", "request_id": id, "response": response });
-        let line = json!({ "type": "control_response", "response": response });
-        out.send(line.to_string());
+    fn send_interrupt(&mut self, out: &mut DriverOutput) {
+        self.interrupt = Interrupt::Sent;
+        self.control(json!({ "subtype": "interrupt" }), out);
     }
 
-    fn requested(&mut self, line: &str, out: &mut DriverOutput) {
-        let Ok(message) = serde_json::from_str::<ControlRequest<'_>>(line) else {
+    fn requested(&mut self, line: &ClaudeLine<'_>, out: &mut DriverOutput) {
+        let Some(id) = line.request_id.text() else {
             return;
         };
-        let id = message.request_id;
-        let request = message.request;
-        if request.subtype != "can_use_tool" {
-            let error = format!("unknown request `{}`", request.subtype);
+        let request: ControlBody<'_> = line.request.object();
+        let subtype = request.subtype.word();
+        if subtype != "can_use_tool" || id.len() > MAX_ID {
+            let error = format!("unknown request `{subtype}`");
             let response = json!({ "subtype": "error", "request_id": id, "error": error });
             let line = json!({ "type": "control_response", "response": response });
             return out.send(line.to_string());
@@ -92,71 +110,98 @@ impl ClaudeDriver {
             return;
         }
         if self.asked.len() >= MAX_OPEN {
-            return self.respond(&id, denied("too many open requests"), out);
+            return out.send(response(&id, &denied("too many open requests")));
         }
-        let input = request.input.and_then(|raw| ToolInput::new(raw.get()).ok());
-        let input = input.unwrap_or_default();
-        let fields: InputFields = input.parse().unwrap_or_default();
+        let input = request.input.tool_input();
         self.asked.insert(id.clone(), input.clone());
-        let mut asked = PermissionRequest::new(id, request.tool_name.unwrap_or_default(), input);
-        asked.command = fields.command;
-        let paths = [fields.file_path, fields.notebook_path, fields.path];
-        asked.paths = paths.into_iter().flatten().collect();
-        asked.parent = request.parent_tool_use_id.or(request.agent_id);
+        let tool = request.tool_name.text().unwrap_or_default();
+        let mut asked = PermissionRequest::new(id, tool, input);
+        asked.command = request.input.at("command").text();
+        let keys = ["file_path", "notebook_path", "path"].into_iter();
+        let paths = keys.filter_map(|key| request.input.at(key).text());
+        asked.paths = paths.map(PathBuf::from).collect();
+        let parents = [request.parent_tool_use_id, request.agent_id].into_iter();
+        asked.parent = parents.filter_map(Json::text).next();
         out.asked(asked);
     }
 
-    fn responded(&mut self, line: &str, out: &mut DriverOutput) {
-        let Ok(message) = serde_json::from_str::<ControlResponse>(line) else {
-            return;
+    fn responded(&mut self, line: &ClaudeLine<'_>, out: &mut DriverOutput) {
+        let response: ResponseBody<'_> = line.response.object();
+        let id = response.request_id.text().unwrap_or_default();
+        let failed = response.subtype.word() == "error";
+        let reason = || match response.error.text() {
+            Some(reason) => reason,
+            None => "it gave no reason".to_owned(),
         };
-        let response = message.response;
-        let failed = response.subtype == "error";
-        let reason = response
-            .error
-            .unwrap_or_else(|| "it gave no reason".to_owned());
-        if self.phase == Phase::Opening && response.request_id == INITIALIZE {
+        if self.phase == Phase::Opening && id == INITIALIZE {
             if failed {
-                return out.open_failed(Failure::new(FailureKind::Agent, reason));
+                return out.open_failed(Failure::new(FailureKind::Agent, reason()));
             }
             self.phase = Phase::Idle;
             out.opened(Some(self.session.clone()));
-        } else if self.option.as_deref() == Some(&response.request_id) {
+        } else if self.option.as_deref() == Some(&id) {
             self.option = None;
             if failed {
-                out.refused(reason);
+                out.refused(reason());
             }
         }
     }
 
     /// Reads events, and the end of the turn.
-    fn worked(&mut self, line: &str, is_own_turn: bool, out: &mut DriverOutput) {
-        for event in self.parser.parse_line(line) {
-            let AgentEventKind::Finished {
-                outcome,
-                text,
-                failure,
-            } = event.kind
-            else {
-                out.event(event);
-                continue;
-            };
-            if !is_own_turn || self.phase != Phase::InTurn {
-                continue;
+    fn worked(&mut self, text: &str, line: &ClaudeLine<'_>, out: &mut DriverOutput) {
+        let kind = line.r#type.word();
+        if kind == "system" && line.subtype.word() == "init" && self.phase == Phase::Prompted {
+            self.phase = Phase::InTurn;
+            if self.interrupt == Interrupt::Due {
+                self.send_interrupt(out);
             }
-            self.phase = Phase::Idle;
-            let is_success = outcome == Outcome::Success;
-            let outcome = match (is_success, std::mem::take(&mut self.interrupted)) {
-                (true, _) => TurnOutcome::Completed,
-                (false, true) => TurnOutcome::Interrupted,
-                (false, false) => TurnOutcome::Failed {
-                    failure: failure.unwrap_or_else(|| {
-                        Failure::new(FailureKind::Agent, text.clone().unwrap_or_default())
-                    }),
-                },
-            };
-            out.turn_ended(outcome, text.filter(|_| is_success));
         }
+        let mut events = self.parser.parse_line(text);
+        let is_result = kind == "result";
+        if is_result {
+            events.extend(self.parser.finish());
+        }
+        let mut finish = None;
+        for event in events {
+            match event.kind {
+                AgentEventKind::Finished {
+                    outcome,
+                    text,
+                    failure,
+                } => finish = Some((outcome, text, failure)),
+                _ => out.event(event),
+            }
+        }
+        // A repeated line would end the turn of the next prompt.
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(text);
+        if !is_result || self.last_result.replace(hash) == Some(hash) {
+            return;
+        }
+        if !matches!(self.phase, Phase::Prompted | Phase::InTurn) {
+            return;
+        }
+        if line.origin.at("kind").word() == "task-notification" {
+            // The prompt waits behind the turn that has ended here, so its own is still to begin.
+            self.phase = Phase::Prompted;
+            if self.interrupt == Interrupt::Sent {
+                self.interrupt = Interrupt::Due;
+            }
+            return;
+        }
+        let (outcome, text, failure) = finish.unwrap_or((Outcome::Failure, None, None));
+        self.phase = Phase::Idle;
+        let was_interrupted = std::mem::replace(&mut self.interrupt, Interrupt::No);
+        let is_success = outcome == Outcome::Success;
+        let outcome = match (is_success, was_interrupted) {
+            (true, _) => TurnOutcome::Completed,
+            (false, Interrupt::Sent) => TurnOutcome::Interrupted,
+            (false, _) => TurnOutcome::Failed {
+                failure: failure.unwrap_or_else(|| {
+                    Failure::new(FailureKind::Agent, "the turn ended without a result")
+                }),
+            },
+        };
+        out.turn_ended(outcome, text.filter(|_| is_success));
     }
 }
 
@@ -168,41 +213,37 @@ impl ProtocolDriver for ClaudeDriver {
         out.send(line.to_string());
     }
 
-    fn line(&mut self, line: &str, out: &mut DriverOutput) {
-        let Ok(head) = serde_json::from_str::<Head<'_>>(line) else {
+    fn line(&mut self, text: &str, out: &mut DriverOutput) {
+        let Some(line) = parse_line::<ClaudeLine<'_>>(text) else {
             return;
         };
-        match head.kind.as_ref() {
-            "control_request" => self.requested(line, out),
-            "control_response" => self.responded(line, out),
+        match line.r#type.word() {
+            "control_request" => self.requested(&line, out),
+            "control_response" => self.responded(&line, out),
             "control_cancel_request" => {
-                if let Some(id) = head.request_id
-                    && self.asked.remove(id.as_ref()).is_some()
+                if let Some(id) = line.request_id.text()
+                    && self.asked.remove(&id).is_some()
                 {
                     out.withdrawn(id);
                 }
             }
-            _ => {
-                let origin = head.origin.map(|origin| origin.kind);
-                let is_own_turn = origin.as_deref() != Some("task-notification");
-                self.worked(line, is_own_turn, out);
-            }
+            _ => self.worked(text, &line, out),
         }
     }
 
     fn command(&mut self, command: DriverCommand<'_>, out: &mut DriverOutput) {
         match command {
             DriverCommand::Prompt(text) => {
-                self.phase = Phase::InTurn;
-                self.interrupted = false;
-                self.parser = EventFormat::Claude.parser();
+                self.phase = Phase::Prompted;
+                self.interrupt = Interrupt::No;
                 let message = json!({ "role": "user", "content": text });
                 out.send(json!({ "type": "user", "message": message }).to_string());
             }
-            DriverCommand::Interrupt => {
-                self.interrupted = true;
-                self.control(json!({ "subtype": "interrupt" }), out);
-            }
+            DriverCommand::Interrupt => match self.phase {
+                Phase::InTurn => self.send_interrupt(out),
+                Phase::Prompted => self.interrupt = Interrupt::Due,
+                Phase::Opening | Phase::Idle => {}
+            },
             DriverCommand::Answer {
                 permission,
                 decision,
@@ -210,17 +251,18 @@ impl ProtocolDriver for ClaudeDriver {
                 let Some(input) = self.asked.remove(permission) else {
                     return;
                 };
-                let response = match decision {
-                    Decision::Allow => {
-                        let input = input.parse().unwrap_or(serde_json::Value::Null);
-                        json!({ "behavior": "allow", "updatedInput": input })
-                    }
+                let answer = match decision {
+                    // As text: a number that is parsed and printed may change.
+                    Decision::Allow => format!(r#"{{"behavior":"allow","updatedInput":{input}}}"#),
                     Decision::Deny => denied("the user does not allow this call"),
                 };
-                self.respond(permission, response, out);
+                out.send(response(permission, &answer));
             }
-            // Claude withdraws its requests by itself.
-            DriverCommand::Withdraw { permission } => drop(self.asked.remove(permission)),
+            DriverCommand::Withdraw { permission } => {
+                if self.asked.remove(permission).is_some() {
+                    out.send(response(permission, &denied("the question is void")));
+                }
+            }
             DriverCommand::SetMode(mode) => {
                 let request = json!({ "subtype": "set_permission_mode", "mode": mode });
                 self.option = Some(self.control(request, out));
@@ -234,67 +276,47 @@ impl ProtocolDriver for ClaudeDriver {
     }
 }
 
-fn denied(message: &str) -> serde_json::Value {
-    json!({ "behavior": "deny", "message": message })
+fn denied(message: &str) -> String {
+    json!({ "behavior": "deny", "message": message }).to_string()
 }
 
-/// The fields that tell messages apart.
-#[derive(Deserialize)]
-struct Head<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
-    #[serde(default, borrow)]
-    request_id: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    origin: Option<Origin<'a>>,
+/// The answer to a request; `answer` is JSON.
+fn response(id: &str, answer: &str) -> String {
+    format!(
+        r#"{{"type":"control_response","response":{{"subtype":"success","request_id":{},"response":{answer}}}}}"#,
+        json!(id)
+    )
 }
 
-#[derive(Deserialize)]
-struct Origin<'a> {
-    #[serde(default, borrow)]
-    kind: Cow<'a, str>,
-}
-
-#[derive(Deserialize)]
-struct ControlRequest<'a> {
-    request_id: String,
-    #[serde(borrow)]
-    request: ControlBody<'a>,
-}
-
-#[derive(Deserialize)]
-struct ControlBody<'a> {
-    subtype: String,
-    #[serde(default)]
-    tool_name: Option<String>,
-    #[serde(default, borrow)]
-    input: Option<&'a RawValue>,
-    #[serde(default)]
-    parent_tool_use_id: Option<String>,
-    #[serde(default)]
-    agent_id: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ControlResponse {
-    response: ResponseBody,
-}
-
-#[derive(Deserialize)]
-struct ResponseBody {
-    subtype: String,
-    #[serde(default)]
-    request_id: String,
-    #[serde(default)]
-    error: Option<String>,
-}
-
-/// The fields of a tool's arguments that rules look at.
+/// The fields of a line that no event uses.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct InputFields {
-    command: Option<String>,
-    file_path: Option<PathBuf>,
-    notebook_path: Option<PathBuf>,
-    path: Option<PathBuf>,
+struct ClaudeLine<'a> {
+    #[serde(borrow)]
+    r#type: Json<'a>,
+    subtype: Json<'a>,
+    request_id: Json<'a>,
+    request: Json<'a>,
+    response: Json<'a>,
+    origin: Json<'a>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ControlBody<'a> {
+    #[serde(borrow)]
+    subtype: Json<'a>,
+    tool_name: Json<'a>,
+    input: Json<'a>,
+    parent_tool_use_id: Json<'a>,
+    agent_id: Json<'a>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ResponseBody<'a> {
+    #[serde(borrow)]
+    subtype: Json<'a>,
+    request_id: Json<'a>,
+    error: Json<'a>,
 }

@@ -1,25 +1,31 @@
 //! The protocol of `codex app-server`: JSON-RPC lines without the version field.
 //!
-//! - The thread id is the session id. A turn has an id of its own, which an interrupt and a steer name.
-//! - Notifications of other threads, such as those of sub-agents, are not events of this session's turn.
+//! - The thread id is the session id. A turn has an id of its own, which an interrupt and a steer name;
+//!   an interrupt that comes before Codex has named the turn waits for the name.
+//! - Sub-agents are threads of their own: what they do is an event with their thread as the parent, and
+//!   the end of their turns ends nothing.
 //! - A command arrives as `/bin/bash -lc '…'`; rules see the text in the quotes.
+//! - The question about a change of files does not name them; the item that was started before it does.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 use exec_core::{
-    AgentEventKind, Decision, DriverCommand, DriverOutput, Failure, FailureKind, PermissionRequest,
-    ProtocolDriver, ToolInput, TurnOutcome, Usage, UsageTotals,
+    AgentEvent, AgentEventKind, Decision, DriverCommand, DriverOutput, Failure, FailureKind,
+    PermissionRequest, ProtocolDriver, ToolInput, TurnOutcome, Usage, UsageTotals,
 };
 use serde::Deserialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 
-use super::json_rpc::{Incoming, Requests, RpcError};
+use super::json_rpc::{Incoming, MAX_ID, Requests, RpcError};
+use crate::events::{Json, codex_error};
 
 /// How many permission requests may be open. The service bounds them, too.
-const MAX_OPEN: usize = 1024;
+const MAX_OPEN: usize = 256;
+/// How many changes of files are remembered for the question about them, and with how many files.
+const MAX_CHANGES: usize = 16;
+const MAX_PATHS: usize = 256;
 
 pub(crate) struct CodexDriver {
     workspace: PathBuf,
@@ -27,12 +33,18 @@ pub(crate) struct CodexDriver {
     resume: Option<String>,
     requests: Requests<Sent>,
     thread: String,
+    /// The model of the next turns, if it was selected.
+    model: Option<String>,
     /// The running turn, once Codex has named it.
     turn: Option<String>,
     in_turn: bool,
+    /// The turn before: what is still said about it does not concern the next one.
+    ended_turn: Option<String>,
     /// An interrupt came before Codex had named the turn.
     interrupt_due: bool,
     asked: BTreeSet<String>,
+    /// The files of the latest changes, by item.
+    changes: VecDeque<(String, Vec<PathBuf>)>,
 }
 
 #[derive(Clone, Copy)]
@@ -51,10 +63,13 @@ impl CodexDriver {
             resume,
             requests: Requests::without_version(),
             thread: String::new(),
+            model: None,
             turn: None,
             in_turn: false,
+            ended_turn: None,
             interrupt_due: false,
             asked: BTreeSet::new(),
+            changes: VecDeque::new(),
         }
     }
 
@@ -87,18 +102,21 @@ impl CodexDriver {
     }
 
     fn response(&mut self, sent: Sent, result: Result<&str, RpcError>, out: &mut DriverOutput) {
+        let id_of = |result: &str, path: &str| {
+            let id = Json::document(result).and_then(|result| result.at(path).text());
+            id.unwrap_or_default()
+        };
         match (sent, result) {
             (Sent::Initialize, Ok(_)) => self.open_thread(out),
             (Sent::Initialize, Err(error)) => {
-                out.open_failed(Failure::new(FailureKind::Agent, error.message));
+                out.open_failed(Failure::new(FailureKind::Agent, error.text()));
             }
             (Sent::Thread, Ok(result)) => {
-                let reply: ThreadReply = serde_json::from_str(result).unwrap_or_default();
-                if reply.thread.id.is_empty() {
+                self.thread = id_of(result, "thread.id");
+                if self.thread.is_empty() {
                     let message = "Codex has opened a thread without an id";
                     return out.open_failed(Failure::new(FailureKind::Agent, message));
                 }
-                self.thread = reply.thread.id;
                 out.opened(Some(self.thread.clone()));
             }
             (Sent::Thread, Err(error)) => {
@@ -106,15 +124,12 @@ impl CodexDriver {
                     Some(_) => FailureKind::SessionGone,
                     None => FailureKind::Agent,
                 };
-                out.open_failed(Failure::new(kind, error.message));
+                out.open_failed(Failure::new(kind, error.text()));
             }
-            (Sent::Turn, Ok(result)) => {
-                let reply: TurnReply = serde_json::from_str(result).unwrap_or_default();
-                self.turn_named(reply.turn.id, out);
-            }
+            (Sent::Turn, Ok(result)) => self.turn_named(id_of(result, "turn.id"), out),
             (Sent::Turn, Err(error)) => {
-                let failure = Failure::new(FailureKind::Agent, error.message);
-                self.end_turn(TurnOutcome::Failed { failure }, None, out);
+                let failure = Failure::new(FailureKind::Agent, error.text());
+                self.end_turn(TurnOutcome::Failed { failure }, out);
             }
             (Sent::Steer, result) => out.steered(result.is_ok()),
             // The turn has ended by itself.
@@ -124,7 +139,8 @@ impl CodexDriver {
 
     /// `turn/started` and the response to `turn/start` both name the turn, in any order.
     fn turn_named(&mut self, id: String, out: &mut DriverOutput) {
-        if !self.in_turn || self.turn.is_some() || id.is_empty() {
+        let is_new = self.in_turn && self.turn.is_none();
+        if !is_new || id.is_empty() || self.ended_turn.as_ref() == Some(&id) {
             return;
         }
         self.turn = Some(id);
@@ -143,11 +159,11 @@ impl CodexDriver {
         }
     }
 
-    fn end_turn(&mut self, outcome: TurnOutcome, text: Option<String>, out: &mut DriverOutput) {
+    fn end_turn(&mut self, outcome: TurnOutcome, out: &mut DriverOutput) {
         if std::mem::take(&mut self.in_turn) {
-            self.turn = None;
+            self.ended_turn = self.turn.take().or(self.ended_turn.take());
             self.interrupt_due = false;
-            out.turn_ended(outcome, text);
+            out.turn_ended(outcome, None);
         }
     }
 
@@ -155,87 +171,118 @@ impl CodexDriver {
         let Ok(params) = serde_json::from_str::<Notification<'_>>(params) else {
             return;
         };
-        let thread = params.thread_id.as_deref();
-        if thread.is_some_and(|thread| thread != self.thread) {
-            return;
-        }
+        let thread = params.thread_id.text();
+        let other = thread.filter(|thread| *thread != self.thread);
+        let is_own = other.is_none();
+        let mut event = |kind: AgentEventKind| {
+            out.event(match &other {
+                Some(thread) => AgentEvent::of_sub_agent(thread.as_str(), kind),
+                None => AgentEvent::from(kind),
+            });
+        };
+        let delta = || params.delta.text().filter(|text| !text.is_empty());
         match method {
-            "turn/started" => self.turn_named(params.turn.unwrap_or_default().id, out),
-            "turn/completed" => self.completed(params.turn.unwrap_or_default(), out),
             "item/agentMessage/delta" => {
-                let text = params.delta.unwrap_or_default().into_owned();
-                out.event(AgentEventKind::Text { text, delta: true });
+                if let Some(text) = delta() {
+                    event(AgentEventKind::Text { text, delta: true });
+                }
             }
             "item/reasoning/summaryTextDelta" | "item/reasoning/textDelta" => {
-                let text = params.delta.unwrap_or_default().into_owned();
-                out.event(AgentEventKind::Thinking { text, delta: true });
+                if let Some(text) = delta() {
+                    event(AgentEventKind::Thinking { text, delta: true });
+                }
             }
             "item/started" => {
-                if let Some(item) = params.item.and_then(Item::parse) {
-                    item.started(out);
+                let item: Item<'_> = params.item.object();
+                if let Some(call) = item.call() {
+                    event(call);
                 }
+                self.remember_change(&item);
             }
             "item/completed" => {
-                if let Some(item) = params.item.and_then(Item::parse) {
-                    item.completed(out);
+                if let Some(result) = params.item.object::<Item<'_>>().result() {
+                    event(result);
                 }
-            }
-            "thread/tokenUsage/updated" => {
-                if let Some(usage) = params.token_usage {
-                    let totals = UsageTotals::of_session(usage.total.usage());
-                    out.event(AgentEventKind::Usage(totals));
-                }
-            }
-            "error" => {
-                let message = params.error.unwrap_or_default().message;
-                out.event(AgentEventKind::Error(Failure::new(
-                    FailureKind::Agent,
-                    message,
-                )));
             }
             "serverRequest/resolved" => {
-                if let Some(id) = params.request_id.map(RawValue::get)
-                    && self.asked.remove(id)
-                {
-                    out.withdrawn(id);
+                let id = params.request_id.tool_input();
+                if self.asked.remove(id.as_str()) {
+                    out.withdrawn(id.as_str());
                 }
+            }
+            "turn/started" if is_own => {
+                self.turn_named(params.turn.at("id").text().unwrap_or_default(), out);
+            }
+            "turn/completed" if is_own => self.completed(params.turn, out),
+            "thread/tokenUsage/updated" if is_own => {
+                let total = params.token_usage.at("total");
+                let totals = UsageTotals::of_session(usage(total));
+                event(AgentEventKind::Usage(totals));
+            }
+            "error" => {
+                let message = params.error.at("message").flatten();
+                event(match params.will_retry.is_true() {
+                    true => retry(message),
+                    false => AgentEventKind::Error(failure(params.error, message)),
+                });
             }
             _ => {}
         }
     }
 
-    fn completed(&mut self, turn: Turn, out: &mut DriverOutput) {
-        if self
-            .turn
-            .as_deref()
-            .is_some_and(|running| running != turn.id)
-        {
+    fn completed(&mut self, turn: Json<'_>, out: &mut DriverOutput) {
+        let id = turn.at("id").text().unwrap_or_default();
+        let is_other = self.turn.as_ref().is_some_and(|running| *running != id);
+        if is_other || self.ended_turn.as_ref() == Some(&id) {
             return;
         }
-        let outcome = match turn.status.as_str() {
+        let outcome = match turn.at("status").word() {
             "completed" => TurnOutcome::Completed,
             "interrupted" => TurnOutcome::Interrupted,
             status => {
-                let message = match turn.error {
-                    Some(error) => error.message,
-                    None => format!("the turn ended with `{status}`"),
+                let error = turn.at("error");
+                let message = match error.is_null() {
+                    true => format!("the turn ended with `{status}`"),
+                    false => error.at("message").flatten(),
                 };
                 TurnOutcome::Failed {
-                    failure: Failure::new(FailureKind::Agent, message),
+                    failure: failure(error, message),
                 }
             }
         };
-        self.end_turn(outcome, None, out);
+        self.end_turn(outcome, out);
+    }
+
+    fn remember_change(&mut self, item: &Item<'_>) {
+        let Some(id) = item.id.text().filter(|id| id.len() <= MAX_ID) else {
+            return;
+        };
+        if item.r#type.word() != "fileChange" {
+            return;
+        }
+        let mut paths = Vec::new();
+        let mut is_complete = true;
+        item.changes.each(|change| match change.at("path").text() {
+            Some(path) if paths.len() < MAX_PATHS => paths.push(PathBuf::from(path)),
+            _ => is_complete = false,
+        });
+        if is_complete {
+            if self.changes.len() == MAX_CHANGES {
+                self.changes.pop_front();
+            }
+            self.changes.push_back((id, paths));
+        }
     }
 
     fn asked(&mut self, id: &str, method: &str, params: &str, out: &mut DriverOutput) {
         let tool = match method {
-            "item/commandExecution/requestApproval" => "shell",
-            "item/fileChange/requestApproval" => "apply_patch",
+            "item/commandExecution/requestApproval" => COMMAND,
+            "item/fileChange/requestApproval" => CHANGE,
             _ => return out.send(self.requests.method_not_found(id)),
         };
-        let Ok(question) = serde_json::from_str::<Question>(params) else {
-            return out.send(self.requests.method_not_found(id));
+        let question = serde_json::from_str::<Question<'_>>(params);
+        let (Ok(question), true) = (question, id.len() <= MAX_ID) else {
+            return out.send(self.requests.invalid_params(id));
         };
         if self.asked.contains(id) {
             return;
@@ -246,12 +293,22 @@ impl CodexDriver {
         self.asked.insert(id.to_owned());
         let input = ToolInput::new(params).unwrap_or_default();
         let mut request = PermissionRequest::new(id, tool, input);
-        request.command = question.command.map(|command| match script(&command) {
+        let command = question.command.text();
+        request.command = command.map(|command| match script(&command) {
             Some(script) => script.to_owned(),
             None => command,
         });
-        request.paths = question.grant_root.into_iter().collect();
-        request.parent = (question.thread_id != self.thread).then_some(question.thread_id);
+        let item = question.item_id.text().unwrap_or_default();
+        if let Some(at) = self.changes.iter().position(|(known, _)| *known == item)
+            && let Some((_, paths)) = self.changes.remove(at)
+        {
+            request.paths = paths;
+        }
+        request
+            .paths
+            .extend(question.grant_root.text().map(PathBuf::from));
+        let thread = question.thread_id.text();
+        request.parent = thread.filter(|thread| *thread != self.thread);
         out.asked(request);
     }
 
@@ -264,13 +321,13 @@ impl CodexDriver {
 
 impl ProtocolDriver for CodexDriver {
     fn open(&mut self, out: &mut DriverOutput) {
-        let info = json!({ "name": "exec-profiles", "title": "exec-profiles", "version": env!("CARGO_PKG_VERSION") });
-        self.request(
-            Sent::Initialize,
-            "initialize",
-            json!({ "clientInfo": info }),
-            out,
-        );
+        let info = json!({
+            "name": "exec-profiles",
+            "title": "exec-profiles",
+            "version": env!("CARGO_PKG_VERSION"),
+        });
+        let params = json!({ "clientInfo": info });
+        self.request(Sent::Initialize, "initialize", params, out);
     }
 
     fn line(&mut self, line: &str, out: &mut DriverOutput) {
@@ -287,22 +344,24 @@ impl ProtocolDriver for CodexDriver {
     }
 
     fn command(&mut self, command: DriverCommand<'_>, out: &mut DriverOutput) {
+        let input = |text: &str| json!([{ "type": "text", "text": text }]);
         match command {
             DriverCommand::Prompt(text) => {
                 self.in_turn = true;
                 self.turn = None;
                 self.interrupt_due = false;
-                let input = json!([{ "type": "text", "text": text }]);
-                let params = json!({ "threadId": self.thread, "input": input });
+                let mut params = json!({ "threadId": self.thread, "input": input(text) });
+                if let Some(model) = self.model.take() {
+                    params["model"] = json!(model);
+                }
                 self.request(Sent::Turn, "turn/start", params, out);
             }
             DriverCommand::Steer(text) => match self.turn.clone() {
                 Some(turn) => {
-                    let input = json!([{ "type": "text", "text": text }]);
                     let params = json!({
                         "threadId": self.thread,
                         "expectedTurnId": turn,
-                        "input": input,
+                        "input": input(text),
                     });
                     self.request(Sent::Steer, "turn/steer", params, out);
                 }
@@ -320,7 +379,9 @@ impl ProtocolDriver for CodexDriver {
                 self.settle(permission, decision, out);
             }
             DriverCommand::Withdraw { permission } => self.settle(permission, "cancel", out),
-            _ => out.refused("Codex takes mode and model at the start of a session only"),
+            // Codex takes it with a turn, and keeps it for the turns after it.
+            DriverCommand::SetModel(model) => self.model = Some(model.to_owned()),
+            _ => out.refused("Codex does not know this command"),
         }
     }
 
@@ -329,170 +390,173 @@ impl ProtocolDriver for CodexDriver {
     }
 }
 
-/// The script of `/bin/bash -lc '…'`, if the quotes contain all of it literally.
+/// The names of tools, as in the one-shot mode.
+const COMMAND: &str = "command_execution";
+const CHANGE: &str = "file_change";
+
+/// The script of `/bin/bash -lc '…'`, if the quotes contain all of it literally. Codex puts every
+/// command into its shell; another program with such arguments is not taken for it.
 fn script(command: &str) -> Option<&str> {
-    let (_, quoted) = command
-        .split_once(" -lc '")
-        .or_else(|| command.split_once(" -c '"))?;
-    let script = quoted.strip_suffix('\'')?;
-    (!script.contains('\'')).then_some(script)
+    let (shell, rest) = command.split_once(' ')?;
+    let name = shell
+        .strip_prefix("/bin/")
+        .or_else(|| shell.strip_prefix("/usr/bin/"))
+        .unwrap_or(shell);
+    if !matches!(name, "bash" | "sh" | "zsh" | "dash") {
+        return None;
+    }
+    let quoted = rest
+        .strip_prefix("-lc ")
+        .or_else(|| rest.strip_prefix("-c "))?;
+    let inside = |quote: char| quoted.strip_prefix(quote)?.strip_suffix(quote);
+    match (inside('\''), inside('"')) {
+        (Some(script), _) if !script.contains('\'') => Some(script),
+        (_, Some(script)) if !script.contains(['"', '\\', '$', '`', '!']) => Some(script),
+        _ => None,
+    }
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ThreadReply {
-    thread: Named,
+fn retry(message: String) -> AgentEventKind {
+    match codex_error(message) {
+        AgentEventKind::Error(failure) => AgentEventKind::Retry {
+            failure,
+            attempt: None,
+            max_attempts: None,
+            delay: None,
+        },
+        retry => retry,
+    }
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct TurnReply {
-    turn: Named,
+/// `codexErrorInfo` is a name, or an object with the name as its key and the HTTP status in it.
+fn failure(error: Json<'_>, message: String) -> Failure {
+    let info = error.at("codexErrorInfo");
+    let mut name = info.word();
+    let mut status = None;
+    let mut owned = String::new();
+    info.each_entry(|key, value| {
+        key.clone_into(&mut owned);
+        status = value.at("httpStatusCode").number();
+        false
+    });
+    if !owned.is_empty() {
+        name = &owned;
+    }
+    let kind = match name {
+        "unauthorized" => Some(FailureKind::Authentication),
+        "contextWindowExceeded" => Some(FailureKind::ContextFull),
+        "usageLimitExceeded" => FailureKind::of_http_status(429),
+        "serverOverloaded" | "internalServerError" => Some(FailureKind::Overloaded),
+        "httpConnectionFailed" | "responseStreamConnectionFailed" if status.is_none() => {
+            Some(FailureKind::Network)
+        }
+        _ => status.and_then(FailureKind::of_http_status),
+    };
+    Failure::new(kind.unwrap_or(FailureKind::Agent), message)
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Named {
-    id: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Turn {
-    id: String,
-    status: String,
-    error: Option<TurnError>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct TurnError {
-    message: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Notification<'a> {
-    #[serde(default, borrow)]
-    thread_id: Option<Cow<'a, str>>,
-    #[serde(default)]
-    turn: Option<Turn>,
-    #[serde(default, borrow)]
-    delta: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    item: Option<&'a RawValue>,
-    #[serde(default)]
-    token_usage: Option<TokenUsage>,
-    #[serde(default)]
-    error: Option<TurnError>,
-    #[serde(default, borrow)]
-    request_id: Option<&'a RawValue>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct TokenUsage {
-    total: Tokens,
+fn usage(total: Json<'_>) -> Usage {
+    let total: Tokens<'_> = total.object();
+    let mut usage = Usage::default();
+    usage.input_tokens = total.input_tokens.number();
+    usage.cache_read_tokens = total.cached_input_tokens.number();
+    usage.cache_write_tokens = total.cache_write_input_tokens.number();
+    usage.output_tokens = total.output_tokens.number();
+    usage.reasoning_tokens = total.reasoning_output_tokens.number();
+    usage
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Tokens {
-    input_tokens: Option<u64>,
-    cached_input_tokens: Option<u64>,
-    cache_write_input_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-    reasoning_output_tokens: Option<u64>,
+struct Notification<'a> {
+    #[serde(borrow)]
+    thread_id: Json<'a>,
+    turn: Json<'a>,
+    delta: Json<'a>,
+    item: Json<'a>,
+    token_usage: Json<'a>,
+    error: Json<'a>,
+    will_retry: Json<'a>,
+    request_id: Json<'a>,
 }
 
-impl Tokens {
-    fn usage(&self) -> Usage {
-        let mut usage = Usage::default();
-        usage.input_tokens = self.input_tokens;
-        usage.cache_read_tokens = self.cached_input_tokens;
-        usage.cache_write_tokens = self.cache_write_input_tokens;
-        usage.output_tokens = self.output_tokens;
-        usage.reasoning_tokens = self.reasoning_output_tokens;
-        usage
-    }
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Tokens<'a> {
+    #[serde(borrow)]
+    input_tokens: Json<'a>,
+    cached_input_tokens: Json<'a>,
+    cache_write_input_tokens: Json<'a>,
+    output_tokens: Json<'a>,
+    reasoning_output_tokens: Json<'a>,
 }
 
 /// An item of a turn, as far as events use it.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 struct Item<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
-    #[serde(default)]
-    id: Option<String>,
-    #[serde(default)]
-    command: Option<String>,
-    #[serde(default)]
-    tool: Option<String>,
-    #[serde(default, borrow)]
-    arguments: Option<&'a RawValue>,
-    #[serde(default)]
-    status: Option<String>,
-    #[serde(default)]
-    aggregated_output: Option<String>,
+    #[serde(borrow)]
+    r#type: Json<'a>,
+    id: Json<'a>,
+    command: Json<'a>,
+    changes: Json<'a>,
+    query: Json<'a>,
+    server: Json<'a>,
+    tool: Json<'a>,
+    arguments: Json<'a>,
+    status: Json<'a>,
+    aggregated_output: Json<'a>,
+    result: Json<'a>,
+    error: Json<'a>,
 }
 
-impl<'a> Item<'a> {
-    fn parse(raw: &'a RawValue) -> Option<Self> {
-        serde_json::from_str(raw.get()).ok()
-    }
-
-    fn tool_name(&self) -> Option<String> {
-        match self.kind.as_ref() {
-            "commandExecution" => Some("shell".to_owned()),
-            "fileChange" => Some("apply_patch".to_owned()),
-            "mcpToolCall" => Some(self.tool.clone().unwrap_or_default()),
-            "webSearch" => Some("web_search".to_owned()),
-            _ => None,
-        }
-    }
-
-    fn started(self, out: &mut DriverOutput) {
-        let Some(name) = self.tool_name() else {
-            return;
+impl Item<'_> {
+    fn tool(&self) -> Option<(Cow<'static, str>, ToolInput)> {
+        let wrapped = |key: &str, value: Json<'_>| {
+            let json = format!("{{\"{key}\":{}}}", value.tool_input());
+            ToolInput::new(&json).unwrap_or_default()
         };
-        let input = match (self.command, self.arguments) {
-            (Some(command), _) => ToolInput::new(&json!({ "command": command }).to_string()).ok(),
-            (None, Some(arguments)) => ToolInput::new(arguments.get()).ok(),
-            (None, None) => None,
-        };
-        out.event(AgentEventKind::ToolCall {
-            id: self.id,
-            name,
-            input: input.unwrap_or_default(),
-        });
+        Some(match self.r#type.word() {
+            "commandExecution" => (COMMAND.into(), wrapped("command", self.command)),
+            "fileChange" => (CHANGE.into(), wrapped("changes", self.changes)),
+            "webSearch" => ("web_search".into(), wrapped("query", self.query)),
+            "mcpToolCall" => {
+                let name = format!("{}.{}", self.server.flatten(), self.tool.flatten());
+                (name.into(), self.arguments.tool_input())
+            }
+            _ => return None,
+        })
     }
 
-    fn completed(self, out: &mut DriverOutput) {
-        if self.tool_name().is_none() {
-            return;
-        }
-        let is_error = self
-            .status
-            .as_deref()
-            .is_some_and(|status| status != "completed");
-        out.event(AgentEventKind::ToolResult {
-            id: self.id,
-            output: self.aggregated_output.unwrap_or_default(),
-            is_error,
-        });
+    fn call(&self) -> Option<AgentEventKind> {
+        let (name, input) = self.tool()?;
+        Some(AgentEventKind::ToolCall {
+            id: self.id.text(),
+            name: name.into_owned(),
+            input,
+        })
+    }
+
+    fn result(&self) -> Option<AgentEventKind> {
+        self.tool()?;
+        let outputs = [self.aggregated_output, self.error, self.result];
+        let output = outputs.into_iter().find(|output| !output.is_null());
+        Some(AgentEventKind::ToolResult {
+            id: self.id.text(),
+            output: output.map(Json::flatten).unwrap_or_default(),
+            is_error: !matches!(self.status.word(), "" | "completed"),
+        })
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Question {
-    #[serde(default)]
-    thread_id: String,
-    #[serde(default)]
-    command: Option<String>,
-    #[serde(default)]
-    grant_root: Option<PathBuf>,
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Question<'a> {
+    #[serde(borrow)]
+    thread_id: Json<'a>,
+    item_id: Json<'a>,
+    command: Json<'a>,
+    grant_root: Json<'a>,
 }
 
 #[cfg(test)]
@@ -503,8 +567,41 @@ mod tests {
     fn a_script_is_taken_out_of_its_shell_only_if_that_is_certain() {
         assert_eq!(script("/bin/bash -lc 'touch a; b'"), Some("touch a; b"));
         assert_eq!(script("bash -c 'x'"), Some("x"));
-        assert_eq!(script("/bin/bash -lc 'a' 'b'"), None);
-        assert_eq!(script(r"/bin/bash -lc 'it'\''s'"), None);
-        assert_eq!(script("cargo test"), None);
+        assert_eq!(script(r#"/usr/bin/zsh -lc "it's""#), Some("it's"));
+        for other in [
+            "/bin/bash -lc 'a' 'b'",
+            r"/bin/bash -lc 'it'\''s'",
+            r#"/bin/bash -lc "$(x)""#,
+            r#"/bin/bash -lc "a" "b""#,
+            "python3 -c 'ls'",
+            "./bash -c 'ls'",
+            "/tmp/bash -lc 'ls'",
+            "env X=1 bash -c 'ls'",
+            "bash -x -c 'ls'",
+            "bash -c '",
+            "cargo test",
+        ] {
+            assert_eq!(script(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn failures_have_the_class_that_codex_names() {
+        let kind = |info: &str| {
+            let json = format!(r#"{{"codexErrorInfo":{info}}}"#);
+            failure(Json::document(&json).expect("JSON"), String::new()).kind
+        };
+        assert_eq!(kind(r#""unauthorized""#), FailureKind::Authentication);
+        assert_eq!(kind(r#""contextWindowExceeded""#), FailureKind::ContextFull);
+        assert_eq!(kind(r#""other""#), FailureKind::Agent);
+        assert_eq!(
+            kind(r#"{"responseTooManyFailedAttempts":{"httpStatusCode":503}}"#),
+            FailureKind::Overloaded
+        );
+        assert_eq!(
+            kind(r#"{"httpConnectionFailed":{"httpStatusCode":null}}"#),
+            FailureKind::Network
+        );
+        assert_eq!(kind("null"), FailureKind::Agent);
     }
 }

@@ -1,11 +1,18 @@
 //! JSON-RPC over lines, as far as the protocols of agents need it.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+
+use crate::events::parse_line;
+
+/// How many requests of ours may wait for their answers; of more, the oldest is forgotten.
+const MAX_WAITING: usize = 256;
+
+/// The longest id of a request of the agent that is kept. Agents number their requests or use UUIDs.
+pub(super) const MAX_ID: usize = 256;
 
 /// A message of the agent. Parameters and results stay text until their type is known, so that a
 /// message that no event uses costs no memory.
@@ -32,6 +39,18 @@ pub(super) enum Incoming<'a> {
 pub(super) struct RpcError {
     pub(super) code: i64,
     pub(super) message: String,
+    data: Option<serde_json::Value>,
+}
+
+impl RpcError {
+    /// The message with the details that some agents put into `data` alone.
+    pub(super) fn text(&self) -> String {
+        let details = self.data.as_ref().and_then(|data| data.get("details"));
+        match details.and_then(serde_json::Value::as_str) {
+            Some(details) => format!("{}: {details}", self.message),
+            None => self.message.clone(),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -57,7 +76,7 @@ impl<'a> Incoming<'a> {
             params,
             result,
             error,
-        } = serde_json::from_str(line).ok()?;
+        } = parse_line(line)?;
         let params = params.map_or("null", RawValue::get);
         match (method, id) {
             (Some(method), Some(id)) => Some(Self::Request {
@@ -84,7 +103,7 @@ pub(super) struct Requests<T> {
     /// What every message begins with.
     prefix: &'static str,
     last: u64,
-    open: HashMap<u64, T>,
+    waiting: BTreeMap<u64, T>,
 }
 
 impl<T> Requests<T> {
@@ -102,14 +121,17 @@ impl<T> Requests<T> {
         Self {
             prefix,
             last: 0,
-            open: HashMap::new(),
+            waiting: BTreeMap::new(),
         }
     }
 
     /// A request; [`take`](Self::take) returns `meaning` for its response.
     pub(super) fn request(&mut self, meaning: T, method: &str, params: &impl Serialize) -> String {
         self.last += 1;
-        self.open.insert(self.last, meaning);
+        if self.waiting.len() == MAX_WAITING {
+            self.waiting.pop_first();
+        }
+        self.waiting.insert(self.last, meaning);
         format!(
             r#"{{{}"id":{},"method":"{method}","params":{}}}"#,
             self.prefix,
@@ -133,17 +155,24 @@ impl<T> Requests<T> {
 
     /// The answer to a request that is not known.
     pub(super) fn method_not_found(&self, id: &str) -> String {
-        let mut line = format!("{{{}", self.prefix);
-        let _ = write!(
-            line,
-            r#""id":{id},"error":{{"code":-32601,"message":"method not found"}}}}"#
-        );
-        line
+        self.error(id, -32601, "method not found")
+    }
+
+    /// The answer to a request whose parameters cannot be read.
+    pub(super) fn invalid_params(&self, id: &str) -> String {
+        self.error(id, -32602, "invalid params")
+    }
+
+    fn error(&self, id: &str, code: i64, message: &str) -> String {
+        format!(
+            r#"{{{}"id":{id},"error":{{"code":{code},"message":"{message}"}}}}"#,
+            self.prefix
+        )
     }
 
     /// What the request with this id was. A second response to it has no meaning.
     pub(super) fn take(&mut self, id: u64) -> Option<T> {
-        self.open.remove(&id)
+        self.waiting.remove(&id)
     }
 }
 
@@ -194,6 +223,24 @@ mod tests {
         ] {
             assert_eq!(kind(noise), "none", "{noise}");
         }
+    }
+
+    #[test]
+    fn details_of_an_error_are_part_of_its_text() {
+        let error = r#"{"code":-32603,"message":"Internal error","data":{"details":"400"}}"#;
+        let error: RpcError = serde_json::from_str(error).unwrap();
+        assert_eq!(error.text(), "Internal error: 400");
+    }
+
+    #[test]
+    fn requests_without_an_answer_are_bounded() {
+        let mut requests = Requests::without_version();
+        for number in 0..10 * MAX_WAITING {
+            requests.request(number, "m", &());
+        }
+        assert_eq!(requests.waiting.len(), MAX_WAITING);
+        let last = 10 * MAX_WAITING;
+        assert_eq!(requests.take(last as u64), Some(last - 1));
     }
 
     #[test]

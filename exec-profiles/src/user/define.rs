@@ -2,6 +2,7 @@
 //! `field: mistake`; the caller adds the file and the label.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use exec_core::{CommandConfig, EnvPolicy, Wrapper};
 
@@ -9,7 +10,7 @@ use super::user_agent::{LaunchArgs, UserAgent};
 use super::user_profile::{SessionIdSource, UserProfile, UserVariant};
 use crate::definition::check_label;
 use crate::launch::{Placeholder, ProfileOrigin, RegisteredProfile, Template};
-use crate::{ProfileDefinition, ProfileVariantConfig};
+use crate::{LiveConfig, LiveVariant, ProfileDefinition, ProfileVariantConfig};
 
 impl UserProfile {
     pub(crate) fn define(
@@ -57,6 +58,7 @@ impl UserProfile {
             .failures
             .splice(..0, self.failures.iter().cloned());
         definition.accepts_empty_prompt |= self.accepts_empty_prompt;
+        self.define_live(&mut definition)?;
         Ok(RegisteredProfile::new(definition, origin))
     }
 
@@ -97,6 +99,7 @@ impl UserProfile {
             self.session_id.clone(),
             self.events.unwrap_or_default(),
             self.keep_stdin_open,
+            self.protocol.is_some() && self.args.is_none(),
         )?;
         Ok((definition, ProfileOrigin::UserAgent(agent)))
     }
@@ -119,6 +122,7 @@ impl UserProfile {
             (self.follow_up_args.is_some(), "follow_up_args"),
             (self.session_id.is_some(), "session_id"),
             (self.events.is_some(), "events"),
+            (self.protocol.is_some(), "protocol"),
             (self.keep_stdin_open, "keep_stdin_open"),
         ] {
             if given {
@@ -161,6 +165,55 @@ impl UserProfile {
             }
         }
         Ok(definition)
+    }
+
+    /// Sets or changes the live mode. The arguments of a base are escaped, because the launch expands
+    /// all texts as templates.
+    fn define_live(&self, definition: &mut ProfileDefinition) -> Result<(), String> {
+        let has_rules = |variant: &UserVariant| !variant.permissions.is_empty();
+        let uses_live = self.live_args.is_some()
+            || !self.permissions.is_empty()
+            || self.permission_deadline_ms.is_some()
+            || self
+                .variants
+                .values()
+                .any(|variant| variant.live_args.is_some() || has_rules(variant));
+        let mut live = match (self.protocol, definition.live.take()) {
+            (Some(protocol), _) => LiveConfig::new(protocol, Vec::<String>::new()),
+            (None, Some(mut base)) => {
+                let variants = base.variants.values_mut();
+                let args = variants.flat_map(|variant| &mut variant.args);
+                escape_all(args.chain(&mut base.args).chain(base.env.values_mut()));
+                base
+            }
+            (None, None) if uses_live => {
+                return Err(
+                    "`live_args` and `permissions` need a `protocol`, or a base that has one"
+                        .into(),
+                );
+            }
+            (None, None) => return Ok(()),
+        };
+        let base_args = self.live_args.as_ref().unwrap_or(&live.args).clone();
+        for (label, variant) in &self.variants {
+            live.variants
+                .entry(label.clone())
+                .or_insert_with(|| LiveVariant::new(base_args.clone()))
+                .permissions
+                .extend(variant.permissions.iter().cloned());
+        }
+        for (label, variant) in &mut live.variants {
+            let change = self.variants.get(label);
+            let args = change.and_then(|change| change.live_args.as_ref());
+            let args = args.unwrap_or(&variant.args).clone();
+            variant.args = self.with_appended(args, change);
+        }
+        live.args = self.with_appended(base_args, None);
+        live.permissions.extend(self.permissions.iter().cloned());
+        let deadline = self.permission_deadline_ms.map(Duration::from_millis);
+        live.permission_deadline = deadline.or(live.permission_deadline);
+        definition.live = Some(live);
+        Ok(())
     }
 
     fn change_command(
@@ -210,6 +263,11 @@ impl UserProfile {
         check_list("args", self.args.as_deref(), in_args)?;
         check_list("append_args", Some(&self.append_args), in_args)?;
         check_list("follow_up_args", self.follow_up_args.as_deref(), in_args)?;
+        let in_live = Some("`{prompt}` is not known when a live session is opened");
+        check_list("live_args", self.live_args.as_deref(), in_live)?;
+        if self.protocol.is_some() {
+            check_list("append_args", Some(&self.append_args), in_live)?;
+        }
         env("", &self.env)?;
         for (label, variant) in &self.variants {
             let field = |name: &str| format!("variants.{label}.{name}");
@@ -217,6 +275,7 @@ impl UserProfile {
             check_list(&field("append_args"), Some(&variant.append_args), in_args)?;
             let follow_up_args = variant.follow_up_args.as_deref();
             check_list(&field("follow_up_args"), follow_up_args, in_args)?;
+            check_list(&field("live_args"), variant.live_args.as_deref(), in_live)?;
             env(&field(""), &variant.env)?;
         }
         Ok(())

@@ -17,6 +17,8 @@ pub(crate) struct UserAgent {
     session_id: SessionIdSource,
     events: EventFormat,
     keep_stdin_open: bool,
+    /// Without arguments for one prompt.
+    is_live_only: bool,
 }
 
 /// The arguments of both kinds of launch, as templates.
@@ -33,6 +35,7 @@ impl UserAgent {
         session_id: Option<SessionIdSource>,
         events: EventFormat,
         keep_stdin_open: bool,
+        is_live_only: bool,
     ) -> Result<Self, &'static str> {
         let all = || variants.values().chain([&args]);
         let passes_id = all().all(|args| uses(&args.new, Placeholder::SessionId));
@@ -66,6 +69,7 @@ impl UserAgent {
             session_id,
             events,
             keep_stdin_open,
+            is_live_only,
         })
     }
 
@@ -76,6 +80,7 @@ impl UserAgent {
             .and_then(|label| self.variants.get(label))
             .unwrap_or(&self.args);
         match (request.kind, &args.follow_up) {
+            (ExecutionKind::New, _) if self.is_live_only => Err(Error::LiveOnly),
             (ExecutionKind::New, _) => Ok(("args", &args.new)),
             (ExecutionKind::FollowUp, Some(args)) => Ok(("follow_up_args", args)),
             (ExecutionKind::FollowUp, None) => Err(Error::NoFollowUp),

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use exec_core::StopLadder;
+use exec_core::{PermissionRule, StopLadder};
 use serde::{Deserialize, Serialize};
 
 use super::stop_steps;
-use crate::{EventFormat, FailureRule, Launcher};
+use crate::{EventFormat, FailureRule, Launcher, LiveProtocol};
 
 /// An entry of the user file.
 ///
 /// With [`binary`](Self::binary) it describes a new agent. Without, it changes a profile that is
 /// registered in code: the one that [`base`](Self::base) names, or else the one with its own label.
 ///
-/// The texts of `binary`, `args`, `append_args`, `follow_up_args`, `env` and `wrapper` are templates.
-/// They may contain host variables (`${VAR}`) and the placeholders `{prompt}`, `{session_id}` (the
+/// The texts of `binary`, `args`, `append_args`, `follow_up_args`, `live_args`, `env` and `wrapper` are
+/// templates. They may contain host variables (`${VAR}`) and the placeholders `{prompt}`, `{session_id}` (the
 /// agent's own id) and `{workspace}`. The launch expands them, so the registry never stores a secret,
 /// and a variable that is not set refuses only that launch. Write `$${` and `{{prompt}}` for the
 /// literal text.
@@ -87,6 +87,20 @@ pub struct UserProfile {
     /// Rules that recognise failures by their text, before those of the base and the common ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<FailureRule>,
+    /// The protocol of live sessions, for an agent with a `binary`: `acp`, `claude` or `codex`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<LiveProtocol>,
+    /// The arguments of a live session; in a change, they replace those of the base. `append_args` are
+    /// added.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_args: Option<Vec<String>>,
+    /// Which permission requests of live sessions are allowed, denied or asked; in a change, in
+    /// addition to the rules of the base. Of all rules that match, the strictest decides.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub permissions: Vec<PermissionRule>,
+    /// How long a question stays open before it is denied. Default: ten minutes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permission_deadline_ms: Option<u64>,
     /// Variables to add to the agent's environment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -118,6 +132,12 @@ pub struct UserVariant {
     /// The arguments of a follow-up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follow_up_args: Option<Vec<String>>,
+    /// The arguments of a live session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_args: Option<Vec<String>>,
+    /// Rules for permission requests, in addition to those of the profile.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub permissions: Vec<PermissionRule>,
     /// Variables to add to the `env` of the profile.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -176,6 +196,9 @@ impl fmt::Debug for UserProfile {
             .field("events", &self.events)
             .field("launcher", &self.launcher)
             .field("wrapper", &self.wrapper)
+            .field("protocol", &self.protocol)
+            .field("live_args", &self.live_args)
+            .field("permissions", &self.permissions)
             .field("env", &self.env.keys().collect::<Vec<_>>())
             .field("variants", &self.variants)
             .finish_non_exhaustive()
@@ -189,6 +212,8 @@ impl fmt::Debug for UserVariant {
             .field("args", &self.args)
             .field("append_args", &self.append_args)
             .field("follow_up_args", &self.follow_up_args)
+            .field("live_args", &self.live_args)
+            .field("permissions", &self.permissions)
             .field("env", &self.env.keys().collect::<Vec<_>>())
             .finish()
     }

@@ -1,0 +1,176 @@
+//! The live mode of a profile: one process for many turns.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use exec_core::{
+    EnvPolicy, ExecutionKind, LaunchRequest, PermissionPolicy, PermissionRule, ProcessParameters,
+    ProtocolDriver,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::builtin::session_option;
+use crate::live::{AcpDriver, ClaudeDriver, CodexDriver};
+
+/// The protocol of a live session.
+///
+/// ```
+/// use exec_profiles::LiveProtocol;
+///
+/// assert_eq!(serde_json::to_string(&LiveProtocol::Acp)?, r#""acp""#);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LiveProtocol {
+    /// The [Agent Client Protocol](https://agentclientprotocol.com), version 1.
+    Acp,
+    /// Claude Code's stream of JSON with control requests. `--session-id=<uuid>` or `--resume=<uuid>`
+    /// is added to the arguments.
+    Claude,
+    /// `codex app-server`.
+    Codex,
+}
+
+/// How the live sessions of a profile are started.
+///
+/// Unlike the one-shot mode, permissions are not switched off: what no rule decides is asked.
+///
+/// ```
+/// use exec_core::{CommandConfig, PermissionAction, PermissionRule};
+/// use exec_profiles::{LiveConfig, LiveProtocol, ProfileDefinition};
+///
+/// let mut live = LiveConfig::new(LiveProtocol::Acp, ["--acp"]);
+/// live.permissions = vec![PermissionRule::new(PermissionAction::Allow).command("cargo test *")];
+/// let mut profile = ProfileDefinition::new("my-agent", CommandConfig::new("my-agent-cli", ["-p"]));
+/// profile.live = Some(live);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LiveConfig {
+    /// The protocol.
+    pub protocol: LiveProtocol,
+    /// The arguments of the agent, in place of those of the profile's command. The part of an `npx`
+    /// command up to the package stays.
+    pub args: Vec<String>,
+    /// Variables to add to those of the command.
+    pub env: BTreeMap<String, String>,
+    /// The live mode of the variants. A variant that is missing here has none: the arguments of the
+    /// profile itself could give the agent more permissions than the variant.
+    pub variants: BTreeMap<String, LiveVariant>,
+    /// Which permission requests are allowed, denied or asked, unless the session has a policy.
+    pub permissions: Vec<PermissionRule>,
+    /// How long a question stays open before it is denied. `None`: the default of
+    /// [`PermissionPolicy`].
+    pub permission_deadline: Option<Duration>,
+    /// Whether the title of an ACP tool call that runs a command is that command, to the letter.
+    pub(crate) titles_are_commands: bool,
+}
+
+/// The live mode of a variant.
+///
+/// ```
+/// use exec_profiles::{LiveConfig, LiveProtocol, LiveVariant};
+///
+/// let live = LiveConfig::new(LiveProtocol::Acp, ["--acp"])
+///     .with_variant("fast", LiveVariant::new(["--acp", "--model=small"]));
+/// assert!(live.variants.contains_key("fast"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LiveVariant {
+    /// The arguments of the agent.
+    pub args: Vec<String>,
+    /// Rules in addition to those of the profile. Of all rules that match, the strictest decides.
+    pub permissions: Vec<PermissionRule>,
+}
+
+impl LiveVariant {
+    /// A variant with these arguments and the rules of the profile.
+    #[must_use]
+    pub fn new<A: Into<String>>(args: impl IntoIterator<Item = A>) -> Self {
+        Self {
+            args: args.into_iter().map(Into::into).collect(),
+            permissions: Vec::new(),
+        }
+    }
+}
+
+impl LiveConfig {
+    /// A live mode with these arguments. Every permission request is asked.
+    #[must_use]
+    pub fn new<A: Into<String>>(protocol: LiveProtocol, args: impl IntoIterator<Item = A>) -> Self {
+        Self {
+            protocol,
+            args: args.into_iter().map(Into::into).collect(),
+            env: BTreeMap::new(),
+            variants: BTreeMap::new(),
+            permissions: Vec::new(),
+            permission_deadline: None,
+            titles_are_commands: false,
+        }
+    }
+
+    /// Adds the live mode of a variant.
+    #[must_use]
+    pub fn with_variant(mut self, label: impl Into<String>, variant: LiveVariant) -> Self {
+        self.variants.insert(label.into(), variant);
+        self
+    }
+
+    /// The arguments of this variant, or of the profile itself.
+    pub(crate) fn args(&self, variant: Option<&str>) -> Result<&[String], Error> {
+        match variant.map(|label| (label, self.variants.get(label))) {
+            None => Ok(&self.args),
+            Some((_, Some(variant))) => Ok(&variant.args),
+            Some((label, None)) => Err(Error::Invalid {
+                what: "variant",
+                value: label.to_owned(),
+                reason: "it has no live mode",
+            }),
+        }
+    }
+
+    /// The parameters for these arguments, with the driver and the policy.
+    pub(crate) fn parameters(
+        &self,
+        mut args: Vec<String>,
+        request: &LaunchRequest,
+    ) -> Result<ProcessParameters, Error> {
+        let native_id = request.session_id.native_id();
+        let workspace = &request.context.workspace_path;
+        let resume = (request.kind == ExecutionKind::FollowUp).then(|| native_id.to_owned());
+        let mut env_policy = EnvPolicy::default();
+        let driver: Box<dyn ProtocolDriver> = match self.protocol {
+            LiveProtocol::Acp if self.titles_are_commands => {
+                Box::new(AcpDriver::new(workspace, resume).with_exact_titles())
+            }
+            LiveProtocol::Acp => Box::new(AcpDriver::new(workspace, resume)),
+            LiveProtocol::Codex => Box::new(CodexDriver::new(workspace, resume)),
+            LiveProtocol::Claude => {
+                args.push(session_option(request)?);
+                // If it is set, claude refuses to run inside itself.
+                env_policy = EnvPolicy::AllExcept(vec!["CLAUDECODE".to_owned()]);
+                Box::new(ClaudeDriver::new(native_id))
+            }
+        };
+        let mut parameters = ProcessParameters::new(args);
+        parameters.env_policy = env_policy;
+        parameters.protocol_driver = Some(driver);
+        parameters.permission_policy = Some(self.policy(request.context.variant_label.as_deref()));
+        Ok(parameters)
+    }
+
+    fn policy(&self, variant: Option<&str>) -> PermissionPolicy {
+        let variant = variant.and_then(|label| self.variants.get(label));
+        let added = variant.iter().flat_map(|variant| &variant.permissions);
+        let rules = self.permissions.iter().chain(added).cloned();
+        let policy = rules.fold(PermissionPolicy::default(), PermissionPolicy::rule);
+        match self.permission_deadline {
+            Some(deadline) => policy.deadline(deadline),
+            None => policy,
+        }
+    }
+}
