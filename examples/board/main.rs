@@ -112,7 +112,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     }
     let service = match arguments.live.is_empty() {
         true => None,
-        false => Some(ExecutionService::open(ProfileRegistry::new())?),
+        false => Some(ExecutionService::open(profiles(&arguments.workspace)?)?),
     };
     // Sessions that are live end with the board, however it ends.
     let _guard = service
@@ -156,6 +156,13 @@ async fn run(arguments: Arguments) -> Result<()> {
 const SHUTDOWN: Duration = Duration::from_secs(10);
 /// A permission request that is not answered is denied.
 const PATIENCE: Duration = Duration::from_secs(600);
+
+/// The known agents, and the scripted one.
+fn profiles(workspace: &Path) -> Result<ProfileRegistry> {
+    let profiles = ProfileRegistry::new();
+    profiles.register(scripted_agent::profile(&workspace.join(".scripted-agent"))?)?;
+    Ok(profiles)
+}
 
 /// Opens live sessions; each asks the page for permissions.
 async fn live(

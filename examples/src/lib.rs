@@ -12,6 +12,7 @@ pub mod availability;
 #[path = "../board/mod.rs"]
 pub mod board;
 pub mod console;
+mod live_agent;
 pub mod pane_agent;
 pub mod postgres_server;
 pub mod redis_server;

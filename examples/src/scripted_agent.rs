@@ -15,7 +15,8 @@
 //! | `[[say TEXT]]` | answers with this text |
 //! | `[[continue]]` | continues the last turn, and does not repeat a tool that has run |
 //!
-//! With `--marker=TEXT` it runs in a tmux pane: [`pane_agent`].
+//! With `--marker=TEXT` it runs in a tmux pane: [`pane_agent`]. With `--input-format=stream-json` it
+//! serves a live session: `live_agent`.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -29,7 +30,7 @@ use exec_profiles::{ProfileDefinition, builtin};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::pane_agent;
+use crate::{live_agent, pane_agent};
 
 /// The label of the agent's profile.
 pub const LABEL: &str = "scripted";
@@ -58,6 +59,11 @@ pub fn profile(home: &Path) -> io::Result<ProfileDefinition> {
     let home = std::path::absolute(home)?.to_string_lossy().into_owned();
     profile.command.env.insert(HOME.to_owned(), home);
     profile.variants.clear();
+    if let Some(live) = &mut profile.live {
+        // They stand in place of the arguments above.
+        live.args.insert(0, SUBCOMMAND.to_owned());
+        live.variants.clear();
+    }
     profile.native_binary = None;
     Ok(profile)
 }
@@ -80,6 +86,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
     }
     let args: Vec<String> = args.collect();
     let done = pane_agent::run_if_asked(&args)
+        .or_else(|| live_agent::run_if_asked(&args))
         .unwrap_or_else(|| Turn::from_args(args.into_iter()).and_then(Turn::run));
     Some(match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -103,38 +110,8 @@ struct Turn {
 
 impl Turn {
     fn from_args(args: impl Iterator<Item = String>) -> io::Result<Self> {
-        let (mut session, mut resume) = (None, false);
-        for arg in args {
-            if let Some(id) = arg.strip_prefix("--session-id=") {
-                session = Some(id.to_owned());
-            } else if let Some(id) = arg.strip_prefix("--resume=") {
-                (session, resume) = (Some(id.to_owned()), true);
-            }
-        }
-        let session = session.unwrap_or_else(|| Uuid::new_v4().to_string());
-        if Uuid::parse_str(&session).is_err() {
-            return Err(io::Error::other(format!("not a session id: {session}")));
-        }
-        let home =
-            std::env::var_os(HOME).map_or_else(|| PathBuf::from(".scripted-agent"), PathBuf::from);
-        std::fs::create_dir_all(&home)?;
-        let file = home.join(format!("{session}.jsonl"));
-        let lines: Vec<Value> = match std::fs::read_to_string(&file) {
-            Ok(_) if !resume => {
-                return Err(io::Error::other(format!("session id in use: {session}")));
-            }
-            Ok(text) => text
-                .lines()
-                .map(serde_json::from_str)
-                .collect::<Result<_, _>>()?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && resume => {
-                return Err(io::Error::other(format!(
-                    "no conversation found: {session}"
-                )));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error),
-        };
+        let (session, resume) = session_of(args)?;
+        let (file, lines) = open_conversation(&session, resume)?;
         let (mut earlier, mut used_tool) = (Vec::new(), None);
         for line in lines {
             match line {
@@ -222,13 +199,7 @@ impl Turn {
     }
 
     fn remember(&self, line: &Value) -> io::Result<()> {
-        let mut file = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            // A conversation is private.
-            .mode(0o600)
-            .open(&self.file)?;
-        writeln!(file, "{line}")
+        append(&self.file, line)
     }
 
     fn say(&self, text: &str) -> io::Result<()> {
@@ -242,6 +213,53 @@ impl Turn {
         writeln!(out, "{event}")?;
         out.flush()
     }
+}
+
+/// The session that the arguments name, or a new one, and whether it goes on.
+pub(crate) fn session_of(args: impl Iterator<Item = String>) -> io::Result<(String, bool)> {
+    let (mut session, mut resume) = (None, false);
+    for arg in args {
+        if let Some(id) = arg.strip_prefix("--session-id=") {
+            session = Some(id.to_owned());
+        } else if let Some(id) = arg.strip_prefix("--resume=") {
+            (session, resume) = (Some(id.to_owned()), true);
+        }
+    }
+    let session = session.unwrap_or_else(|| Uuid::new_v4().to_string());
+    match Uuid::parse_str(&session) {
+        Ok(_) => Ok((session, resume)),
+        Err(_) => Err(io::Error::other(format!("not a session id: {session}"))),
+    }
+}
+
+/// The file of a conversation, and its lines.
+pub(crate) fn open_conversation(session: &str, resume: bool) -> io::Result<(PathBuf, Vec<Value>)> {
+    let home =
+        std::env::var_os(HOME).map_or_else(|| PathBuf::from(".scripted-agent"), PathBuf::from);
+    std::fs::create_dir_all(&home)?;
+    let file = home.join(format!("{session}.jsonl"));
+    match std::fs::read_to_string(&file) {
+        Ok(_) if !resume => Err(io::Error::other(format!("session id in use: {session}"))),
+        Ok(text) => {
+            let lines = text.lines().map(serde_json::from_str);
+            Ok((file, lines.collect::<Result<_, _>>()?))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound && resume => Err(io::Error::other(
+            format!("no conversation found: {session}"),
+        )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((file, Vec::new())),
+        Err(error) => Err(error),
+    }
+}
+
+/// Appends a line to a conversation, which is private.
+pub(crate) fn append(file: &Path, line: &Value) -> io::Result<()> {
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(file)?;
+    writeln!(file, "{line}")
 }
 
 fn assistant(content: Value) -> Value {

@@ -495,7 +495,7 @@ function drawTotals() {
 // STEP rows when the reader scrolls to one of its edges.
 const feed = {
   MOST: 100, STEP: 30,
-  items: [], start: 0, end: 0, pinned: true, unseen: 0, rows: new Map(), stale: true, expanded: new Set(),
+  items: [], start: 0, end: 0, pinned: true, unseen: 0, rows: new Map(), stale: true, lastTop: 0, touched: -1e9, expanded: new Set(),
 
   matches(message) {
     if (view.agent !== ALL) {
@@ -586,7 +586,13 @@ const feed = {
   scrolled() {
     const list = $("feed");
     const below = list.scrollHeight - list.scrollTop - list.clientHeight;
-    const pinned = below < 40 && this.end === this.items.length;
+    if (!list.clientHeight) return;
+    // Only a reader who goes up leaves the end: the list also scrolls when rows or the list itself
+    // change their size.
+    const up = list.scrollTop < this.lastTop && performance.now() - this.touched < 1500;
+    this.lastTop = list.scrollTop;
+    const atEnd = below < 40 && this.end === this.items.length;
+    const pinned = atEnd || (this.pinned && !up);
     if (pinned !== this.pinned) {
       this.pinned = pinned;
       if (pinned) this.unseen = 0;
@@ -604,6 +610,11 @@ const feed = {
       this.dropTop(this.rows.size - this.MOST);
       list.scrollTop -= before - list.scrollHeight;
     }
+  },
+
+  // The list was hidden, which has put it back to its beginning.
+  shown() {
+    if (this.pinned) $("feed").scrollTop = $("feed").scrollHeight;
   },
 
   toEnd() {
@@ -691,6 +702,7 @@ function showTab(tab) {
     $(`tab-${name}`).tabIndex = name === tab ? 0 : -1;
     $(`panel-${name}`).hidden = name !== tab;
   }
+  feed.shown();
   output.watch();
   mark("feed");
 }
@@ -909,6 +921,7 @@ function showPane(pane) {
     if (button.dataset.pane === pane) button.setAttribute("aria-current", "true");
     else button.removeAttribute("aria-current");
   }
+  feed.shown();
   mark("feed", "flow");
 }
 
@@ -965,6 +978,9 @@ $("find").addEventListener("input", () => {
 });
 
 $("feed").addEventListener("scroll", () => feed.scrolled(), { passive: true });
+for (const kind of ["wheel", "touchmove", "pointerdown", "pointermove", "keydown"]) {
+  $("feed").addEventListener(kind, (event) => { if (kind !== "pointermove" || event.buttons) feed.touched = performance.now(); }, { passive: true });
+}
 $("latest").addEventListener("click", () => feed.toEnd());
 for (const name of ["messages", "output"]) {
   $(`tab-${name}`).addEventListener("click", () => showTab(name));
@@ -1020,6 +1036,7 @@ $("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf(docum
 setTheme(THEMES.includes(store.get(localStorage, "board-theme")) ? store.get(localStorage, "board-theme") : "");
 
 addEventListener("resize", () => mark("flow", "feed"));
+new ResizeObserver(() => feed.shown()).observe($("feed"));
 document.addEventListener("visibilitychange", () => mark("totals"));
 setInterval(() => { if (!document.hidden) mark("times"); }, 1000);
 

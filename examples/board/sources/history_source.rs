@@ -11,6 +11,7 @@ use super::super::change::{AgentChange, Change};
 use super::super::entities::{AgentState, Usage, milliseconds};
 use super::super::hub::Feed;
 use super::super::source::Source;
+use super::used::{self, plus};
 use crate::Result;
 
 /// The time between two looks while a client is there.
@@ -172,23 +173,6 @@ fn usage(entries: &[&HistoryEntry]) -> Usage {
         let HistoryState::Ended(report) = &entry.state else {
             return sum;
         };
-        let run = &report.usage.run;
-        let used = Usage {
-            input_tokens: run.input_tokens.unwrap_or_default(),
-            output_tokens: run.output_tokens.unwrap_or_default(),
-            cost_usd: run.cost_usd,
-        };
-        plus(sum, used)
+        plus(sum, used::usage(&report.usage.run))
     })
-}
-
-fn plus(one: Usage, two: Usage) -> Usage {
-    Usage {
-        input_tokens: one.input_tokens + two.input_tokens,
-        output_tokens: one.output_tokens + two.output_tokens,
-        cost_usd: match (one.cost_usd, two.cost_usd) {
-            (None, cost) | (cost, None) => cost,
-            (Some(one), Some(two)) => Some(one + two),
-        },
-    }
 }

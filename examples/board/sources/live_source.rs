@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use exec_core::{
     AgentEvent, AgentEventKind, DropReason, Event, EventKind, ExitReport, Failure, FailureKind,
-    LiveEvent, LiveSession, LiveStatus, MessageId, OutputStream, PermissionRequest, SettledBy,
-    Turn, TurnId, TurnOutcome, UsageTotals,
+    LiveEvent, LiveSession, LiveState, LiveStatus, MessageId, OutputStream, PermissionRequest,
+    SettledBy, Turn, TurnId, TurnOutcome, UsageTotals,
 };
 
 use super::super::action::{Action, ActionError};
@@ -18,6 +18,7 @@ use super::super::entities::{
 };
 use super::super::hub::{Feed, lock, now};
 use super::super::source::Source;
+use super::used::{plus, usage};
 use crate::{Result, with_causes};
 
 /// Most bytes of a turn's text that are gathered for its message.
@@ -52,6 +53,10 @@ struct Progress {
     text: String,
     /// The part of a line that deltas have brought.
     partial: String,
+    /// What the processes before this one have used.
+    earlier: Usage,
+    /// What this process has used.
+    run: Usage,
 }
 
 impl LiveSource {
@@ -243,28 +248,26 @@ impl LiveAgent {
         });
     }
 
-    /// The state by the session itself; the event is its proof.
-    fn show_state(&self, session: &LiveSession, feed: &Feed, what: &str) {
-        let state = session.state();
-        let shown = match state.status {
-            LiveStatus::Opening => AgentState::Starting,
-            LiveStatus::Idle => AgentState::Idle,
-            LiveStatus::Working { .. } => AgentState::Working,
-            LiveStatus::WaitingForPermission => AgentState::Waiting,
-            LiveStatus::Limited { .. } => AgentState::Limited,
-            LiveStatus::Ended => AgentState::Exited,
-            _ => AgentState::Unknown,
+    /// The state by the session itself, with the event that proves it.
+    fn show_state(&self, feed: &Feed, state: &LiveState) {
+        let (shown, what) = match &state.status {
+            LiveStatus::Opening => (AgentState::Starting, "process started".to_owned()),
+            LiveStatus::Idle => (AgentState::Idle, "session open, no turn".to_owned()),
+            LiveStatus::Working { turn } => (AgentState::Working, format!("turn {turn}")),
+            LiveStatus::WaitingForPermission => {
+                (AgentState::Waiting, "permission asked".to_owned())
+            }
+            LiveStatus::Limited { .. } => (AgentState::Limited, "limit reached".to_owned()),
+            // The event with the exit report says more.
+            LiveStatus::Ended => return,
+            _ => (AgentState::Unknown, "a state of a newer version".to_owned()),
         };
-        let detail = format!("{what} (event {})", state.proof);
+        let detail = format!("{what}, event {}", state.proof);
         feed.push(AgentChange::new(&self.name).state(shown, "event", detail));
     }
 
     fn take(&self, session: &LiveSession, feed: &Feed, event: &Event) {
         match &event.kind {
-            EventKind::Started { process_id } => {
-                let detail = format!("process {process_id} started");
-                self.show_state(session, feed, &detail);
-            }
             EventKind::Output(output) => {
                 for event in &output.events {
                     self.take_agent_event(feed, event);
@@ -317,7 +320,8 @@ impl LiveAgent {
                 output, is_error, ..
             } => self.print(feed, if *is_error { "err" } else { "out" }, output),
             AgentEventKind::Usage(totals) => {
-                feed.push(AgentChange::new(&self.name).usage(usage(totals)));
+                let used = lock(&self.progress).used(totals);
+                feed.push(AgentChange::new(&self.name).usage(used));
             }
             AgentEventKind::Error(failure) => self.fail(feed, failure.kind.name(), failure),
             AgentEventKind::Retry { failure, .. } => {
@@ -334,8 +338,7 @@ impl LiveAgent {
     }
 
     fn take_live_event(&self, session: &LiveSession, feed: &Feed, event: &LiveEvent) {
-        let what = match event {
-            LiveEvent::Opened => "session opened".to_owned(),
+        match event {
             LiveEvent::MessageQueued { message } => {
                 let queued = session.queued();
                 if let Some(queued) = queued.into_iter().find(|queued| queued.id == *message) {
@@ -347,7 +350,6 @@ impl LiveAgent {
                         at: 0,
                     }));
                 }
-                return;
             }
             LiveEvent::MessageDelivered { message, turn } => {
                 self.gone(feed, *message, "delivered");
@@ -364,7 +366,6 @@ impl LiveAgent {
                         reply_to: None,
                     });
                 }
-                return;
             }
             LiveEvent::MessageDropped { message, reason } => {
                 let outcome = match reason {
@@ -374,27 +375,21 @@ impl LiveAgent {
                 };
                 lock(&self.progress).prompts.remove(message);
                 self.gone(feed, *message, outcome);
-                return;
             }
             LiveEvent::TurnStarted { turn } => {
                 let mut progress = lock(&self.progress);
                 progress.turn = Some(*turn);
                 progress.text.clear();
-                format!("turn {turn} started")
             }
-            LiveEvent::TurnEnded { turn, outcome, .. } => {
-                self.turn_ended(feed, *turn, outcome);
-                format!("turn {turn} ended")
-            }
+            LiveEvent::TurnEnded { turn, outcome, .. } => self.turn_ended(feed, *turn, outcome),
             LiveEvent::PermissionAsked(request) => {
                 feed.push(Change::Permission(self.permission(request)));
-                format!("permission asked: {}", request.tool)
             }
             LiveEvent::PermissionSettled {
                 permission,
-                tool,
                 decision,
                 by,
+                ..
             } => {
                 let decision = decision.map(|decision| match decision {
                     exec_core::Decision::Allow => Decision::Allow,
@@ -411,15 +406,12 @@ impl LiveAgent {
                     decision,
                     by: by.to_owned(),
                 });
-                format!("permission settled: {tool}")
             }
             LiveEvent::CommandRefused { reason } => {
                 self.fail(feed, "agent", &Failure::new(FailureKind::Agent, reason));
-                return;
             }
-            _ => return,
-        };
-        self.show_state(session, feed, &what);
+            _ => {}
+        }
     }
 
     fn permission(&self, request: &PermissionRequest) -> Permission {
@@ -475,7 +467,14 @@ impl LiveAgent {
             (_, Some(signal)) => format!("signal {signal}"),
             _ => "unknown end".to_owned(),
         };
-        let change = AgentChange::new(&self.name).usage(usage(&report.usage));
+        let used = {
+            let mut progress = lock(&self.progress);
+            let used = progress.used(&report.usage);
+            progress.earlier = plus(progress.earlier, progress.run);
+            progress.run = Usage::default();
+            used
+        };
+        let change = AgentChange::new(&self.name).usage(used);
         feed.push(change.state(AgentState::Exited, "process", &how));
         if report.stopped_by.is_none() && !report.is_success() {
             let words = report.stderr_tail.last().cloned().unwrap_or_default();
@@ -512,24 +511,38 @@ async fn track(agent: Arc<LiveAgent>, feed: Feed) {
     ]);
     feed.push(change);
     let mut events = execution.events();
-    while let Some(event) = events.next().await {
-        agent.take(&session, &feed, &event);
-    }
+    // Beside the events: an event is in the log a moment before the state that it proves.
+    let states = async {
+        let mut before = None;
+        loop {
+            let state = session
+                .wait_for(|status| Some(status) != before.as_ref())
+                .await;
+            // The end of the process: the last event tells it.
+            let Ok(state) = state else { break };
+            agent.show_state(&feed, &state);
+            if state.status == LiveStatus::Ended {
+                break;
+            }
+            before = Some(state.status);
+        }
+    };
+    let events = async {
+        while let Some(event) = events.next().await {
+            agent.take(&session, &feed, &event);
+        }
+    };
+    tokio::join!(states, events);
 }
 
-fn usage(totals: &UsageTotals) -> Usage {
-    let session = &totals.session;
-    let run = &totals.run;
-    Usage {
-        input_tokens: session
-            .input_tokens
-            .or(run.input_tokens)
-            .unwrap_or_default(),
-        output_tokens: session
-            .output_tokens
-            .or(run.output_tokens)
-            .unwrap_or_default(),
-        cost_usd: session.cost_usd.or(run.cost_usd),
+impl Progress {
+    /// What the session has used: by the agent's own total, or else by the sum of its processes.
+    fn used(&mut self, totals: &UsageTotals) -> Usage {
+        self.run = usage(&totals.run);
+        match usage(&totals.session) {
+            session if session == Usage::default() => plus(self.earlier, self.run),
+            session => session,
+        }
     }
 }
 

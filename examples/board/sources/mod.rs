@@ -7,6 +7,7 @@ mod live_source;
 mod scripted_source;
 mod snapshot_source;
 mod story;
+mod used;
 
 pub use claims_source::ClaimsSource;
 pub use cluster_source::ClusterSource;

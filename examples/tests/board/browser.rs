@@ -274,14 +274,27 @@ impl Tab {
     pub(crate) async fn click(&self, selector: &str) {
         let quoted = json!(selector);
         self.until(&format!("document.querySelector({quoted})?.checkVisibility() && !document.querySelector({quoted}).disabled")).await;
-        let place = format!(
-            "(() => {{ const e = document.querySelector({quoted}); e.scrollIntoView({{block: 'nearest'}}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
-        );
-        let place = self.eval(&place).await;
+        let place = self.middle(selector).await;
         for kind in ["mousePressed", "mouseReleased"] {
             let event = json!({"type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1});
             self.call("Input.dispatchMouseEvent", event).await;
         }
+    }
+
+    /// Turns the wheel over an element; negative is up.
+    pub(crate) async fn wheel(&self, selector: &str, by: i64) {
+        let place = self.middle(selector).await;
+        let event =
+            json!({"type": "mouseWheel", "x": place[0], "y": place[1], "deltaX": 0, "deltaY": by});
+        self.call("Input.dispatchMouseEvent", event).await;
+    }
+
+    async fn middle(&self, selector: &str) -> Value {
+        let quoted = json!(selector);
+        let place = format!(
+            "(() => {{ const e = document.querySelector({quoted}); e.scrollIntoView({{block: 'nearest'}}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
+        );
+        self.eval(&place).await
     }
 
     /// Types into the focused element.
@@ -298,6 +311,7 @@ impl Tab {
             "ArrowDown" => (40, ""),
             "ArrowUp" => (38, ""),
             "ArrowRight" => (39, ""),
+            "Shift" => (16, ""),
             letter => (u32::from(letter.to_ascii_uppercase().as_bytes()[0]), letter),
         };
         for kind in ["keyDown", "keyUp"] {

@@ -7,5 +7,6 @@ mod capacity;
 mod client;
 mod closed;
 mod cluster;
+mod live;
 mod page;
 mod protocol;

@@ -66,6 +66,35 @@ async fn a_reload_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_reader_who_scrolls_up_stays_there_and_sees_every_message() {
+    let board = Board::scripted(&["writer"]).await;
+    for n in 1..=1_000 {
+        board.message(n, &format!("text {n}"));
+    }
+    let tab = open(&board).await;
+    tab.shows(".msg .body", "text 1000").await;
+    tab.until("document.body.dataset.complete === 'true'").await;
+    // Up to the first message, row by row: none is missing, and few are in the document.
+    let first = "document.querySelector('.msg')?.dataset.number === '1'";
+    tab.eval("window.seen = new Set(); window.most = 0; (function look() { const rows = document.querySelectorAll('.msg'); window.most = Math.max(window.most, rows.length); for (const row of rows) window.seen.add(row.dataset.number); requestAnimationFrame(look); })()").await;
+    while tab.eval(first).await != true {
+        tab.wheel("#feed", -3_000).await;
+    }
+    tab.until("window.seen.size === 1000").await;
+    assert_eq!(tab.eval("window.most <= 200").await, true);
+    board.message(1_001, "new below");
+    tab.shows("#latest", "1 new").await;
+    assert_eq!(
+        tab.eval("document.querySelector('.msg').dataset.number")
+            .await,
+        "1"
+    );
+    tab.click("#latest").await;
+    tab.shows(".msg .body", "new below").await;
+    tab.until("document.getElementById('latest').hidden").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lost_connection_continues_without_a_gap() {
     let board = Board::scripted(&["writer"]).await;
     let tab = open(&board).await;
