@@ -60,6 +60,7 @@ const nameOf = (id) => board.agents.get(id)?.name ?? id;
 function applyState(state) {
   board.seq = state.seq;
   board.agents = new Map(state.agents.map((agent) => [agent.id, agent]));
+  for (const agent of state.agents) hue(agent.name);
   board.messages = state.messages;
   board.firstMessage = state.first_message;
   board.permissions = new Map(state.permissions.map((p) => [p.id, p]));
@@ -320,11 +321,11 @@ function span(ms) {
   return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
 }
 
+// Agents get hues at the golden angle in the order in which they came, so that neighbours differ.
+const hues = new Map();
 function hue(name) {
-  let sum = 0;
-  for (const c of name) sum = Math.imul(sum ^ c.codePointAt(0), 16777619);
-  // Multiples of the golden angle: neighbours differ.
-  return ((sum >>> 0) % 97) * 137.5 % 360;
+  if (!hues.has(name)) hues.set(name, name === "user" ? 225 : (hues.size * 137.5 + 165) % 360);
+  return hues.get(name);
 }
 
 function initials(name) {
@@ -483,7 +484,8 @@ function drawTotals() {
   $("t-agents").textContent = agents.length;
   $("t-messages").textContent = board.messages.at(-1)?.number ?? 0;
   $("t-tokens").textContent = short(agents.reduce((sum, agent) => sum + tokens(agent.usage), 0));
-  $("t-cost").textContent = known.length ? (limit ? `${money(cost)} of ${money(limit)}` : money(cost)) : "–";
+  $("t-cost").textContent = known.length ? money(cost) : "–";
+  $("t-limit").textContent = known.length && limit ? ` of ${money(limit)}` : "";
   const open = openPermissions().length;
   document.title = `${open ? `(${open}) ` : ""}${$("title").textContent} – Board`;
 }
@@ -797,7 +799,7 @@ function drawFailures() {
   replace($("failures"), board.failures.slice(-12).reverse().map((failure) => h("li", { "data-number": failure.number },
     h("div", { class: "row" }, h("span", { class: `class ${failure.class}` }, failure.class.replaceAll("_", " ")), h("b", {}, nameOf(failure.agent)),
       h("span", { class: "end" }, clock(failure.at))),
-    h("p", { class: "sub" }, failure.message, failure.resets && failure.resets > now() ? h("span", {}, " Resets in ", time(failure.resets, "left"), ".") : null))));
+    h("p", { class: "sub" }, failure.message, failure.resets && failure.resets > now() ? h("span", {}, "\nResets in ", time(failure.resets, "left")) : null))));
 }
 
 function drawUsage() {

@@ -8,5 +8,7 @@ mod client;
 mod closed;
 mod cluster;
 mod live;
+mod look;
 mod page;
+mod program;
 mod protocol;

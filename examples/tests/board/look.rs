@@ -1,0 +1,77 @@
+//! How the page looks: nothing is cut, and all text can be read. With `BOARD_SCREENSHOTS=DIR`, the
+//! pictures of the demo.
+
+use std::sync::Arc;
+
+use examples::board::sources::ScriptedSource;
+use examples::board::{Budget, Change};
+use serde_json::json;
+
+use crate::board::Board;
+use crate::browser::Browser;
+
+/// Text that is in view and has less than the contrast that WCAG AA asks for.
+const FAINT_TEXT: &str = "(() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
+  const rgba = (color) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
+  const light = ([r, g, b]) => { const part = (v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }; return 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b); };
+  const behind = (e) => { for (; e; e = e.parentElement) { const c = rgba(getComputedStyle(e).backgroundColor); if (c[3] > 250) return c; } return [255, 255, 255]; };
+  const bad = [];
+  for (const e of document.querySelectorAll('body *')) {
+    const text = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!text || !e.checkVisibility() || e.closest(':disabled, svg, [aria-hidden=true], .hidden, .skip, dialog')) continue;
+    const [a, b] = [light(rgba(getComputedStyle(e).color)), light(behind(e))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) bad.push(`${e.tagName}.${e.className} ${ratio.toFixed(2)}: ${e.textContent.slice(0, 30)}`);
+  }
+  return bad;
+})()";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_cut_and_all_text_can_be_read_in_every_size_and_scheme() {
+    let board = Board::of(Arc::new(ScriptedSource::story())).await;
+    board.feed.push(Change::Budget(Budget {
+        cost_usd: Some(0.5),
+        ..Budget::default()
+    }));
+    board.feed.push(Change::Failure {
+        agent: "research".to_owned(),
+        class: "limited".to_owned(),
+        message: "the provider refuses requests".to_owned(),
+        resets: None,
+    });
+    let tab = Browser::open().await.tab(&board.address).await;
+    tab.shows("#link", "live").await;
+    tab.shows(".msg .body", "I hand this to the Middle Manager")
+        .await;
+    if std::env::var_os("BOARD_SCREENSHOTS").is_some() {
+        tab.shows("#needs .ask pre", "greet.sh").await;
+    }
+    for (name, width, height, scheme) in [
+        ("light", 1440, 900, "light"),
+        ("dark", 1440, 900, "dark"),
+        ("tablet", 900, 1100, "light"),
+        ("phone-light", 390, 844, "light"),
+        ("phone-dark", 390, 844, "dark"),
+    ] {
+        tab.screen(width, height, scheme).await;
+        for pane in ["main", "side", "agents"] {
+            tab.eval(&format!("showPane('{pane}')")).await;
+            // Two frames: the page has drawn itself.
+            tab.eval("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))").await;
+            assert_eq!(tab.eval(FAINT_TEXT).await, json!([]), "{name} {pane}");
+            let wide = tab
+                .eval("[document.documentElement.scrollWidth, innerWidth]")
+                .await;
+            assert!(
+                wide[0].as_u64() <= wide[1].as_u64(),
+                "{name} {pane}: {wide}"
+            );
+            match (width < 1100, pane) {
+                (false, "main") => tab.screenshot(name).await,
+                (true, _) => tab.screenshot(&format!("{name}-{pane}")).await,
+                _ => {}
+            }
+        }
+    }
+}
