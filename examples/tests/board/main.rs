@@ -12,3 +12,4 @@ mod look;
 mod page;
 mod program;
 mod protocol;
+mod sources;
