@@ -119,6 +119,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         .as_ref()
         .map(|service| service.shutdown_on_drop(SHUTDOWN));
     if let Some(service) = &service {
+        title = name_of(&std::path::absolute(&arguments.workspace)?);
         sources.push(live(service, &arguments.live, &arguments.workspace).await?);
     }
     if sources.is_empty() {

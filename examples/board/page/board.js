@@ -310,7 +310,7 @@ const render = {
 
 const STATES = { starting: "starting", idle: "idle", working: "working", waiting: "needs you", limited: "limited", exited: "exited", unknown: "unknown" };
 const clock = (at) => new Date(at).toLocaleTimeString([], { hour12: false });
-const money = (usd) => (usd === null || usd === undefined ? "–" : `$${usd < 0.1 && usd > 0 ? usd.toFixed(3) : usd < 100 ? usd.toFixed(2) : usd.toFixed(0)}`);
+const money = (usd) => (usd === null || usd === undefined ? "–" : usd > 0 && usd < 0.0005 ? "<$0.001" : `$${usd < 0.1 && usd > 0 ? usd.toFixed(3) : usd < 100 ? usd.toFixed(2) : usd.toFixed(0)}`);
 const short = (n) => (n < 1000 ? `${n}` : n < 1e6 ? `${(n / 1e3).toFixed(n < 1e4 ? 1 : 0)}k` : `${(n / 1e6).toFixed(1)}M`);
 const tokens = (usage) => usage.input_tokens + usage.output_tokens;
 

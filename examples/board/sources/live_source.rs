@@ -31,7 +31,7 @@ pub struct LiveSource(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    agents: Mutex<BTreeMap<String, Arc<LiveAgent>>>,
+    agents: Mutex<Vec<Arc<LiveAgent>>>,
     feed: OnceLock<Feed>,
 }
 
@@ -80,15 +80,17 @@ impl LiveSource {
             progress: Mutex::default(),
         });
         let mut agents = lock(&self.0.agents);
-        agents.insert(agent.name.clone(), agent.clone());
+        agents.push(agent.clone());
         // Under the lock: `follow` starts the sessions that are there when it sets the feed.
         if let Some(feed) = self.0.feed.get() {
+            agent.introduce(feed);
             tokio::spawn(track(agent, feed.clone()));
         }
     }
 
     fn agent(&self, name: &str) -> std::result::Result<Arc<LiveAgent>, ActionError> {
-        let agent = lock(&self.0.agents).get(name).cloned();
+        let agents = lock(&self.0.agents);
+        let agent = agents.iter().find(|agent| agent.name == name).cloned();
         agent.ok_or_else(|| ActionError::new("unknown", "no such session"))
     }
 }
@@ -103,7 +105,8 @@ impl Source for LiveSource {
         {
             let agents = lock(&self.0.agents);
             if self.0.feed.set(feed.clone()).is_ok() {
-                for agent in agents.values() {
+                for agent in &*agents {
+                    agent.introduce(&feed);
                     tokio::spawn(track(agent.clone(), feed.clone()));
                 }
             }
@@ -134,6 +137,7 @@ impl Source for LiveSource {
                 let agent = self.agent(&agent)?;
                 let resumed = agent.session().resume().await.map_err(refusal)?;
                 *lock(&agent.session) = resumed;
+                agent.introduce(feed);
                 feed.push(AgentChange::new(&agent.name).restarted());
                 tokio::spawn(track(agent, feed.clone()));
                 Ok(())
@@ -191,6 +195,29 @@ impl LiveAgent {
         let feed = feed.clone();
         tokio::spawn(async move { self.answer(&turn, &feed).await });
         Ok(())
+    }
+
+    /// Who and where the agent is.
+    fn introduce(&self, feed: &Feed) {
+        let session = self.session();
+        let execution = session.execution();
+        let context = execution.context();
+        let kind = match &context.variant_label {
+            Some(variant) => format!("{}:{variant}", context.profile_label),
+            None => context.profile_label.clone(),
+        };
+        let place = format!(
+            "process {}, {}",
+            execution.process_id(),
+            context.workspace_path.display()
+        );
+        let change = AgentChange::new(&self.name).kind(kind, place).can([
+            Ability::Send,
+            Ability::Interrupt,
+            Ability::Stop,
+            Ability::Restart,
+        ]);
+        feed.push(change);
     }
 
     /// The answer to a message from the page, when its turn has ended.
@@ -492,25 +519,7 @@ impl LiveAgent {
 /// Reports the events of a session until the end of its process.
 async fn track(agent: Arc<LiveAgent>, feed: Feed) {
     let session = agent.session();
-    let execution = session.execution();
-    let context = execution.context();
-    let kind = match &context.variant_label {
-        Some(variant) => format!("{}:{variant}", context.profile_label),
-        None => context.profile_label.clone(),
-    };
-    let place = format!(
-        "process {}, {}",
-        execution.process_id(),
-        context.workspace_path.display()
-    );
-    let change = AgentChange::new(&agent.name).kind(kind, place).can([
-        Ability::Send,
-        Ability::Interrupt,
-        Ability::Stop,
-        Ability::Restart,
-    ]);
-    feed.push(change);
-    let mut events = execution.events();
+    let mut events = session.execution().events();
     // Beside the events: an event is in the log a moment before the state that it proves.
     let states = async {
         let mut before = None;

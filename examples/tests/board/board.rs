@@ -48,7 +48,7 @@ impl Board {
     }
 
     async fn on(machine: Machine, source: Arc<dyn Source>) -> Self {
-        let hub = Hub::new("test");
+        let hub = Hub::new("Demo crew");
         let feed = hub.follow(source);
         let server = BoardServer::builder(hub.clone()).bind().await.unwrap();
         let (address, token) = (server.address(), server.token().to_owned());
