@@ -1,4 +1,4 @@
-//! Who may use the board.
+//! Access to the board.
 
 use std::net::SocketAddr;
 

@@ -63,7 +63,7 @@ impl Default for Limits {
 pub struct BoardModel {
     limits: Limits,
     agents: BTreeMap<String, OwnedAgent>,
-    next_agent: u64,
+    next_agent: u32,
     messages: VecDeque<Message>,
     message_bytes: usize,
     next_message: u64,
@@ -80,8 +80,6 @@ pub struct BoardModel {
 struct OwnedAgent {
     agent: Agent,
     owner: usize,
-    /// Agents are shown in the order in which they came.
-    order: u64,
     output: OutputLog,
 }
 
@@ -237,15 +235,12 @@ impl BoardModel {
             return Vec::new();
         }
         let owned = self.agents.entry(id.clone()).or_default();
-        if !known {
-            self.next_agent += 1;
-            owned.order = self.next_agent;
-        }
         let before = owned.agent.clone();
         let agent = &mut owned.agent;
         agent.id.clone_from(&id);
         if !known {
             (agent.name, agent.since) = (id.clone(), now);
+            agent.order = u32::MAX;
         }
         let set = |field: &mut String, value: Option<String>| {
             if let Some(value) = value {
@@ -268,6 +263,10 @@ impl BoardModel {
         if let Some(can) = change.can {
             agent.can = can;
             owned.owner = source;
+            if agent.order == u32::MAX {
+                self.next_agent += 1;
+                agent.order = self.next_agent;
+            }
         }
         if known && *agent == before {
             return Vec::new();
@@ -485,7 +484,7 @@ impl BoardModel {
         let first = self.messages.len().saturating_sub(STATE_MESSAGES);
         let messages: Vec<&Message> = self.messages.range(first..).collect();
         let mut agents: Vec<&OwnedAgent> = self.agents.values().collect();
-        agents.sort_by_key(|owned| owned.order);
+        agents.sort_by_key(|owned| owned.agent.order);
         json!({
             "agents": list(agents.iter().map(|owned| &owned.agent)),
             "messages": messages,

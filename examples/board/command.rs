@@ -19,7 +19,7 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Command {
-    /// The first frame: who, and from where on.
+    /// The first frame: the key, and the position in the events.
     Open {
         /// The key of the page; not needed with a token in the header.
         #[serde(default)]

@@ -88,6 +88,8 @@ pub struct Agent {
     pub evidence: Evidence,
     /// Since when it is in this state.
     pub since: u64,
+    /// Agents are shown in this order: that in which their sources have introduced them.
+    pub order: u32,
     /// How often it was started again.
     pub restarts: u32,
     /// What it has used.

@@ -60,9 +60,9 @@ struct Arguments {
     /// The workspace of live sessions
     #[arg(long, value_name = "DIR", default_value = ".")]
     workspace: PathBuf,
-    /// The most that all agents together should cost, in US dollars
-    #[arg(long, value_name = "USD")]
-    budget: Option<f64>,
+    /// The most that all agents together, or the named one, should cost, in US dollars
+    #[arg(long, value_name = "[AGENT=]USD", value_parser = budget)]
+    budget: Vec<Budget>,
     /// The address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
@@ -129,11 +129,8 @@ async fn run(arguments: Arguments) -> Result<()> {
     let hub = Hub::new(title);
     for source in sources {
         let feed = hub.follow(source);
-        if let Some(cost_usd) = arguments.budget {
-            feed.push(Change::Budget(Budget {
-                cost_usd: Some(cost_usd),
-                ..Budget::default()
-            }));
+        for budget in &arguments.budget {
+            feed.push(Change::Budget(budget.clone()));
         }
     }
     let mut server = BoardServer::builder(hub).listen(arguments.listen);
@@ -182,6 +179,21 @@ async fn live(
         source.add(name, session, Some(PATIENCE));
     }
     Ok(Arc::new(source))
+}
+
+fn budget(text: &str) -> std::result::Result<Budget, String> {
+    let (agent, usd) = match text.split_once('=') {
+        Some((agent, usd)) => (Some(agent.to_owned()), usd),
+        None => (None, text),
+    };
+    match usd.parse() {
+        Ok(usd) if usd > 0.0 => Ok(Budget {
+            agent,
+            cost_usd: Some(usd),
+            tokens: None,
+        }),
+        _ => Err("expected an amount above zero".to_owned()),
+    }
 }
 
 /// All parts of a crew that are in its folder.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! sources -> Change -> BoardModel -> BoardEvent -> EventRing -> WebSocket -> page
-//! page -> Command -> BoardModel (who may, first answer wins) -> Action -> source
+//! page -> Command -> BoardModel (abilities, first answer wins) -> Action -> source
 //! ```
 //!
 //! [`BoardModel`] is the pure core: changes in, events out, no I/O and no clock. A [`Source`] follows

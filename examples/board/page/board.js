@@ -55,6 +55,7 @@ const view = {
 };
 
 const now = () => Date.now() + board.skew;
+const agentsInOrder = () => [...board.agents.values()].sort((a, b) => a.order - b.order);
 const nameOf = (id) => board.agents.get(id)?.name ?? id;
 
 function applyState(state) {
@@ -359,7 +360,7 @@ const agentList = {
 
   draw() {
     const find = view.find.toLowerCase();
-    const shown = [...board.agents.values()].filter((agent) => !find || `${agent.name} ${agent.role} ${agent.kind}`.toLowerCase().includes(find));
+    const shown = agentsInOrder().filter((agent) => !find || `${agent.name} ${agent.role} ${agent.kind}`.toLowerCase().includes(find));
     const order = shown.map((agent) => agent.id).join("\n");
     if (order !== this.order || !this.rows.size) {
       this.order = order;
@@ -460,7 +461,7 @@ function drawHead() {
 function drawTo() {
   const select = $("to");
   const chosen = view.agent !== ALL ? view.agent : select.value;
-  const able = [...board.agents.values()].filter((agent) => agent.can.includes("send"));
+  const able = agentsInOrder().filter((agent) => agent.can.includes("send"));
   const names = able.map((agent) => `${agent.id}\n${agent.name}`).join("\n\n");
   if (select.dataset.names !== names) {
     select.dataset.names = names;
@@ -825,7 +826,7 @@ function drawUsage() {
 
 // ------------------------------------------------------------------------------------------- flow
 
-// Arcs between those who talk; the newest message is hot for a moment.
+// Arcs between senders and receivers; the newest message is hot for a moment.
 const flow = {
   MOST: 14, pairs: new Map(), nodes: new Map(), names: [], hot: [],
 
@@ -847,7 +848,7 @@ const flow = {
       const key = [message.from, message.to].sort().join("\n");
       this.pairs.set(key, (this.pairs.get(key) ?? 0) + 1);
     }
-    const agents = [...board.agents.values()].map((agent) => agent.name);
+    const agents = agentsInOrder().map((agent) => agent.name);
     const known = [...new Set([...talk.keys(), ...agents])].sort((a, b) => (talk.get(b) ?? 0) - (talk.get(a) ?? 0)).slice(0, this.MOST);
     // In the order of the list, the user first.
     const place = (name) => (agents.includes(name) ? agents.indexOf(name) + 1 : 0);

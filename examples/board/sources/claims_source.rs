@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Two computed ends of one entry differ by rounding.
 const ROUNDING_MS: u64 = 1_000;
 
-/// Shows who holds what in a timed store, and for how long.
+/// Shows the entries of a timed store with their sessions and the time that is left.
 pub struct ClaimsSource {
     label: String,
     store: TimedStorage<Value>,

@@ -117,7 +117,10 @@ impl ClusterSource {
         let state = state_of(agent);
         let evidence = match agent.exit {
             Some(exit) => exit.to_string(),
-            None => format!("{}: {}", agent.state, agent.evidence.rule),
+            None if agent.state.needs_a_person() => {
+                format!("{}: {}", agent.state, agent.evidence.rule)
+            }
+            None => agent.evidence.rule.clone(),
         };
         let change = AgentChange::new(&agent.name)
             .role(agent.role.as_str())

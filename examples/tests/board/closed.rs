@@ -1,4 +1,4 @@
-//! Who gets in and who does not, below the browser.
+//! The checks of access, below the browser.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
