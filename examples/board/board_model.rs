@@ -37,10 +37,12 @@ pub struct Limits {
     pub snapshots: usize,
 }
 
+/// At most about 110 MB: 200 agents with 256 KiB of output each, 32 MiB of messages, and 24 MiB of
+/// events in the ring.
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            agents: 500,
+            agents: 200,
             messages: 20_000,
             message_bytes: 32 * 1024 * 1024,
             text_bytes: 64 * 1024,
