@@ -331,6 +331,7 @@ function hue(name) {
 
 function initials(name) {
   const words = name.split(/[\s_\-.]+/).filter(Boolean);
+  if (words.length > 1 && /^\d{1,3}$/.test(words.at(-1))) return words.at(-1);
   const letters = words.length > 1 ? [words[0], words[1]].map((word) => [...word][0]) : [...(words[0] ?? "?")].slice(0, 2);
   return letters.join("").toUpperCase();
 }
@@ -880,7 +881,9 @@ const flow = {
       const label = document.createElementNS(SVG, "text");
       label.setAttribute("x", x(name)); label.setAttribute("y", base + 25);
       const room = Math.floor(step / 6.4);
-      label.textContent = [...name].length > room ? `${[...name].slice(0, Math.max(1, room - 1)).join("")}…` : name;
+      // Names often differ at their end only.
+      const letters = [...name], head = Math.ceil((room - 1) / 2), tail = Math.max(1, room - 1 - head);
+      label.textContent = letters.length > room ? `${letters.slice(0, head).join("")}…${letters.slice(-tail).join("")}` : name;
       this.nodes.set(name, node);
       parts.push(node, label);
     }
