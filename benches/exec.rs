@@ -10,6 +10,10 @@ use benches::{Bench, Goal, Outside, Step};
 use exec_core::{MemoryPolicy, StopAction, StopLadder, StopLevel, StopOutcome};
 use tokio::runtime::Runtime;
 
+#[path = "exec/admission.rs"]
+mod admission;
+#[path = "exec/budgets.rs"]
+mod budgets;
 #[path = "exec/growth.rs"]
 mod growth;
 #[path = "exec/host.rs"]
@@ -18,8 +22,12 @@ mod host;
 mod hostile;
 #[path = "exec/idle.rs"]
 mod idle;
+#[path = "exec/live.rs"]
+mod live;
 #[path = "exec/relay.rs"]
 mod relay;
+#[path = "exec/sandbox.rs"]
+mod sandbox;
 #[path = "exec/spawn.rs"]
 mod spawn;
 #[path = "exec/tree.rs"]
@@ -39,15 +47,29 @@ fn main() {
     if hostile::is_host() {
         return hostile::play();
     }
+    if live::is_agent_or_host() {
+        return live::play();
+    }
+    if admission::is_host() {
+        return admission::play();
+    }
     host::raise_file_limit();
     let bench = Bench::from_args("exec-core");
     let runtime = Runtime::new().expect("a runtime");
     bench.steps(vec![
         Step::new("spawn", 2, 8.0, |bench| spawn::compare(bench, &runtime)),
+        Step::new("sandbox", 2, 8.0, |bench| sandbox::compare(bench, &runtime)),
         Step::new("relay", 1, 14.0, |bench| relay::compare(bench, &runtime)),
+        Step::new("live", 2, 20.0, |bench| live::compare(bench, &runtime)),
         Step::new("idle", 0, 4.0, idle::figures),
         Step::new("hostile", 0, 4.0, hostile::figures),
         Step::new("growth", 0, 8.0, |bench| growth::report(bench, &runtime)),
+        Step::new("admission", 1, 10.0, |bench| {
+            admission::compare(bench, &runtime);
+        }),
+        Step::new("budgets", 2, 20.0, |bench| {
+            budgets::compare(bench, &runtime)
+        }),
         Step::new("stop", 1, 24.0, |bench| stop(bench, &runtime)),
         Step::new("stubborn", 1, 4.0, |bench| stop_stubborn(bench, &runtime)),
         Step::new("hundred", 0, 10.0, |bench| stop_hundred(bench, &runtime)),

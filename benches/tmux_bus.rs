@@ -4,12 +4,16 @@
 
 #[path = "tmux_bus/bare.rs"]
 mod bare;
+#[path = "tmux_bus/command.rs"]
+mod command;
 #[path = "tmux_bus/cost.rs"]
 mod cost;
 #[path = "tmux_bus/growth.rs"]
 mod growth;
 #[path = "tmux_bus/hook.rs"]
 mod hook;
+#[path = "tmux_bus/inbox.rs"]
+mod inbox;
 #[path = "tmux_bus/panes.rs"]
 mod panes;
 #[path = "tmux_bus/polling.rs"]
@@ -43,6 +47,7 @@ fn main() {
         Ok("replier") => return replier(),
         Ok("receiver") => return receiver(),
         Ok("hooked") => return hook::agent(),
+        Ok("inboxed") => return inbox::agent(),
         _ => {}
     }
     let found = Command::new("tmux")
@@ -59,6 +64,8 @@ fn main() {
         Step::new("latency", 1, 14.0, latency),
         Step::new("ends", 0, 4.0, ends),
         Step::new("hook", 0, 30.0, hook::hook),
+        Step::new("command", 1, 5.0, command::command),
+        Step::new("inbox", 1, 20.0, inbox::inbox),
         Step::new("round-trips", 0, 6.0, round_trips),
         Step::new("sends", 3, exact, sends),
         Step::new("growth", 0, 45.0, growth::growth),

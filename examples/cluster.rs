@@ -8,6 +8,9 @@
 //! cargo run -p examples --example cluster -- --config examples/config/cc-cluster.yaml stop
 //! ```
 //!
+//! The agents talk to each other with the command `tmux-bus`, which `start` builds if it is not installed;
+//! their personalities say when.
+//!
 //! The cluster outlives the process that started it: each command finds it by the configuration
 //! file. The message log is `logs/messages.jsonl` in the `work_dir`. An agent without a `command`
 //! in the file is Claude Code or, where `claude` is not installed, the bundled scripted agent;
@@ -104,8 +107,13 @@ async fn run(arguments: Arguments) -> Result<()> {
     match arguments.command {
         Command::Start => {
             let config = with_commands(config, arguments.agents.as_deref())?;
+            let bus = bus_command(&config);
             let wait = spinner(format!("starting {} agents", config.agents.len()));
-            let cluster = builder(config).start().await?;
+            let mut cluster = builder(config);
+            if let Some(bus) = bus {
+                cluster = cluster.command(bus);
+            }
+            let cluster = cluster.start().await?;
             wait.finish_and_clear();
             let (result, text) = status(&cluster).await?;
             print(result, text);
@@ -190,7 +198,8 @@ fn log_file(config: &ClusterConfig) -> PathBuf {
 
 async fn attach(config: ClusterConfig) -> Result<ClusterManager> {
     let path = config.path.clone();
-    builder(config).attach().await.map_err(|error| match error {
+    let attached = builder(config).attach_unchanged().await;
+    attached.map_err(|error| match error {
         tmux_bus::Error::NotRunning { .. } => format!(
             "the cluster is not running; start it with: cluster --config {} start",
             path.display()
@@ -198,6 +207,31 @@ async fn attach(config: ClusterConfig) -> Result<ClusterManager> {
         .into(),
         error => error.into(),
     })
+}
+
+/// The command `tmux-bus` that the agents use: on `PATH`, or in the folder of this build. It is built there for real
+/// agents; the scripted ones do not use it.
+fn bus_command(config: &ClusterConfig) -> Option<PathBuf> {
+    if examples::on_path("tmux-bus") {
+        return None;
+    }
+    let program = std::env::current_exe().ok()?;
+    let target = program.parent()?.parent()?;
+    let command = target.join("tmux-bus");
+    let is_real = config.agents.iter().any(|agent| agent.command.is_none());
+    if !command.is_file() && is_real {
+        eprintln!("note: building the command tmux-bus, by which the agents talk to each other");
+        let built = std::process::Command::new("cargo")
+            .args(["build", "--quiet", "-p", "tmux-bus", "--features", "cli"])
+            .args(["--bin", "tmux-bus"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env("CARGO_TARGET_DIR", target.parent()?)
+            .status();
+        if !built.is_ok_and(|status| status.success()) {
+            eprintln!("note: it could not be built: the agents cannot talk to each other");
+        }
+    }
+    command.is_file().then_some(command)
 }
 
 /// Fills in the command of each agent for which the file names none.
@@ -218,10 +252,9 @@ fn with_commands(mut config: ClusterConfig, chosen: Option<&str>) -> Result<Clus
         }
     };
     for agent in open {
-        let personality = agent.personality_prompt_path.to_string_lossy();
-        let prompt = format!("\"$(cat {})\"", pane_agent::quoted(&personality));
-        // Only claude has an option for a system prompt; the others get their personality as the
-        // first message.
+        // With what tmux-bus tells about its command. Only claude has an option for a system prompt; the others
+        // get their personality as the first message.
+        let prompt = "\"$(cat \"$TMUX_BUS_PERSONALITY\")\"";
         agent.command = match label {
             "scripted" => Some(pane_agent::command(&agent.marker)?),
             // The default command of tmux-bus.

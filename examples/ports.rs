@@ -23,7 +23,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 use examples::Result;
 use timed_store::blocking::TimedStorage;
 use timed_store::{Change, Claim, LockPolicy, SessionId};
@@ -38,6 +39,9 @@ struct Arguments {
     #[arg(long)]
     watch: bool,
     /// The session [default: that of the terminal, else the parent process]
+    ///
+    /// An agent's shell tool needs it: there each call may have a shell of its own, which ends with
+    /// the call, and with it the session and its claims. Use one name for each agent.
     #[arg(long, global = true, value_name = "ID")]
     session: Option<SessionId>,
     /// A name for the port, so that a session can have several
@@ -53,10 +57,10 @@ enum Command {
     /// Claim a free port and print it; the session keeps a port that it has
     Claim {
         /// The first port
-        #[arg(long, default_value_t = 3000)]
+        #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u16).range(1..))]
         from: u16,
         /// The last port
-        #[arg(long, default_value_t = 3999)]
+        #[arg(long, default_value_t = 3999, value_parser = clap::value_parser!(u16).range(1..))]
         to: u16,
         /// Wait so many seconds if no port is free
         #[arg(long, default_value_t = 0, value_name = "SECONDS")]
@@ -69,7 +73,16 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    examples::report(run(&Arguments::parse()))
+    let arguments = Arguments::parse();
+    if let Some(Command::Claim { from, to, .. }) = &arguments.command
+        && from > to
+    {
+        let text = format!("there is no port from {from} to {to}: --from is above --to");
+        Arguments::command()
+            .error(ErrorKind::ValueValidation, text)
+            .exit();
+    }
+    examples::report(run(&arguments))
 }
 
 fn run(arguments: &Arguments) -> Result<()> {

@@ -12,11 +12,11 @@ use exec_core::{
     NewChatRequest, RunResult, SessionId, StopOutcome,
 };
 use exec_profiles::ProfileRegistry;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
 use crate::Context;
-use crate::real_agent::RealAgent;
+use crate::real_agent::{RealAgent, home_of};
 use crate::table::Table;
 
 /// A directive of the scripted model, and a test of the class of the failure.
@@ -60,6 +60,14 @@ impl Host {
         Ok(Self { real, service })
     }
 
+    fn open_sandboxed(context: &Context, agent: &str) -> Result<Self> {
+        let real = prepare_sandboxed(context, agent)?;
+        let path = profiles_file(&real)?;
+        enclose(&real, &path)?;
+        let service = service(&path, &real.folder.path().join("state"))?;
+        Ok(Self { real, service })
+    }
+
     fn context(&self) -> Result<ExecutionContext> {
         let label = label(&self.real.name);
         Ok(ExecutionContext::for_workspace(
@@ -88,6 +96,32 @@ impl Host {
         };
         Ok(self.service.run(request).time_limit(RUN_LIMIT).await?)
     }
+}
+
+/// An agent with a home that is not in `/tmp`, which a sandbox hides, and with a secret in it.
+pub(crate) fn prepare_sandboxed(context: &Context, agent: &str) -> Result<RealAgent> {
+    let program = std::env::current_exe()?;
+    let parent = program.parent().ok_or("no folder")?;
+    let real = RealAgent::prepare_in(parent, context, agent, true)?;
+    let secrets = real.home().join(".ssh");
+    fs::create_dir_all(&secrets)?;
+    fs::write(secrets.join("id"), "secret")?;
+    Ok(real)
+}
+
+/// Adds a sandbox to the profile of the agent in this user file.
+pub(crate) fn enclose(real: &RealAgent, path: &Path) -> Result<()> {
+    let mut file: Value = serde_json::from_str(&fs::read_to_string(path)?)?;
+    let mut write = vec!["{workspace}".to_owned()];
+    // Not a built-in profile: its own folder is not known.
+    if real.name == "qwen" || home_of(&real.name) != real.name {
+        let own = format!(".{}", home_of(&real.name));
+        fs::create_dir_all(real.home().join(&own))?;
+        write.push(format!("~/{own}"));
+    }
+    let profile = &mut file["profiles"][label(&real.name)];
+    profile["sandbox"] = json!({ "write": write, "hide": ["~/.ssh"] });
+    Ok(fs::write(path, file.to_string())?)
 }
 
 /// The user file: the installed program, and the environment of the private home.
@@ -144,6 +178,9 @@ pub(crate) async fn run(context: &Context, agent: &str, table: &mut Table) -> Re
     }
     if context.wants("kill") {
         kill_of_the_host(&host, table).await?;
+    }
+    if context.wants("sandbox") {
+        sandbox(context, agent, table).await?;
     }
     Ok(())
 }
@@ -388,6 +425,51 @@ async fn kill_of_the_host(host: &Host, table: &mut Table) -> Result<()> {
     }
     let text = format!("{alive} alive after the kill, {left} left after the next start");
     table.set(agent, "kill of the host", text, is_running && left == 0);
+    Ok(())
+}
+
+/// A chat and its follow-up in a sandbox: a tool can write to the workspace, but neither outside of
+/// it nor to a file of another folder, and sees nothing that is hidden. Then stops, and a kill of the
+/// child.
+async fn sandbox(context: &Context, agent: &str, table: &mut Table) -> Result<()> {
+    let host = Host::open_sandboxed(context, agent)?;
+    let home = host.real.home();
+    let tool = "[[TOOL touch inside; touch ../outside; cat ~/.ssh/id > secret; true]]";
+    let first = host.run(tool).await?;
+    let mut is_met = check(table, agent, "sandbox", &first, "tool result seen");
+    let second = host.follow_up(&first.session_id, "second message").await?;
+    is_met &= check(table, agent, "sandbox", &second, "pong: second message");
+    let inside = host.real.workspace.join("inside").exists();
+    let outside = home.join("outside").exists();
+    let secret = fs::read_to_string(host.real.workspace.join("secret"))?;
+    is_met &= inside && !outside && secret.is_empty();
+    let text = format!(
+        "inside written: {inside}, outside written: {outside}, {} bytes of a hidden file",
+        secret.len()
+    );
+    table.set(agent, "sandbox", text, is_met);
+
+    let count = context.count(20);
+    let (mut left, mut ended) = (0, 0);
+    for i in 0..count {
+        let marker = format!("33{}{i:03}", std::process::id() % 10_000);
+        let execution = host.service.launch(host.new_chat(&tools(&marker))?).await?;
+        if !appears(&marker, 3).await {
+            let text = last_text(&execution).await;
+            table.note(format!("{agent}: sandbox: the tools did not start: {text}"));
+        }
+        if i % 2 == 0 {
+            ended += usize::from(execution.stop().await.is_ok());
+        } else {
+            let pid = rustix::process::Pid::from_raw(execution.process_id().cast_signed());
+            let pid = pid.ok_or("no process id")?;
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+            ended += usize::from(execution.wait().await.is_ok());
+        }
+        left += sleepers(&marker).len();
+    }
+    let text = format!("{left} left after {ended} of {count} stops and kills of the child");
+    table.set(agent, "sandbox: tools", text, left == 0 && ended == count);
     Ok(())
 }
 

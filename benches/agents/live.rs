@@ -16,10 +16,12 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use crate::Context;
-use crate::exec::{appears, label, service, sleepers, tools};
+use crate::exec::{appears, enclose, label, prepare_sandboxed, service, sleepers, tools};
 use crate::real_agent::{RealAgent, home_of};
 use crate::table::Table;
 
+/// On a busy machine Opencode needs more than a minute.
+const OPEN_LIMIT: Duration = Duration::from_secs(150);
 /// The longest turn.
 const TURN_LIMIT: Duration = Duration::from_secs(60);
 
@@ -70,6 +72,8 @@ pub(crate) async fn run(context: &Context, agent: &str, table: &mut Table) -> Re
     check!("resume after kill -9", host.resume_after_kill());
     check!("stop with running tools", host.stop());
     check!("follow-up by one prompt", host.one_shot_follow_up());
+    check!("sandbox", sandboxed_turns(context, agent));
+    check!("sandbox: tools", sandboxed_stops(context, agent));
     if agent == "claude" {
         check!("next turn: live, new process", host.speed());
     }
@@ -113,7 +117,8 @@ fn profiles_file(context: &Context, real: &RealAgent) -> Result<PathBuf> {
 
 impl Host<'_> {
     fn request(&self) -> Result<LiveRequest> {
-        Ok(LiveRequest::new(self.execution_context(&self.real.name)?))
+        let request = LiveRequest::new(self.execution_context(&self.real.name)?);
+        Ok(request.open_limit(OPEN_LIMIT))
     }
 
     fn execution_context(&self, agent: &str) -> Result<ExecutionContext> {
@@ -143,6 +148,15 @@ impl Host<'_> {
         self.real.workspace.join(name).exists()
     }
 
+    /// Whether the tool has made this file. On a busy machine an agent may go on before its tool.
+    async fn is_made(&self, name: &str) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.exists(name) && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        self.exists(name)
+    }
+
     async fn three_turns(&self) -> Result<Cell> {
         let session = self.open().await?;
         let mut answered = 0;
@@ -167,7 +181,10 @@ impl Host<'_> {
         let permission = asked(&session).await?;
         session.answer(&permission, decision)?;
         let report = ended(&turn).await?;
-        let is_made = self.exists(&file);
+        let is_made = match decision {
+            Decision::Allow => self.is_made(&file).await,
+            Decision::Deny => self.exists(&file),
+        };
         let next = echo(&session, "next").await?;
         session.close().await?;
         // Some agents end the turn when a call is denied.
@@ -218,7 +235,7 @@ impl Host<'_> {
         ended(&turn).await?;
         session.close().await?;
         let text = format!("second refused: {is_refused}");
-        Ok((text, is_refused && self.exists("twice")))
+        Ok((text, is_refused && self.is_made("twice").await))
     }
 
     async fn answer_after_interrupt(&self) -> Result<Cell> {
@@ -384,18 +401,24 @@ impl Host<'_> {
         Ok(("yes".to_owned(), true))
     }
 
+    /// A session with three tools that sleep for so many seconds.
+    async fn with_tools(&self, marker: &str) -> Result<LiveSession> {
+        let session = self.open_allowing().await?;
+        let tools = tools(marker);
+        let command = tools.trim_start_matches("[[TOOL ").trim_end_matches("]]");
+        session.prompt(self.tool_prompt(command))?;
+        if !appears(marker, 3).await {
+            return Err(format!("the tools did not start: {}", texts(&session).await).into());
+        }
+        Ok(session)
+    }
+
     async fn stop(&self) -> Result<Cell> {
         let count = self.context.count(10);
         let mut left = 0;
         for i in 0..count {
-            let session = self.open_allowing().await?;
             let marker = format!("33{}{i:03}", std::process::id() % 10_000);
-            let tools = tools(&marker);
-            let command = tools.trim_start_matches("[[TOOL ").trim_end_matches("]]");
-            session.prompt(self.tool_prompt(command))?;
-            if !appears(&marker, 3).await {
-                return Err("the tools did not start".into());
-            }
+            let session = self.with_tools(&marker).await?;
             session.execution().stop().await?;
             left += sleepers(&marker).len();
         }
@@ -461,6 +484,118 @@ impl Host<'_> {
         let ratio = single / live;
         let text = format!("{live:.3} s, {single:.2} s: {ratio:.0} times");
         Ok((text, ratio >= 20.0))
+    }
+}
+
+/// A host whose agent is in a sandbox.
+fn sandboxed<'a>(context: &'a Context, agent: &str) -> Result<Host<'a>> {
+    let real = prepare_sandboxed(context, agent)?;
+    let path = profiles_file(context, &real)?;
+    enclose(&real, &path)?;
+    let service = service(&path, &real.folder.path().join("state"))?;
+    Ok(Host {
+        context,
+        real,
+        service,
+    })
+}
+
+/// Tools in a sandbox: each is asked for; an allowed one can write to the workspace, but neither
+/// outside of it, nor does it see what is hidden. Then an interrupt, and the session resumed.
+async fn sandboxed_turns(context: &Context, agent: &str) -> Result<Cell> {
+    let host = sandboxed(context, agent)?;
+    let session = host.open().await?;
+    if session.execution().sandbox().is_none() {
+        return Err("no sandbox is enforced".into());
+    }
+    let home = host.real.home();
+    // What is asked for, and the answer.
+    let steps = [
+        ("touch denied".to_owned(), Decision::Deny),
+        ("touch inside".to_owned(), Decision::Allow),
+        (
+            format!("touch {}", home.join("outside").display()),
+            Decision::Allow,
+        ),
+        ("cat ~/.ssh/id > secret".to_owned(), Decision::Allow),
+    ];
+    let mut asked = 0;
+    for (command, decision) in &steps {
+        let turn = session.prompt(host.tool_prompt(command))?;
+        let (questions, report) = answering(&session, &turn, *decision).await?;
+        asked += usize::from(questions > 0);
+        if let TurnOutcome::Failed { failure } = &report.outcome {
+            return Err(format!("{command}: {failure:?}").into());
+        }
+    }
+    let inside = host.is_made("inside").await;
+    let outside = home.join("outside").exists();
+    let secret = fs::read_to_string(host.real.workspace.join("secret")).unwrap_or_default();
+    let turn = session.prompt("[[SLOW 20]]")?;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    timeout(TURN_LIMIT, session.interrupt(turn.id())).await??;
+    let mut answered = usize::from(echo(&session, "after the interrupt").await?);
+    session.close().await?;
+    host.minute_passes(&session).await;
+    let resumed = session.resume().await?;
+    answered += usize::from(echo(&resumed, "resumed").await?);
+    resumed.close().await?;
+    let is_met = asked == steps.len()
+        && inside
+        && !outside
+        && !host.exists("denied")
+        && secret.is_empty()
+        && answered == 2;
+    let text = format!(
+        "{asked} of {} asked, denied ran: {}, inside written: {inside}, outside written: {outside}, {} bytes of a hidden file, {answered} of 2 after interrupt and resume",
+        steps.len(),
+        host.exists("denied"),
+        secret.len()
+    );
+    if !is_met {
+        eprintln!("  {agent}: {}", texts(&session).await);
+    }
+    Ok((text, is_met))
+}
+
+/// Stops of sandboxed agents, and kills of the child, while tools run.
+async fn sandboxed_stops(context: &Context, agent: &str) -> Result<Cell> {
+    let host = sandboxed(context, agent)?;
+    let count = context.count(10).max(2);
+    let mut left = 0;
+    for i in 0..count {
+        let marker = format!("34{}{i:03}", std::process::id() % 10_000);
+        let session = host.with_tools(&marker).await?;
+        if i % 2 == 0 {
+            session.execution().stop().await?;
+        } else {
+            kill(&session)?;
+            session.execution().wait().await?;
+        }
+        left += sleepers(&marker).len();
+    }
+    let text = format!("{left} left after {count} stops and kills of the child");
+    Ok((text, left == 0))
+}
+
+/// Answers every question of a turn in the same way; how many there were, and the end of the turn.
+async fn answering(
+    session: &LiveSession,
+    turn: &Turn,
+    decision: Decision,
+) -> Result<(usize, TurnReport)> {
+    let mut questions = 0;
+    let waits = |status: &LiveStatus| *status == LiveStatus::WaitingForPermission;
+    loop {
+        tokio::select! {
+            report = ended(turn) => return Ok((questions, report?)),
+            waiting = session.wait_for(waits) => {
+                waiting?;
+                for permission in session.permissions() {
+                    questions += usize::from(session.answer(&permission.id, decision).is_ok());
+                }
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Exit codes: 0 every goal is met, 1 a goal is missed, 2 the run itself failed.
 
+mod conversation;
 mod exec;
 mod live;
 mod model;
@@ -33,6 +34,9 @@ struct Arguments {
     /// Only the checks whose name contains this
     #[arg(long, default_value = "")]
     only: String,
+    /// How long the answer to an ask in the background takes, in seconds; the default is 300, with --quick 20
+    #[arg(long)]
+    delay: Option<u32>,
     /// The folder with `<agent>/node_modules/.bin`
     #[arg(long, default_value = ".")]
     agents_dir: PathBuf,
@@ -70,6 +74,8 @@ struct Context {
     agents_dir: PathBuf,
     quick: bool,
     only: String,
+    /// Seconds that the answer to an ask in the background takes.
+    delay: u32,
 }
 
 impl Context {
@@ -103,6 +109,9 @@ async fn run(arguments: Arguments) -> Result<bool> {
         agents_dir: arguments.agents_dir.canonicalize()?,
         quick: arguments.quick,
         only: arguments.only,
+        delay: arguments
+            .delay
+            .unwrap_or(if arguments.quick { 20 } else { 300 }),
     };
     let wants = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
     let agents = |known: &[&str]| match arguments.agents.is_empty() {
@@ -114,6 +123,9 @@ async fn run(arguments: Arguments) -> Result<bool> {
         let mut table = Table::default();
         for agent in agents(&TMUX_AGENTS) {
             tmux::run(&context, &agent, &mut table).await?;
+        }
+        if context.wants("conversation") && arguments.agents.is_empty() {
+            conversation::run(&context, &mut table).await?;
         }
         is_met &= table.print();
     }

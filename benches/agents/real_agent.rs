@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use examples::Result;
@@ -25,7 +25,24 @@ pub(crate) struct RealAgent {
 impl RealAgent {
     /// `seeded`: the questions of a first run are answered in advance.
     pub(crate) fn prepare(context: &Context, name: &str, seeded: bool) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("agents-").tempdir()?;
+        // With bubblewrap, Codex needs helper programs in its home, and creates none in /tmp.
+        let parent = match home_of(name) {
+            "codex" => context.agents_dir.clone(),
+            _ => env::temp_dir(),
+        };
+        Self::prepare_in(&parent, context, name, seeded)
+    }
+
+    /// As [`prepare`](Self::prepare), with all files below `parent`.
+    pub(crate) fn prepare_in(
+        parent: &Path,
+        context: &Context,
+        name: &str,
+        seeded: bool,
+    ) -> Result<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("agents-")
+            .tempdir_in(parent)?;
         let home = folder.path().join("home");
         let workspace = home.join("project");
         fs::create_dir_all(&workspace)?;
@@ -76,6 +93,10 @@ impl RealAgent {
             programs,
             folder,
         })
+    }
+
+    pub(crate) fn home(&self) -> PathBuf {
+        self.folder.path().join("home")
     }
 
     /// The installed program.

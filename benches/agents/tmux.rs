@@ -166,7 +166,7 @@ async fn ready(context: &Context, agent: &str, table: &mut Table) -> Result<()> 
 
 /// Ends a cluster whose start failed: it stays up for the person.
 async fn stop(real: &RealAgent, command: &str) -> Result<()> {
-    match builder(real, command)?.attach().await {
+    match builder(real, command)?.attach_unchanged().await {
         Ok(cluster) => cluster.stop().await?,
         Err(Error::NotRunning { .. }) => {}
         Err(error) => return Err(error.into()),
@@ -191,7 +191,7 @@ async fn dialogs(context: &Context, agent: &str, table: &mut Table) -> Result<()
             Err(error) => {
                 let text = with_causes(&error);
                 answered += real.model.messages()?.len();
-                let cluster = builder(&real, agent)?.attach().await?;
+                let cluster = builder(&real, agent)?.attach_unchanged().await?;
                 let status = cluster.status().await?;
                 match &status.agents[0].state {
                     AgentState::Dialog { id } => {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use exec_core::{
     CommandConfig, Execution, ExecutionContext, ExecutionService, ExecutionServiceBuilder,
-    LaunchRequest, NewChatRequest, ProcessParameters, Profile, ProfileSource,
+    LaunchRequest, NewChatRequest, ProcessParameters, Profile, ProfileSource, Sandbox,
 };
+use exec_profiles::EventFormat;
 use tempfile::TempDir;
 
 pub struct Host {
@@ -16,6 +17,8 @@ pub struct Host {
 
 struct Agent {
     command: CommandConfig,
+    events: Option<EventFormat>,
+    sandbox: Option<Sandbox>,
 }
 
 impl Profile for Agent {
@@ -32,7 +35,10 @@ impl Profile for Agent {
         command: &CommandConfig,
         _: &LaunchRequest,
     ) -> Result<ProcessParameters, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(ProcessParameters::new(command.args.clone()))
+        let mut parameters = ProcessParameters::new(command.args.clone());
+        parameters.event_parser = self.events.map(EventFormat::parser);
+        parameters.sandbox.clone_from(&self.sandbox);
+        Ok(parameters)
     }
 }
 
@@ -57,8 +63,49 @@ impl Host {
         command: CommandConfig,
         settings: impl FnOnce(ExecutionServiceBuilder) -> ExecutionServiceBuilder,
     ) -> Self {
+        Self::with_agent(
+            Agent {
+                command,
+                events: None,
+                sandbox: None,
+            },
+            settings,
+        )
+    }
+
+    /// A host whose agent prints events.
+    pub fn with_events(
+        command: CommandConfig,
+        events: EventFormat,
+        settings: impl FnOnce(ExecutionServiceBuilder) -> ExecutionServiceBuilder,
+    ) -> Self {
+        let agent = Agent {
+            command,
+            events: Some(events),
+            sandbox: None,
+        };
+        Self::with_agent(agent, settings)
+    }
+
+    pub fn with_sandbox(
+        command: CommandConfig,
+        sandbox: Option<Sandbox>,
+        settings: impl FnOnce(ExecutionServiceBuilder) -> ExecutionServiceBuilder,
+    ) -> Self {
+        let agent = Agent {
+            command,
+            events: None,
+            sandbox,
+        };
+        Self::with_agent(agent, settings)
+    }
+
+    fn with_agent(
+        agent: Agent,
+        settings: impl FnOnce(ExecutionServiceBuilder) -> ExecutionServiceBuilder,
+    ) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let agent = OneAgent(Arc::new(Agent { command }));
+        let agent = OneAgent(Arc::new(agent));
         let builder = ExecutionService::builder(agent).state_dir(dir.path().join("state"));
         let service = settings(builder).open().expect("a service");
         Self { service, dir }

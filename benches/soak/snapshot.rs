@@ -1,5 +1,5 @@
-//! agent-snapshot: sixteen busy agents save to SQLite and to Redis; their processes and the Redis
-//! server are killed.
+//! agent-snapshot: busy agents save to SQLite, Redis and PostgreSQL; their processes and the servers are
+//! killed.
 //!
 //! Guarantees: after each kill every acknowledged tick is stored, plus at most the one that was being
 //! saved; no tick is stored twice; epochs rise; a reply that was saved but not sent is recovered.
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentState, Error, SnapshotStorage, open_storage};
 use examples::Result;
+use examples::postgres_server::PostgresServer;
 use examples::redis_server::{RedisServer, SyncLog};
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -33,6 +34,10 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
     let sqlite = format!("sqlite:{}", data.join("agents.db").display());
     let mut server = RedisServer::start(&data, SyncLog::EveryWrite)?;
     let redis = server.url();
+    // The server may run as another user, who cannot enter the folder of the run.
+    let postgres_folder = tempfile::Builder::new().prefix("soak-pg-").tempdir()?;
+    let mut postgres_server = PostgresServer::start(postgres_folder.path())?;
+    let postgres = postgres_server.url();
     let start = |url: &str, name: &str| {
         let acks = acks.to_string_lossy();
         Worker::start(
@@ -43,21 +48,28 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
     let mut steady = [
         start(&sqlite, "sqlite-steady")?,
         start(&redis, "redis-steady")?,
+        start(&postgres, "postgres-steady")?,
     ];
     ledger.watch("SQLite writer", steady[0].pid());
     ledger.watch("Redis writer", steady[1].pid());
-    let killed = [(&sqlite, "sqlite-killed"), (&redis, "redis-killed")];
+    ledger.watch("PostgreSQL writer", steady[2].pid());
+    let killed = [
+        (&sqlite, "sqlite-killed"),
+        (&redis, "redis-killed"),
+        (&postgres, "postgres-killed"),
+    ];
     let mut mortal = killed
         .iter()
         .map(|(url, name)| start(url, name))
         .collect::<Result<Vec<_>>>()?;
     let redis_agents = ["redis-steady", "redis-killed"];
+    let postgres_agents = ["postgres-steady", "postgres-killed"];
     let mut random = Random::new();
     while ledger.pace(random.millis(500, 2_500)) {
         for writer in &mut steady {
             writer.expect_alive()?;
         }
-        match random.below(5) {
+        match random.below(8) {
             0 => {
                 // The drop kills the server.
                 drop(server);
@@ -65,10 +77,16 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
                 crate::block_on(check(&redis, &redis_agents, &acks, false))?;
                 ledger.count("kills of redis-server", 1);
             }
+            1 => {
+                drop(postgres_server);
+                postgres_server = PostgresServer::start(postgres_folder.path())?;
+                crate::block_on(check(&postgres, &postgres_agents, &acks, false))?;
+                ledger.count("crashes of PostgreSQL", 1);
+            }
             which => {
-                let (url, name) = killed[which % 2];
-                mortal.remove(which % 2).kill()?;
-                mortal.insert(which % 2, start(url, name)?);
+                let (url, name) = killed[which % 3];
+                mortal.remove(which % 3).kill()?;
+                mortal.insert(which % 3, start(url, name)?);
             }
         }
     }
@@ -76,6 +94,7 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
         writer.finish()?;
     }
     let ticks = crate::block_on(check(&redis, &redis_agents, &acks, true))?
+        + crate::block_on(check(&postgres, &postgres_agents, &acks, true))?
         + crate::block_on(check(
             &sqlite,
             &["sqlite-steady", "sqlite-killed"],

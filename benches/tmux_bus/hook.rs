@@ -53,11 +53,8 @@ pub(crate) fn agent() {
     }
 }
 
-/// The time from a stored event to the answer.
-pub(crate) fn hook(bench: &mut Bench) {
-    let rounds = if bench.is_smoke() { 1 } else { 40 };
-    bench.progress("answers of a hook");
-    let dir = tempfile::tempdir().unwrap();
+/// Writes the configuration of a cluster with such an agent, `a`.
+pub(crate) fn config(dir: &TempDir) -> PathBuf {
     let exe = std::env::current_exe().unwrap();
     fs::write(dir.path().join("p.txt"), MARKER).unwrap();
     let config = format!(
@@ -67,6 +64,15 @@ pub(crate) fn hook(bench: &mut Bench) {
     );
     let path = dir.path().join("team.yaml");
     fs::write(&path, config).unwrap();
+    path
+}
+
+/// The time from a stored event to the answer.
+pub(crate) fn hook(bench: &mut Bench) {
+    let rounds = if bench.is_smoke() { 1 } else { 40 };
+    bench.progress("answers of a hook");
+    let dir = tempfile::tempdir().unwrap();
+    let path = config(&dir);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()

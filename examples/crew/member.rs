@@ -166,7 +166,8 @@ impl Member {
     /// Asks another member. A member that dies is asked again after its restart: the request has
     /// the id of the task, so repeating it is safe.
     async fn ask(&self, to: &str, task: &str, text: &str) -> Result<String> {
-        let cluster = ClusterManager::attach(self.crew.config()?).await?;
+        let cluster = ClusterManager::builder(self.crew.config()?);
+        let cluster = cluster.attach_unchanged().await?;
         let (me, marker) = (cluster.agent(self.role.name)?, cluster.get_marker(to)?);
         let message = format!("task {task}\n{text}");
         let options = SendToOptions::default().timeout(ASK_TIMEOUT);

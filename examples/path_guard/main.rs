@@ -9,6 +9,12 @@
 //! A session claims patterns of files. A claim is refused if one of its patterns may match a file
 //! that a pattern of another session matches; in doubt it is refused.
 //!
+//! A file has one name here: its real path below the root folder. The part of a pattern before its
+//! first wildcard may have any form (absolute, with `..`, through symbolic links) and is stored as the
+//! real path. The rest matches real names only: `..` there is refused, and a link is not followed. A
+//! folder stands for everything in it. A pattern outside of the root is refused; a file outside of it
+//! belongs to no session, also if a link inside leads there.
+//!
 //! As a git hook (`.git/hooks/pre-commit`):
 //!
 //! ```sh
@@ -28,9 +34,9 @@
 )]
 
 mod overlap;
+mod real_pattern;
 
-use std::io::ErrorKind;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -41,6 +47,7 @@ use timed_store::blocking::TimedStorage;
 use timed_store::{Entries, LockPolicy, SessionId};
 
 use overlap::may_overlap;
+use real_pattern::{real_path, real_pattern};
 
 /// Claims patterns of files for a session, and checks files against the claims of the others.
 #[derive(Parser)]
@@ -49,6 +56,9 @@ struct Arguments {
     #[command(subcommand)]
     command: Command,
     /// The session [default: that of the terminal, else the parent process]
+    ///
+    /// An agent's shell tool needs it: there each call may have a shell of its own, which ends with
+    /// the call, and with it the session and its claims. Use one name for each agent.
     #[arg(long, global = true, value_name = "ID")]
     session: Option<SessionId>,
     /// The folder that paths are relative to [default: the current one]
@@ -95,7 +105,11 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<()> {
     let store = open(arguments)?;
     match &arguments.command {
-        Command::Claim { patterns } => claim(&store, patterns),
+        Command::Claim { patterns } => {
+            let root = arguments.root.canonicalize()?;
+            let real = patterns.iter().map(|pattern| real_pattern(&root, pattern));
+            claim(&store, &real.collect::<Result<Patterns>>()?)
+        }
         Command::Check { files } => check(&store.entries()?, &arguments.root, files),
         Command::Hook => hook(arguments),
         Command::Release => {
@@ -141,8 +155,10 @@ fn claim(store: &TimedStorage<Patterns>, patterns: &[String]) -> Result<()> {
 fn check(entries: &Entries<Patterns>, root: &Path, files: &[PathBuf]) -> Result<()> {
     let root = root.canonicalize()?;
     for file in files {
-        let resolved = resolve(&root.join(file))?;
-        let relative = resolved.strip_prefix(&root).unwrap_or(&resolved);
+        let real = real_path(&root.join(file))?;
+        let Ok(relative) = real.strip_prefix(&root) else {
+            continue;
+        };
         for (session, entry) in entries.others() {
             for pattern in entry.value() {
                 if matcher(pattern)?.is_match(relative) {
@@ -153,27 +169,6 @@ fn check(entries: &Entries<Patterns>, root: &Path, files: &[PathBuf]) -> Result<
         }
     }
     Ok(())
-}
-
-/// The path without `..` and symbolic links, so that a file has one name. Parts that do not exist yet
-/// are kept.
-fn resolve(path: &Path) -> Result<PathBuf> {
-    let mut resolved = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                resolved.pop();
-            }
-            part => resolved.push(part),
-        }
-        match resolved.canonicalize() {
-            Ok(real) => resolved = real,
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(resolved)
 }
 
 /// The tool call of an agent: `{"tool_input": {"file_path": "…"}}`. A call without a file is
@@ -192,7 +187,6 @@ fn hook(arguments: &Arguments) -> Result<()> {
 }
 
 fn matcher(pattern: &str) -> Result<GlobMatcher> {
-    let pattern = pattern.strip_prefix("./").unwrap_or(pattern);
     let glob = GlobBuilder::new(pattern).literal_separator(true).build()?;
     Ok(glob.compile_matcher())
 }

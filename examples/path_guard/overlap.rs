@@ -59,7 +59,7 @@ fn parts_may_overlap(one: &[&str], two: &[&str]) -> bool {
     table[one.len()][two.len()]
 }
 
-const WILDCARDS: [char; 5] = ['*', '?', '[', '{', '\\'];
+pub(crate) const WILDCARDS: [char; 5] = ['*', '?', '[', '{', '\\'];
 
 fn part_may_overlap(one: &str, two: &str) -> bool {
     let fixed = |part: &str| {

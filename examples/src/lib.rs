@@ -1,5 +1,6 @@
-//! Shared by the example programs: the end by a signal, a stand-in for a coding agent, the terminal
-//! input of a program in a tmux pane, private servers of Redis and PostgreSQL, and the board.
+//! Shared by the example programs: the end by a signal, a stand-in for a coding agent, the JSON form
+//! of live sessions, the terminal input of a program in a tmux pane, private servers of Redis and
+//! PostgreSQL, and the board.
 
 #![allow(
     clippy::missing_errors_doc,
@@ -12,11 +13,12 @@ pub mod availability;
 #[path = "../board/mod.rs"]
 pub mod board;
 pub mod console;
-mod live_agent;
+pub mod live_json;
 pub mod pane_agent;
 pub mod postgres_server;
 pub mod redis_server;
 pub mod scripted_agent;
+mod scripted_live;
 
 use std::error::Error;
 use std::io::Write;

@@ -4,7 +4,7 @@
 use std::io;
 
 use crate::console::{self, Console};
-use crate::scripted_agent::{self, SUBCOMMAND, directive, run_tool, think};
+use crate::scripted_agent::{self, SUBCOMMAND, run_tool, think, tool_of};
 
 const MARKER: &str = "--marker=";
 /// The prompt that it shows, for a stand-in of another agent; the default is `> `.
@@ -37,7 +37,7 @@ fn run(marker: &str, shown: &str) -> io::Result<()> {
             continue;
         }
         think(&prompt, "slow");
-        let (output, _) = run_tool(directive(&prompt, "tool").unwrap_or("ls | wc -l"))?;
+        let (output, _) = run_tool(tool_of(&prompt))?;
         if prompt.contains("[[crash]]") {
             std::process::abort();
         }

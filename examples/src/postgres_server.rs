@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::Result;
 
 /// A server that listens on a socket in its folder, with the default durability: a commit waits for
-/// the disk. Dropping it ends the server at once.
+/// the disk. Dropping it ends the server at once, as a crash: the next start recovers the log.
 ///
 /// PostgreSQL refuses to run as root. For root the server runs as the user `postgres`, or as
 /// `nobody`, and the folder is given to that user.
@@ -21,20 +21,22 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// Makes a new database in an empty folder, starts a server on it, and waits until it answers.
-    /// The path must be short, because it is that of a socket.
+    /// Starts a server on the database in the folder, or on a new one in an empty folder, and waits until
+    /// it answers. The path must be short, because it is that of a socket.
     pub fn start(folder: &Path) -> Result<Self> {
         if let Some((uid, gid)) = other_user() {
             chown(folder, Some(uid), Some(gid))?;
         }
         let data = folder.join("data");
-        let made = program("initdb")?
-            .args(["--auth=trust", "--username=postgres", "--encoding=UTF8"])
-            .args(["--locale=C", "--pgdata"])
-            .arg(&data)
-            .output()?;
-        if !made.status.success() {
-            return Err(String::from_utf8_lossy(&made.stderr).into());
+        if !data.exists() {
+            let made = program("initdb")?
+                .args(["--auth=trust", "--username=postgres", "--encoding=UTF8"])
+                .args(["--locale=C", "--pgdata"])
+                .arg(&data)
+                .output()?;
+            if !made.status.success() {
+                return Err(String::from_utf8_lossy(&made.stderr).into());
+            }
         }
         let process = program("postgres")?
             .arg("-D")

@@ -16,13 +16,13 @@
 //! | `[[continue]]` | continues the last turn, and does not repeat a tool that has run |
 //!
 //! With `--marker=TEXT` it runs in a tmux pane: [`pane_agent`]. With `--input-format=stream-json` it
-//! serves a live session: `live_agent`.
+//! serves a live session: [`scripted_live`].
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use exec_core::CommandConfig;
@@ -30,7 +30,7 @@ use exec_profiles::{ProfileDefinition, builtin};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::{live_agent, pane_agent};
+use crate::{pane_agent, scripted_live};
 
 /// The label of the agent's profile.
 pub const LABEL: &str = "scripted";
@@ -59,12 +59,11 @@ pub fn profile(home: &Path) -> io::Result<ProfileDefinition> {
     let home = std::path::absolute(home)?.to_string_lossy().into_owned();
     profile.command.env.insert(HOME.to_owned(), home);
     profile.variants.clear();
+    profile.native_binary = None;
     if let Some(live) = &mut profile.live {
-        // They stand in place of the arguments above.
         live.args.insert(0, SUBCOMMAND.to_owned());
         live.variants.clear();
     }
-    profile.native_binary = None;
     Ok(profile)
 }
 
@@ -86,8 +85,8 @@ pub fn run_if_asked() -> Option<ExitCode> {
     }
     let args: Vec<String> = args.collect();
     let done = pane_agent::run_if_asked(&args)
-        .or_else(|| live_agent::run_if_asked(&args))
-        .unwrap_or_else(|| Turn::from_args(args.into_iter()).and_then(Turn::run));
+        .or_else(|| scripted_live::run_if_asked(&args))
+        .unwrap_or_else(|| Turn::from_args(&args).and_then(Turn::run));
     Some(match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -97,21 +96,51 @@ pub fn run_if_asked() -> Option<ExitCode> {
     })
 }
 
-/// One turn of a conversation.
-struct Turn {
-    session: String,
+/// A conversation on disk.
+pub(crate) struct Conversation {
+    pub(crate) session: String,
     file: PathBuf,
-    earlier: Vec<String>,
+    /// The prompts so far.
+    pub(crate) earlier: Vec<String>,
     /// Output of the last turn's tool, if the tool has run.
     used_tool: Option<String>,
-    prompt: String,
-    began: Instant,
 }
 
-impl Turn {
-    fn from_args(args: impl Iterator<Item = String>) -> io::Result<Self> {
-        let (session, resume) = session_of(args)?;
-        let (file, lines) = open_conversation(&session, resume)?;
+impl Conversation {
+    /// The conversation that the arguments name, or a new one.
+    pub(crate) fn from_args(args: &[String]) -> io::Result<Self> {
+        let (mut session, mut resume) = (None, false);
+        for arg in args {
+            if let Some(id) = arg.strip_prefix("--session-id=") {
+                session = Some(id.to_owned());
+            } else if let Some(id) = arg.strip_prefix("--resume=") {
+                (session, resume) = (Some(id.to_owned()), true);
+            }
+        }
+        let session = session.unwrap_or_else(|| Uuid::new_v4().to_string());
+        if Uuid::parse_str(&session).is_err() {
+            return Err(io::Error::other(format!("not a session id: {session}")));
+        }
+        let home =
+            std::env::var_os(HOME).map_or_else(|| PathBuf::from(".scripted-agent"), PathBuf::from);
+        std::fs::create_dir_all(&home)?;
+        let file = home.join(format!("{session}.jsonl"));
+        let lines: Vec<Value> = match std::fs::read_to_string(&file) {
+            Ok(_) if !resume => {
+                return Err(io::Error::other(format!("session id in use: {session}")));
+            }
+            Ok(text) => text
+                .lines()
+                .map(serde_json::from_str)
+                .collect::<Result<_, _>>()?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && resume => {
+                return Err(io::Error::other(format!(
+                    "no conversation found: {session}"
+                )));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
         let (mut earlier, mut used_tool) = (Vec::new(), None);
         for line in lines {
             match line {
@@ -123,6 +152,73 @@ impl Turn {
                 other => used_tool = other["tool"].as_str().map(str::to_owned),
             }
         }
+        Ok(Self {
+            session,
+            file,
+            earlier,
+            used_tool,
+        })
+    }
+
+    pub(crate) fn remember(&self, line: &Value) -> io::Result<()> {
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            // A conversation is private.
+            .mode(0o600)
+            .open(&self.file)?;
+        writeln!(file, "{line}")
+    }
+
+    pub(crate) fn say(&self, text: &str) -> io::Result<()> {
+        self.emit(assistant(json!({"type": "text", "text": text})))
+    }
+
+    pub(crate) fn emit(&self, mut event: Value) -> io::Result<()> {
+        event["session_id"] = json!(self.session);
+        event["uuid"] = json!(Uuid::new_v4().to_string());
+        let mut out = io::stdout().lock();
+        writeln!(out, "{event}")?;
+        out.flush()
+    }
+
+    /// The event of a tool call, with its new id.
+    pub(crate) fn call_tool(&self, command: &str) -> io::Result<String> {
+        let call = format!("toolu_{}", Uuid::new_v4().simple());
+        self.emit(assistant(json!({
+            "type": "tool_use", "id": call, "name": "Bash", "input": {"command": command},
+        })))?;
+        Ok(call)
+    }
+
+    /// The event of the end of a tool call.
+    pub(crate) fn tool_ended(&self, call: &str, output: &str, failed: bool) -> io::Result<()> {
+        self.emit(json!({
+            "type": "user", "parent_tool_use_id": null,
+            "message": {"role": "user", "content": [{
+                "type": "tool_result", "tool_use_id": call, "content": output, "is_error": failed,
+            }]},
+        }))
+    }
+
+    /// An estimate: three characters a token.
+    pub(crate) fn usage(&self, prompt: &str, answer: &str) -> Value {
+        let earlier: usize = self.earlier.iter().map(|text| text.chars().count()).sum();
+        let input = (earlier + prompt.chars().count()) / 3 + 1;
+        json!({"input_tokens": input, "output_tokens": answer.chars().count() / 3 + 1})
+    }
+}
+
+/// One turn of a conversation.
+struct Turn {
+    conversation: Conversation,
+    prompt: String,
+    began: Instant,
+}
+
+impl Turn {
+    fn from_args(args: &[String]) -> io::Result<Self> {
+        let conversation = Conversation::from_args(args)?;
         let mut prompt = String::new();
         io::stdin().read_to_string(&mut prompt)?;
         if prompt.trim().is_empty() {
@@ -130,34 +226,32 @@ impl Turn {
         }
         let began = Instant::now();
         Ok(Self {
-            session,
-            file,
-            earlier,
-            used_tool,
+            conversation,
             prompt,
             began,
         })
     }
 
     fn run(self) -> io::Result<()> {
+        let talk = &self.conversation;
         // The prompt is stored first: a follow-up after a crash still knows it.
-        self.remember(&json!(self.prompt))?;
+        talk.remember(&json!(self.prompt))?;
         let cwd = std::env::current_dir()?;
-        self.emit(json!({
+        talk.emit(json!({
             "type": "system", "subtype": "init", "cwd": cwd, "model": "scripted",
             "tools": ["Bash"], "permissionMode": "bypassPermissions",
         }))?;
-        let taken_up = self.earlier.split_last();
+        let taken_up = talk.earlier.split_last();
         let taken_up = taken_up.filter(|_| self.prompt.contains(CONTINUE));
         let (prompt, earlier, used_tool) = match taken_up {
-            Some((prompt, earlier)) => (prompt, earlier, self.used_tool.clone()),
-            None => (&self.prompt, &*self.earlier, None),
+            Some((prompt, earlier)) => (prompt, earlier, talk.used_tool.clone()),
+            None => (&self.prompt, &*talk.earlier, None),
         };
         think(prompt, "slow");
-        self.say("Let me look at the workspace.")?;
+        talk.say("Let me look at the workspace.")?;
         let output = match used_tool {
             Some(output) => output,
-            None => self.use_tool(directive(prompt, "tool").unwrap_or("ls | wc -l"))?,
+            None => self.use_tool(tool_of(prompt))?,
         };
         if prompt.contains("[[crash]]") {
             std::process::abort();
@@ -165,101 +259,24 @@ impl Turn {
         // A turn that is continued does not wait a second time.
         think(if taken_up.is_some() { "" } else { prompt }, "ponder");
         let answer = answer(prompt, earlier, &output);
-        self.say(&answer)?;
+        talk.say(&answer)?;
         let took = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.emit(json!({
+        talk.emit(json!({
             "type": "result", "subtype": "success", "is_error": false, "result": answer,
-            "duration_ms": took, "num_turns": self.earlier.len() + 1, "total_cost_usd": 0.0,
-            "usage": self.usage(&answer), "permission_denials": [],
+            "duration_ms": took, "num_turns": talk.earlier.len() + 1, "total_cost_usd": 0.0,
+            "usage": talk.usage(&self.prompt, &answer), "permission_denials": [],
         }))
     }
 
     fn use_tool(&self, command: &str) -> io::Result<String> {
-        let call = format!("toolu_{}", Uuid::new_v4().simple());
-        self.emit(assistant(json!({
-            "type": "tool_use", "id": call, "name": "Bash", "input": {"command": command},
-        })))?;
+        let talk = &self.conversation;
+        let call = talk.call_tool(command)?;
         let (output, failed) = run_tool(command)?;
         // Stored before the event is printed: a reader of the event may kill the agent.
-        self.remember(&json!({"tool": output}))?;
-        self.emit(json!({
-            "type": "user", "parent_tool_use_id": null,
-            "message": {"role": "user", "content": [{
-                "type": "tool_result", "tool_use_id": call, "content": output, "is_error": failed,
-            }]},
-        }))?;
+        talk.remember(&json!({"tool": output}))?;
+        talk.tool_ended(&call, &output, failed)?;
         Ok(output)
     }
-
-    /// An estimate: three characters a token.
-    fn usage(&self, answer: &str) -> Value {
-        let earlier: usize = self.earlier.iter().map(|text| text.chars().count()).sum();
-        let input = (earlier + self.prompt.chars().count()) / 3 + 1;
-        json!({"input_tokens": input, "output_tokens": answer.chars().count() / 3 + 1})
-    }
-
-    fn remember(&self, line: &Value) -> io::Result<()> {
-        append(&self.file, line)
-    }
-
-    fn say(&self, text: &str) -> io::Result<()> {
-        self.emit(assistant(json!({"type": "text", "text": text})))
-    }
-
-    fn emit(&self, mut event: Value) -> io::Result<()> {
-        event["session_id"] = json!(self.session);
-        event["uuid"] = json!(Uuid::new_v4().to_string());
-        let mut out = io::stdout().lock();
-        writeln!(out, "{event}")?;
-        out.flush()
-    }
-}
-
-/// The session that the arguments name, or a new one, and whether it goes on.
-pub(crate) fn session_of(args: impl Iterator<Item = String>) -> io::Result<(String, bool)> {
-    let (mut session, mut resume) = (None, false);
-    for arg in args {
-        if let Some(id) = arg.strip_prefix("--session-id=") {
-            session = Some(id.to_owned());
-        } else if let Some(id) = arg.strip_prefix("--resume=") {
-            (session, resume) = (Some(id.to_owned()), true);
-        }
-    }
-    let session = session.unwrap_or_else(|| Uuid::new_v4().to_string());
-    match Uuid::parse_str(&session) {
-        Ok(_) => Ok((session, resume)),
-        Err(_) => Err(io::Error::other(format!("not a session id: {session}"))),
-    }
-}
-
-/// The file of a conversation, and its lines.
-pub(crate) fn open_conversation(session: &str, resume: bool) -> io::Result<(PathBuf, Vec<Value>)> {
-    let home =
-        std::env::var_os(HOME).map_or_else(|| PathBuf::from(".scripted-agent"), PathBuf::from);
-    std::fs::create_dir_all(&home)?;
-    let file = home.join(format!("{session}.jsonl"));
-    match std::fs::read_to_string(&file) {
-        Ok(_) if !resume => Err(io::Error::other(format!("session id in use: {session}"))),
-        Ok(text) => {
-            let lines = text.lines().map(serde_json::from_str);
-            Ok((file, lines.collect::<Result<_, _>>()?))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound && resume => Err(io::Error::other(
-            format!("no conversation found: {session}"),
-        )),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((file, Vec::new())),
-        Err(error) => Err(error),
-    }
-}
-
-/// Appends a line to a conversation, which is private.
-pub(crate) fn append(file: &Path, line: &Value) -> io::Result<()> {
-    let mut file = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(file)?;
-    writeln!(file, "{line}")
 }
 
 fn assistant(content: Value) -> Value {
@@ -271,9 +288,19 @@ fn assistant(content: Value) -> Value {
 
 /// Waits for the seconds of the named directive, or for the default time.
 pub(crate) fn think(prompt: &str, name: &str) {
+    std::thread::sleep(thinking(prompt, name));
+}
+
+/// The seconds of the named directive, or the default time.
+pub(crate) fn thinking(prompt: &str, name: &str) -> Duration {
     let seconds = directive(prompt, name).and_then(|text| text.parse().ok());
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    std::thread::sleep(time.unwrap_or(THINKING));
+    time.unwrap_or(THINKING)
+}
+
+/// The command of the tool that a prompt asks for.
+pub(crate) fn tool_of(prompt: &str) -> &str {
+    directive(prompt, "tool").unwrap_or("ls | wc -l")
 }
 
 /// The answer to a prompt.
@@ -296,14 +323,26 @@ pub(crate) fn answer(prompt: &str, earlier: &[String], tool_output: &str) -> Str
 /// Runs the tool in a process group of its own, as the real agents do: a signal to the agent's
 /// group does not reach it.
 pub(crate) fn run_tool(command: &str) -> io::Result<(String, bool)> {
-    let done = Command::new("sh")
-        .args(["-c", command])
+    let mut tool = tool_command(command);
+    tool.output().map(tool_output)
+}
+
+/// The tool, to be started.
+pub(crate) fn tool_command(command: &str) -> Command {
+    let mut tool = Command::new("sh");
+    tool.args(["-c", command])
         .process_group(0)
-        .stdin(std::process::Stdio::null())
-        .output()?;
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    tool
+}
+
+/// What the tool has printed, and whether it has failed.
+pub(crate) fn tool_output(done: Output) -> (String, bool) {
     let mut output = String::from_utf8_lossy(&done.stdout).into_owned();
     output.push_str(&String::from_utf8_lossy(&done.stderr));
-    Ok((output, !done.status.success()))
+    (output, !done.status.success())
 }
 
 /// The text of `[[name TEXT]]` in the prompt.

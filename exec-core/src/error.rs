@@ -3,7 +3,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::shared::private_file::FileError;
-use crate::{DropReason, Failure, MessageId, SessionId, SettledBy, TurnId};
+use crate::{
+    BudgetNotice, BudgetResource, DropReason, Failure, MessageId, SessionId, SettledBy, TurnId,
+};
 
 /// Why an operation failed.
 ///
@@ -58,7 +60,7 @@ pub enum Error {
         label: String,
     },
     /// The agent needs a prompt and the request has none.
-    #[error("the prompt is empty, and {label} cannot start without one")]
+    #[error("the prompt is empty, and {label} needs one")]
     EmptyPrompt {
         /// The profile.
         label: String,
@@ -116,6 +118,13 @@ pub enum Error {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// The sandbox of the profile cannot be enforced: bubblewrap does not work here, or a path of the
+    /// sandbox breaks its rule. An agent is never started without the sandbox that was asked for.
+    #[error("cannot enforce the sandbox: {reason}")]
+    Sandbox {
+        /// The cause, and what to do.
+        reason: String,
+    },
     /// No state folder was given and the environment does not name one.
     #[error(
         "cannot choose a state folder: neither XDG_STATE_HOME nor HOME is an absolute path; set \
@@ -148,6 +157,28 @@ pub enum Error {
         session: SessionId,
         /// The process ids.
         pids: Vec<u32>,
+    },
+    /// A budget of the request has nothing left.
+    #[error("nothing is left of the budget: {notice}")]
+    BudgetExhausted {
+        /// The budget.
+        notice: BudgetNotice,
+    },
+    /// The agent does not report what a budget of the request limits.
+    #[error("cannot limit {resource} of {label}: {reason}")]
+    BudgetNotMeasurable {
+        /// The profile.
+        label: String,
+        /// What cannot be limited.
+        resource: BudgetResource,
+        /// The reason, and the remedy.
+        reason: &'static str,
+    },
+    /// A launch was [cancelled](crate::WaitingLaunch::cancel) while it waited.
+    #[error("the launch of session {session} was cancelled while it waited")]
+    Cancelled {
+        /// The session of the request.
+        session: SessionId,
     },
     /// The profile has no protocol for live sessions.
     #[error("profile {label} has no live sessions: its agent is started for each prompt")]
@@ -201,7 +232,7 @@ pub enum Error {
     AlreadySettled {
         /// The id of the request.
         permission: String,
-        /// By whom; `None` if the request is unknown, or was settled long ago.
+        /// The origin of the first decision; `None` if the request is unknown, or was settled long ago.
         by: Option<SettledBy>,
     },
     /// The message was dropped.
@@ -267,6 +298,12 @@ impl Error {
     #[must_use]
     pub fn is_session_busy(&self) -> bool {
         matches!(self, Self::SessionBusy { .. })
+    }
+
+    /// Whether a launch was cancelled while it waited.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Cancelled { .. })
     }
 }
 

@@ -9,14 +9,25 @@ mod error;
 // Requests, and the contract with the profiles.
 mod request;
 
+// What an agent may write, read and not see.
+mod sandbox;
+
 // Types that the embedder holds and receives.
 mod service;
+
+// When a launch may start, and how much it may use.
+mod admission;
+mod budget;
 
 // One execution, from the launch to the exit report.
 mod run;
 
 // One process for many turns.
 mod live;
+
+// Limits, failures, health, and the executions of a host that has died.
+mod limits;
+mod supervision;
 
 // Names of span attributes.
 mod telemetry;
@@ -32,6 +43,7 @@ pub mod hot_paths;
 
 /// Modules that other crates of this workspace have too, byte for byte.
 mod shared {
+    pub(crate) mod fifo_lock;
     pub(crate) mod json_lines;
     pub(crate) mod kernel_lock;
     pub(crate) mod private_file;
@@ -39,7 +51,10 @@ mod shared {
     pub(crate) mod process_tree;
 }
 
+pub use admission::{WaitReason, WaitingLaunch};
+pub use budget::{Budget, BudgetNotice, BudgetResource, BudgetScope, Price, PriceTable, Spent};
 pub use error::Error;
+pub use limits::LimitPolicy;
 pub use live::{
     Decision, DriverCommand, DriverOutput, DriverSignal, DropReason, InterruptReport, LiveEvent,
     LiveRequest, LiveSession, LiveState, LiveStatus, MessageId, PermissionAction, PermissionPolicy,
@@ -65,7 +80,12 @@ pub use run::{
     Execution, ExecutionResult, ExitReport, StopLevel, StopOutcome, StopReport, StoppedBy,
     TreeUsage, Watchdog,
 };
+pub use sandbox::{AgentFolder, ReadAccess, Sandbox, SandboxSetting};
 pub use service::{
     ActiveExecutionRegistry, ExecutionService, ExecutionServiceBuilder, Run, RunResult,
     ShutdownGuard, ShutdownReport, termination_signal,
+};
+pub use supervision::{
+    Health, HealthState, LeaderEvidence, RecoveredSession, RecoveredState, Recovery,
+    RecoveryEvidence, RestartPolicy, SessionIdEvidence,
 };

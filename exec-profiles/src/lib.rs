@@ -4,6 +4,7 @@
 //! [`EventFormat`]: crate::EventFormat
 //! [`FailureRule`]: crate::FailureRule
 //! [`Launcher`]: crate::Launcher
+//! [`LiveConfig`]: crate::LiveConfig
 //! [`ProfileDefinition`]: crate::ProfileDefinition
 //! [`ProfileRegistry`]: crate::ProfileRegistry
 //! [`save_user_profile`]: crate::ProfileRegistry::save_user_profile

@@ -16,6 +16,8 @@ The last user message steers the reply:
     [[TASK prompt]]    a sub-agent
     [[ECHO text]]      `pong: text`, also behind a message that got no answer and is sent again with this one
     [[ERR n]]          HTTP status n
+`((TOOL x))` in a value is `[[TOOL x]]` in the command: a directive for another agent. The result of a tool that has
+the reply of another agent (`pong:` or `tick`) is repeated.
 Any other message gets `pong: <its last line>`. TEXT is put below plain replies. A request without tools, such as
 for the title of a session, gets `Short title`.
 """
@@ -83,9 +85,11 @@ def shell_arguments(tool, command, escalate):
     return arguments
 
 
-def plan(user, tools, is_tool_result):
+def plan(user, tools, is_tool_result, result=""):
     trailer = "\n\n" + OPTIONS.trailer if OPTIONS.trailer else ""
     if is_tool_result:
+        if "pong:" in result or "tick" in result:
+            return Reply(["told: ", result[-2000:], trailer])
         return Reply(["tool", " result", " seen", trailer])
     if not tools:
         return Reply(["Short title"])
@@ -94,6 +98,7 @@ def plan(user, tools, is_tool_result):
         last = user.strip().splitlines()[-1:] or [""]
         return Reply(["pong:", " ", last[0][:80], trailer])
     kind, value = found[-1]
+    value = value.replace("((", "[[").replace("))", "]]")
     if kind == "SAY":
         name, _, pause = value.partition(" ")
         with open(os.path.join(REPLIES, os.path.basename(name)), encoding="utf-8", newline="") as file:
@@ -217,7 +222,7 @@ class Handler(BaseHTTPRequestHandler):
         is_result = not user and isinstance(content, list) and any(part.get("type") == "tool_result" for part in content)
         tools = [tool.get("name") for tool in body.get("tools") or []]
         self.record(path=self.path, model=body.get("model"), tools=len(tools), messages=len(body.get("messages") or []), user=user)
-        reply = plan(user, tools, is_result)
+        reply = plan(user, tools, is_result, json.dumps(content, ensure_ascii=False) if is_result else "")
         if reply.status != 200:
             kind = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error", 529: "overloaded_error"}
             return self.answer({"type": "error", "error": {"type": kind.get(reply.status, "api_error"), "message": error_text(reply.status)}}, reply.status)
@@ -297,7 +302,8 @@ class Handler(BaseHTTPRequestHandler):
         user = flat(users[-1].get("content")) if users else ""
         tools = [tool.get("name") or tool.get("type") for tool in body.get("tools") or []]
         self.record(path=self.path, model=body.get("model"), tools=len(tools), messages=len(items), user=user)
-        reply = plan(user, tools, bool(items) and str(items[-1].get("type", "")).endswith("_output"))
+        is_result = bool(items) and str(items[-1].get("type", "")).endswith("_output")
+        reply = plan(user, tools, is_result, json.dumps(items[-1], ensure_ascii=False) if is_result else "")
         if reply.status != 200:
             return self.openai_error(reply.status)
         key = uuid.uuid4().hex[:24]

@@ -16,7 +16,9 @@ use crate::RedisBuilder;
 use crate::store::{Blocking, Core, Keeper, RuntimeContext, Value, block_on};
 use crate::timed_storage_macro::timed_storage;
 use crate::watch::WatchState;
-use crate::{Change, Claim, Entries, Error, Lease, SessionId, TimedStorageBuilder, Transaction};
+use crate::{
+    Change, Claim, Entries, Error, Incident, Lease, SessionId, TimedStorageBuilder, Transaction,
+};
 
 macro_rules! blocked {
     ($core:expr, $operation:expr) => {
@@ -70,7 +72,8 @@ timed_storage! {
     ///
     /// Dropping the guard stops the refreshes, and the value stays busy until it expires. With
     /// [`release_on_drop`](Self::release_on_drop) the drop releases it too. It may wait two seconds
-    /// for the lock, or as long as the policy says.
+    /// for the lock, or as long as the policy says; for a server two seconds at most. A release that
+    /// failed is a `tracing` warning, and the value stays busy until it expires.
     ///
     /// ```
     /// use timed_store::blocking::TimedStorage;

@@ -9,7 +9,8 @@ use crate::shared::private_file::FileError;
 ///
 /// A failed operation has changed nothing, with two exceptions: if the last sync of
 /// [`Durability::Power`](crate::Durability::Power) fails, the change is in the file but may not
-/// survive a power cut; and a server that does not answer may have executed the change.
+/// survive a power cut; and a server that does not answer may have executed the change, which
+/// `Error::Server` tells (`may_be_done`).
 ///
 /// ```
 /// use timed_store::{Error, blocking::TimedStorage};
@@ -116,16 +117,19 @@ pub enum Error {
         reason: &'static str,
     },
 
-    /// The server did not answer, or refused. A change that was sent may have taken effect, once;
-    /// [`restore`](crate::blocking::TimedStorage::restore) tells.
+    /// The server did not answer, or refused.
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-    #[error("cannot {action} {location}")]
+    #[error("cannot {action} {location}{}", name_doubt(*.may_be_done))]
     Server {
         /// The operation, such as "change".
         action: &'static str,
         /// The address of the server.
         location: String,
+        /// Whether the change may have been done, once: it was sent, and its answer did not arrive.
+        /// Then the same call may be repeated, and
+        /// [`restore`](crate::blocking::TimedStorage::restore) tells. Otherwise nothing has changed.
+        may_be_done: bool,
         /// The client's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -209,6 +213,15 @@ fn name_holder(holder: Option<u32>) -> String {
         Some(pid) if pid == std::process::id() => format!("this process ({pid})"),
         Some(pid) => format!("process {pid}"),
         None => "another process".to_owned(),
+    }
+}
+
+#[cfg(feature = "redis")]
+fn name_doubt(may_be_done: bool) -> &'static str {
+    if may_be_done {
+        "; the change may have been done"
+    } else {
+        ""
     }
 }
 

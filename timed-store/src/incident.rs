@@ -8,7 +8,8 @@ use crate::SessionId;
 /// Incidents go to `tracing` as errors, to the result of the operation
 /// ([`Entries::incidents`](crate::Entries::incidents), [`Lease::incidents`](crate::Lease::incidents))
 /// and to the handler of
-/// [`TimedStorageBuilder::on_incident`](crate::TimedStorageBuilder::on_incident).
+/// [`TimedStorageBuilder::on_incident`](crate::TimedStorageBuilder::on_incident). After an operation
+/// with another result, [`take_incidents`](crate::blocking::TimedStorage::take_incidents) has them.
 ///
 /// ```
 /// use timed_store::{Incident, blocking::TimedStorage};

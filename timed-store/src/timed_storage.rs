@@ -16,10 +16,12 @@ use serde::de::DeserializeOwned;
 use crate::RedisBuilder;
 use crate::store::{AnyBackend, Blocking, Core, Keeper, Tokio, Value, block_on};
 #[cfg(feature = "redis")]
-use crate::store::{Runtime, RuntimeContext};
+use crate::store::{RELEASE_PATIENCE, RuntimeContext};
 use crate::timed_storage_macro::timed_storage;
 use crate::watch::WatchState;
-use crate::{Change, Claim, Entries, Error, Lease, SessionId, TimedStorageBuilder, Transaction};
+use crate::{
+    Change, Claim, Entries, Error, Incident, Lease, SessionId, TimedStorageBuilder, Transaction,
+};
 
 macro_rules! awaited {
     ($core:expr, $operation:expr) => {
@@ -103,9 +105,11 @@ timed_storage! {
     /// A lease that was lost stays lost; [`lost`](Self::lost) tells when.
     ///
     /// Dropping the guard stops the refreshes, and the value stays busy until it expires. With
-    /// [`release_on_drop`](Self::release_on_drop) it is released too: a file at once (the drop may
-    /// wait two seconds for the lock, or as long as the policy says), a server by a task of the
-    /// current runtime. [`release`](Self::release) waits for the result.
+    /// [`release_on_drop`](Self::release_on_drop) it is released too, before the drop returns, so also
+    /// at the end of `main`. The drop blocks its thread: for a file until it has the lock, two seconds
+    /// or as long as the policy says; for a server until a thread with a connection of its own has
+    /// the answer, two seconds at most. A release that failed is a `tracing` warning, and the value
+    /// stays busy until it expires. [`release`](Self::release) does not block and returns the result.
     ///
     /// ```
     /// use timed_store::TimedStorage;
@@ -131,28 +135,13 @@ timed_storage! {
 
 /// Releases the value of a dropped guard.
 fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
-    let report = move |result: Result<bool, Error>| {
-        if let Err(error) = result {
-            tracing::warn!(token, %error, "cannot release the value of a dropped guard");
-        }
-    };
-    match &core.backend {
-        AnyBackend::File(_) => {
-            report(block_on(&core.context, core.release::<Blocking, T>(token)));
-        }
+    let released = match &core.backend {
+        AnyBackend::File(_) => block_on(&core.context, core.release::<Blocking, T>(token)),
         #[cfg(feature = "redis")]
-        AnyBackend::Redis(_) => {
-            let task = {
-                let core = Arc::clone(core);
-                async move { report(core.release::<Tokio, T>(token).await) }
-            };
-            if Tokio::spawn(&core.context, task).is_err() {
-                tracing::warn!(
-                    token,
-                    "cannot release the value of a guard: there is no runtime"
-                );
-            }
-        }
+        AnyBackend::Redis(server) => server.release_on_thread(token, RELEASE_PATIENCE),
+    };
+    if let Err(error) = released {
+        tracing::warn!(token, %error, "cannot release the value of a dropped guard");
     }
 }
 

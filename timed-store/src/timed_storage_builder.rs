@@ -134,6 +134,7 @@ impl<S> TimedStorageBuilder<S> {
             ttl_ms: ttl_ms(self.ttl),
             owner: self.owner,
             on_incident: self.on_incident,
+            met: Default::default(),
         });
         let files = FileSettings {
             location,

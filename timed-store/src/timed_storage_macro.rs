@@ -98,6 +98,17 @@ macro_rules! timed_storage {
                 &self.core.settings.path
             }
 
+            /// Takes the damage that operations of this handle, its clones and its slots have met
+            /// since the last call, oldest first; at most the last 64.
+            ///
+            /// A program without a `tracing` subscriber calls it after its work, so that no damage
+            /// goes unnoticed: [`restore`](Self::restore), [`store`](Self::store) and the other
+            /// operations continue with the whole entries, and their results have no room for it.
+            /// It is empty on a server, which repairs nothing.
+            pub fn take_incidents(&self) -> Vec<Incident> {
+                self.core.settings.take_incidents()
+            }
+
             /// A handle of the same session for a named slot, so that the session can hold several
             /// values.
             ///
@@ -230,9 +241,14 @@ macro_rules! timed_storage {
             /// its owner process ends. On Linux it never polls a local file; elsewhere and on
             /// network file systems it looks every 250 ms, and on a server at least once a second.
             ///
+            /// The call takes at most a second longer than `limit`: for a last look at the value, which
+            /// may wait for the lock or for a server that does not answer.
+            ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed.
+            /// Any [`Error`]; nothing has changed, except that a server whose answer did not arrive
+            /// in time may have granted the claim. The error says so (`may_be_done`). Claim again, or
+            /// call [`restore`](Self::restore).
             $(#[$cancel_safety_of_claims])*
             pub $($async)? fn claim_within(
                 &self,

@@ -36,7 +36,7 @@ async fn run(path: &str) -> Result<(), Error> {
         // The cluster runs: a person can answer what the agent asks.
         Err(error @ Error::NotReady { .. }) => {
             println!("{error}");
-            ClusterManager::attach(config).await?
+            ClusterManager::builder(config).attach_unchanged().await?
         }
         started => started?,
     };

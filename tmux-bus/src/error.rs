@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinError;
 
 use crate::answer::PartialAnswer;
+use crate::inbox::MessageId;
 use crate::pane::{Exit, PaneId, Refusal};
 use crate::shared::private_file::FileError;
 use crate::state::AgentState;
@@ -138,6 +139,47 @@ pub enum Error {
         screen: PartialAnswer,
     },
 
+    /// The configuration does not allow this message. It was not sent; the log has the refusal.
+    #[error(
+        "`{from}` may not send messages to `{to}`: `may_message` in the configuration does not name it"
+    )]
+    NotAllowed {
+        /// The sender.
+        from: String,
+        /// The receiver.
+        to: String,
+    },
+
+    /// The receiver waits for the sender, directly or over others: neither could answer. The message was not sent.
+    #[error("`{}` cannot wait for `{}`, which waits for it: {}", chain[0], chain[1], chain.join(" -> "))]
+    Cycle {
+        /// The sender, the receiver and the agents that wait for each other, up to the sender again.
+        chain: Vec<String>,
+    },
+
+    /// The caller may not send in this name. The message was not sent.
+    #[error("the sender `{claimed}` is refused: {reason}")]
+    NotTheSender {
+        /// The name that the caller gave.
+        claimed: String,
+        /// Where the caller runs.
+        reason: String,
+    },
+
+    /// No ask of this caller has this id.
+    #[error("there is no ask `{id}`")]
+    UnknownAsk {
+        /// The id.
+        id: String,
+    },
+
+    /// The process that carried out an ask has ended without a result. The agent may or may not have got the message.
+    #[error("the outcome of ask `{id}` is not known: the process that carried it out has died")]
+    OutcomeUnknown {
+        /// The id of the ask.
+        id: String,
+    },
+
     /// Too many senders of this process use the pane or wait for it.
     #[error(
         "the message for pane {pane} was not sent: {senders} senders of this process already wait for it or use it"
@@ -228,6 +270,55 @@ pub enum Error {
         partial: PartialAnswer,
     },
 
+    /// The inbox of an agent has as many messages as [`InboxLimits`](crate::InboxLimits) allows.
+    #[error("the message for `{agent}` was not left: {limit} messages already wait")]
+    InboxFull {
+        /// The agent.
+        agent: String,
+        /// The limit.
+        limit: usize,
+    },
+
+    /// A message for an inbox is longer than [`InboxLimits`](crate::InboxLimits) allows.
+    #[error(
+        "the message for `{agent}` was not left: it has {length} bytes, and the limit is {limit}"
+    )]
+    MessageTooLong {
+        /// The agent.
+        agent: String,
+        /// The length of the message, in bytes.
+        length: usize,
+        /// The limit.
+        limit: usize,
+    },
+
+    /// A message for an inbox has a text that no terminal can take.
+    #[error("the message for `{agent}` was not left: {reason}")]
+    NotLeft {
+        /// The agent.
+        agent: String,
+        /// The cause.
+        reason: Refusal,
+    },
+
+    /// The inbox has no message of this id: it was taken back or forgotten, or delivered some time ago.
+    #[error("there is no message {id} in the inbox")]
+    UnknownMessage {
+        /// The id.
+        id: MessageId,
+    },
+
+    /// A message of the inbox is not in the state that the operation needs.
+    #[error("message {id} is {found}, not {needed}")]
+    MessageState {
+        /// The id.
+        id: MessageId,
+        /// Its state.
+        found: &'static str,
+        /// The state that the operation needs.
+        needed: &'static str,
+    },
+
     /// An agent was not ready in time, or ended while it started. The cluster runs: answer what the
     /// agent asks, or stop the cluster.
     #[error("agent `{agent}` did not become ready: {advice}")]
@@ -305,7 +396,14 @@ impl Error {
     /// again.
     #[must_use]
     pub fn is_not_sent(&self) -> bool {
-        matches!(self, Self::Refused { .. } | Self::QueueFull { .. })
+        matches!(
+            self,
+            Self::Refused { .. }
+                | Self::QueueFull { .. }
+                | Self::NotAllowed { .. }
+                | Self::Cycle { .. }
+                | Self::NotTheSender { .. }
+        )
     }
 
     /// The output received so far, for the errors that end a wait for an answer. The text on the

@@ -5,13 +5,16 @@
 compile_error!("tmux-bus needs Unix: tmux, terminals, Unix sockets, file owners and modes");
 
 // The public types.
+mod bus;
 mod cluster;
 mod error;
+mod inbox;
 mod log;
 mod pane;
 #[allow(dead_code, reason = "parts are for the answer reader and the sender")]
 mod state;
 mod tmux;
+pub mod vocabulary;
 
 // Used by them.
 mod answer;
@@ -36,11 +39,13 @@ mod shared {
 }
 
 pub use answer::PartialAnswer;
+pub use bus::{Bus, BusBuilder};
 pub use cluster::{
     Agent, AgentConfig, AgentRole, AgentStatus, Answer, ClusterBuilder, ClusterConfig,
-    ClusterManager, ClusterStatus, SendToOptions, StopOnDrop,
+    ClusterConfigBuilder, ClusterManager, ClusterStatus, SendToOptions, StopOnDrop,
 };
 pub use error::Error;
+pub use inbox::{DeadReason, Inbox, InboxEntry, InboxLimits, MessageId, MessageState};
 pub use log::{
     LogFilter, LogFollower, Message, MessageLog, MessageLogEntry, MessageLogger, MessageType,
     SkippedLine,

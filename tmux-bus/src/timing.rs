@@ -14,6 +14,9 @@
 //! | unread input of a terminal after a paste (`wait_for_echo`) | [`SUBMIT_QUIET`] | [`TAKE_IN_LIMIT`] |
 //! | exit of the tmux server after its last session (`SessionFolder::remove`) | [`SERVER_EXIT_PAUSE`] | [`SERVER_EXIT_LIMIT`] |
 //! | end of processes after a signal, on systems without pidfds (`shared/process_tree`) | 20 ms, then 100 ms, in `tree_ender.rs` | the grace time, then [`KILL_LIMIT`] |
+//! | an agent that refused a message of its inbox (`Attempt`) | [`DELIVERY_RETRY`] | none: while it looks idle and refuses |
+//! | an agent that has ended and has messages in its inbox (`Attempt`) | [`DEAD_AGENT_LOOK`] | none: its next output is the event |
+//! | an agent that has no pane and has messages in its inbox (`Deliverer`) | [`ABSENT_AGENT_LOOK`] | none: while such a message waits |
 //! | the log where file events are not available (`FileWatch`) | [`LOG_POLL`] | none: while a caller waits for an entry |
 
 use std::time::Duration;
@@ -53,6 +56,13 @@ pub(crate) const TYPE_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a message may stay in the input line after Enter.
 pub(crate) const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long an agent may take for the answer to an ask of the command, without a given limit. Delegated work takes
+/// minutes; the caller need not wait, because the ask runs in the background.
+pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(3600);
+
+/// How long the process that carries out an ask may take to start. It takes milliseconds.
+pub(crate) const WORKER_LIMIT: Duration = Duration::from_secs(30);
 
 // Reading
 
@@ -137,6 +147,20 @@ pub(crate) const STOP_GRACE: Duration = Duration::from_secs(3);
 /// How long the kernel may take to end a process after SIGKILL. Only a process that waits for a
 /// device takes longer than milliseconds.
 pub(crate) const KILL_LIMIT: Duration = Duration::from_secs(10);
+
+// The inbox
+
+/// Pause before a message of an inbox is tried again that an idle agent refused: another sender was first, or its
+/// input is switched off, which has no event.
+pub(crate) const DELIVERY_RETRY: Duration = Duration::from_millis(250);
+
+/// How often an agent that has ended is looked at while messages wait for it. Output of its next program wakes the
+/// deliverer at once; this is for a pane that was removed and for a program that prints nothing.
+pub(crate) const DEAD_AGENT_LOOK: Duration = Duration::from_secs(10);
+
+/// How often the pane of an agent is looked for while messages wait for it and it has none: tmux does not tell which
+/// agent a new pane is for. A look takes a millisecond.
+pub(crate) const ABSENT_AGENT_LOOK: Duration = Duration::from_secs(1);
 
 // The log
 

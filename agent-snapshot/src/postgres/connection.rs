@@ -242,19 +242,21 @@ fn broke(source: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 /// The server may accept the same statement later.
+///
+/// Class 08 is the connection. PgBouncer reports every end of a connection as 08P01: the server behind
+/// it crashed, could not be reached, or had no free connection in time.
 fn is_temporary(code: &SqlState) -> bool {
-    [
-        SqlState::ADMIN_SHUTDOWN,
-        SqlState::CRASH_SHUTDOWN,
-        SqlState::CANNOT_CONNECT_NOW,
-        SqlState::READ_ONLY_SQL_TRANSACTION,
-        SqlState::T_R_SERIALIZATION_FAILURE,
-        SqlState::T_R_DEADLOCK_DETECTED,
-        SqlState::CONNECTION_EXCEPTION,
-        SqlState::CONNECTION_FAILURE,
-        SqlState::TOO_MANY_CONNECTIONS,
-    ]
-    .contains(code)
+    code.code().starts_with("08")
+        || [
+            SqlState::ADMIN_SHUTDOWN,
+            SqlState::CRASH_SHUTDOWN,
+            SqlState::CANNOT_CONNECT_NOW,
+            SqlState::READ_ONLY_SQL_TRANSACTION,
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+            SqlState::TOO_MANY_CONNECTIONS,
+        ]
+        .contains(code)
 }
 
 fn connector(tls: &Tls) -> Result<Connector, BoxedError> {
@@ -320,6 +322,21 @@ mod tests {
         assert_eq!(given.get_keepalives_interval(), Some(seconds(5)));
         assert_eq!(given.get_keepalives_retries(), Some(6));
         assert_eq!(connect_limit(&given), seconds(4));
+    }
+
+    #[test]
+    fn a_lost_connection_is_temporary_also_if_a_pooler_reports_it() {
+        #[track_caller]
+        fn check(code: &str, expected: bool) {
+            assert_eq!(is_temporary(&SqlState::from_code(code)), expected, "{code}");
+        }
+        // Of PgBouncer: "server conn crashed?".
+        check("08P01", true);
+        check("08006", true);
+        check("57P01", true);
+        check("40001", true);
+        check("23505", false);
+        check("42501", false);
     }
 
     #[test]

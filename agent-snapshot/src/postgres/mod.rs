@@ -12,11 +12,15 @@
 //!
 //! **Pooling.** A pooler such as PgBouncer in transaction mode gives each transaction any of its server
 //! connections. So nothing here belongs to a session: no named prepared statements (every statement
-//! is sent with its parameter types, unnamed), no `SET`, no advisory lock beyond a transaction.
+//! is sent with its parameter types, unnamed), no `SET`, no advisory lock beyond a transaction. The
+//! tests run the conformance suite through a PgBouncer that gives no two transactions in a row the
+//! same server connection.
 //!
 //! **Retries.** If the connection breaks, the outcome of a save is unknown. The same call is sent
 //! again on a new connection. If the first one took effect, the second finds another stamp than
-//! the expected one, the save is judged again, and its digest shows that it is a repeat.
+//! the expected one, the save is judged again, and its digest shows that it is a repeat. A delete
+//! names the incarnation of the agent that it read: the second one finds another incarnation, and
+//! keeps an agent that was created in between.
 
 mod connection;
 mod postgres_storage;

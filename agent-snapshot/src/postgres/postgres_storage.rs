@@ -32,7 +32,9 @@ use crate::{AgentId, AgentInfo, AgentSnapshot, Error, SnapshotStorage};
 /// save of a writer is then [`Error::Rewound`].
 ///
 /// It works behind PgBouncer in transaction mode: statements are unnamed, and nothing belongs to a
-/// session.
+/// session. If the server behind the pooler may restart, set `server_login_retry` of PgBouncer to a
+/// few seconds: until then it refuses every client, and the default of 15 is longer than the retries
+/// here.
 ///
 /// Tables and functions are in one schema, `agent_snapshot` by default, which is created and
 /// migrated when the storage connects. Reading without this crate:
@@ -86,10 +88,11 @@ pub struct PostgresStorageBuilder {
 }
 
 /// The version of the schema; 0 is an empty one.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 
 /// Each brings the schema to the next version.
-const MIGRATIONS: [&str; VERSION as usize] = [include_str!("schema.sql")];
+const MIGRATIONS: [&str; VERSION as usize] =
+    [include_str!("schema.sql"), include_str!("schema_2.sql")];
 
 impl PostgresStorageBuilder {
     /// Sets the schema that holds the tables: 1 to 40 of `a-z 0-9 _`, starting with a letter. The
@@ -395,8 +398,18 @@ impl SnapshotStorage for PostgresStorage {
         Ok(snapshot)
     }
 
+    /// The incarnation is read first. A delete whose answer was lost is sent again, and the agent may
+    /// have been created anew in between; then it has another incarnation and is kept. The same holds
+    /// if another process deletes and creates it between the two statements: it was deleted meanwhile.
     async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
         self.shared.stamps.forget_deleted(agent);
+        let sql = "SELECT incarnation FROM {schema}.agents WHERE agent = $1";
+        let name: Parameter<'_> = (&agent.as_str(), Type::TEXT);
+        let rows = self.query("delete from", sql, &[name]).await?;
+        let Some(row) = rows.first() else {
+            return Ok(());
+        };
+        let incarnation: i64 = self.column(row, 0)?;
         let is_damaged = match self.fetch(agent).await {
             Err(error) if error.is_damaged() => true,
             result => {
@@ -404,9 +417,12 @@ impl SnapshotStorage for PostgresStorage {
                 false
             }
         };
-        let sql = "SELECT {schema}.remove($1, $2)";
-        let parameters: [Parameter<'_>; 2] =
-            [(&agent.as_str(), Type::TEXT), (&is_damaged, Type::BOOL)];
+        let sql = "SELECT {schema}.remove($1, $2, $3)";
+        let parameters: [Parameter<'_>; 3] = [
+            (&agent.as_str(), Type::TEXT),
+            (&is_damaged, Type::BOOL),
+            (&incarnation, Type::INT8),
+        ];
         self.query("delete from", sql, &parameters).await?;
         Ok(())
     }

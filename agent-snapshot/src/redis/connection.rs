@@ -76,7 +76,7 @@ impl Connection {
 /// Waits before the next attempt; `false` if there is none.
 ///
 /// Every command of this storage may be repeated: a save whose answer was lost is recognised by
-/// its digest.
+/// its digest, a delete names the incarnation that it means.
 async fn wait_to_retry(error: &RedisError, attempt: &mut u32) -> bool {
     let is_temporary = error.is_io_error()
         || error.is_connection_dropped()

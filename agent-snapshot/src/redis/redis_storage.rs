@@ -338,6 +338,18 @@ impl RedisStorage {
         Ok(())
     }
 
+    /// The id that the first save after a delete gave the agent. It is empty if there is none: no agent
+    /// is stored, an earlier version created it, or its key has another type.
+    async fn incarnation(&self, agent: &AgentId) -> Result<String, Error> {
+        let (record, _) = self.keys(agent);
+        let mut command = Cmd::new();
+        command.arg("HGET").arg(record).arg("incarnation");
+        match self.query(agent, "delete from", &command).await {
+            Err(error) if error.is_damaged() => Ok(String::new()),
+            result => result.map(Option::unwrap_or_default),
+        }
+    }
+
     /// The messages in view.
     async fn view(&self, agent: &AgentId, stamp: &Stamp) -> Result<Vec<String>, Error> {
         if stamp.first == stamp.next {
@@ -412,7 +424,8 @@ impl CompareAndSwap for RedisStorage {
             .arg(stamp.stream_start)
             .arg(u8::from(stream == StreamChange::Replace))
             .arg(self.shared.ttl)
-            .arg(labels);
+            .arg(labels)
+            .arg(uuid::Uuid::new_v4().to_string());
         for json in new {
             script.arg(json);
         }
@@ -443,8 +456,11 @@ impl SnapshotStorage for RedisStorage {
         Ok(snapshot)
     }
 
+    /// The incarnation is read first. A delete whose answer was lost is sent again, and the agent may
+    /// have been created anew in between; then it has another incarnation and is kept.
     async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
         self.shared.stamps.forget_deleted(agent);
+        let incarnation = self.incarnation(agent).await?;
         let damaged = match self.fetch(agent).await {
             Err(error) if error.is_damaged() => true,
             result => {
@@ -461,7 +477,9 @@ impl SnapshotStorage for RedisStorage {
             .key(aside)
             .key(aside_messages)
             .arg(u8::from(damaged))
-            .arg(self.shared.ttl);
+            .arg(self.shared.ttl)
+            .arg("")
+            .arg(incarnation);
         let _: u64 = self.invoke(agent, "delete from", &script).await?;
         Ok(())
     }

@@ -1,7 +1,7 @@
 -- Compare-and-swap: writes only if the stored stamp and floor are the expected ones.
 -- KEYS: record, messages
 -- ARGV: expected stamp, expected floor, expected length, stamp, state, head, view, epoch, start, replace,
---       ttl, labels, messages...
+--       ttl, labels, the id of a new incarnation, messages...
 local stored = redis.call('HMGET', KEYS[1], 'stamp', 'floor')
 local stamp, floor = stored[1] or '', stored[2] or '0'
 if stamp ~= ARGV[1] or floor ~= ARGV[2] then
@@ -17,7 +17,7 @@ if ARGV[10] == '1' then
   redis.call('DEL', KEYS[2])
   bytes = 0
 end
-for i = 13, #ARGV do
+for i = 14, #ARGV do
   redis.call('RPUSH', KEYS[2], ARGV[i])
   bytes = bytes + #ARGV[i]
 end
@@ -29,6 +29,9 @@ redis.call('HSET', KEYS[1], 'stamp', ARGV[4], 'state', ARGV[5], 'view', ARGV[7],
   'changed', string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000)))
 if ARGV[6] ~= '' then
   redis.call('HSET', KEYS[1], 'head', ARGV[6])
+end
+if stamp == '' then
+  redis.call('HSET', KEYS[1], 'incarnation', ARGV[13])
 end
 if ARGV[11] ~= '0' then
   redis.call('PEXPIRE', KEYS[1], ARGV[11])

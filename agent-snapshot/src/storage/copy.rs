@@ -41,6 +41,10 @@ pub struct CopyReport {
 /// deleted agents are not copied, so start the agents on the new storage only after the old ones
 /// have ended. If `from` has no streams, the messages in view are copied.
 ///
+/// The time of the last change ([`AgentInfo::changed`](crate::AgentInfo::changed)) starts anew: a copy
+/// is a save. So [`expire`](SnapshotStorage::expire) never deletes an agent of the copy earlier than one
+/// of the original. The snapshot keeps its own `timestamp`.
+///
 /// # Errors
 ///
 /// The errors of the two storages; [`Error::Damaged`] with the location "the copy" if a copy does
@@ -186,8 +190,12 @@ pub async fn restore(
     copy(&crate::FileStorage::open(folder).await?, storage).await
 }
 
-/// Makes a new agent from another one, as it was before message `at`: the messages before it, the
-/// pinned messages and the variables. Events, replies and tool intents are not taken over.
+/// Makes a new agent from the messages of another one before message `at`, with its pinned messages,
+/// variables and labels. Events, replies and tool intents are not taken over.
+///
+/// The variables and the pinned messages are those of today, also if `at` is long ago: a storage keeps
+/// no earlier ones. A caller that needs others sets them in the result and saves it with the next
+/// `tick_index`.
 ///
 /// If `at` is in view, the new agent has the view of the old one up to there, with its summary.
 /// Otherwise it has all messages from the start of the stream in view, and no summary.

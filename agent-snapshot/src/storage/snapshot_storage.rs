@@ -99,7 +99,7 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] or [`Error::Storage`] if the backend fails.
+    /// [`Error::Io`] or [`Error::Storage`] if the backend fails; the agent may be deleted then.
     ///
     /// # Cancel safety
     ///
@@ -191,6 +191,9 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     /// [`Error::Io`] or [`Error::Storage`] if the backend fails; some agents may be deleted then.
     /// [`Error::Unsupported`] by default.
     ///
+    /// A storage on a server sends the call again if its answer was lost. Agents that the first one
+    /// deleted are then not in the result.
+    ///
     /// # Cancel safety
     ///
     /// Cancel safe: each agent is deleted or kept. It may be repeated.
@@ -204,6 +207,9 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     /// # Errors
     ///
     /// As [`load`](Self::load); [`Error::Unsupported`] by default.
+    ///
+    /// A storage on a server sends the call again if its answer was lost. The result does not count
+    /// the messages that the first one removed.
     ///
     /// # Cancel safety
     ///

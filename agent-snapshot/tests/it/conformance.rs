@@ -353,14 +353,25 @@ mod postgres {
     use agent_snapshot::PostgresStorage;
 
     use super::*;
+    use crate::pgbouncer_server::PgBouncer;
     use crate::postgres_server::PostgresServer;
 
     struct Schema {
         server: Arc<PostgresServer>,
+        /// Of the server, or of a pooler in front of it.
+        url: String,
         schema: String,
     }
 
     impl Schema {
+        fn new(server: &Arc<PostgresServer>, url: String) -> Self {
+            Self {
+                server: server.clone(),
+                url,
+                schema: format!("s{}", uuid::Uuid::new_v4().simple()),
+            }
+        }
+
         /// The statements that copy each table from one schema to another.
         fn copy(&self, from: &str, to: &str) -> String {
             let tables = ["agents", "messages"];
@@ -377,7 +388,7 @@ mod postgres {
     #[async_trait]
     impl Fixture for Schema {
         async fn open(&self) -> Result<Arc<dyn SnapshotStorage>, Error> {
-            let builder = PostgresStorage::builder(&self.server.url()).schema(&self.schema);
+            let builder = PostgresStorage::builder(&self.url).schema(&self.schema);
             Ok(Arc::new(builder.connect().await?))
         }
 
@@ -422,10 +433,13 @@ mod postgres {
     async fn postgres_storage_conforms() {
         // The crash tests test the syncs.
         let server = Arc::new(PostgresServer::start_with(&["fsync=off"]));
-        let fixture = async || Schema {
-            server: server.clone(),
-            schema: format!("s{}", uuid::Uuid::new_v4().simple()),
-        };
-        check(&conformance::run(fixture).await);
+        check(&conformance::run(async || Schema::new(&server, server.url())).await);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn postgres_storage_conforms_behind_pgbouncer_in_transaction_mode() {
+        let server = Arc::new(PostgresServer::start_with(&["fsync=off"]));
+        let bouncer = PgBouncer::start(&server);
+        check(&conformance::run(async || Schema::new(&server, bouncer.url())).await);
     }
 }

@@ -1,6 +1,7 @@
 //! Copies between backends, backups, forks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{
@@ -112,6 +113,21 @@ async fn a_copy_overwrites_nothing() {
     assert_eq!(other.load(&id("a")).await.unwrap(), Some(unrelated));
 }
 
+/// A move to another storage must not delete agents that the old one would have kept.
+#[tokio::test]
+async fn a_copy_starts_the_time_of_retention_anew_and_keeps_the_timestamp() {
+    let (from, to) = (MemoryStorage::new(), MemoryStorage::new());
+    let mut snapshot = AgentSnapshot::new(id("a"));
+    snapshot.set_timestamp(std::time::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+    from.save(&snapshot).await.unwrap();
+    let hour = Duration::from_secs(3600);
+    from.age(&id("a"), 2 * hour);
+    copy(&from, &to).await.unwrap();
+    assert_eq!(to.expire(hour).await.unwrap(), []);
+    assert_eq!(to.load(&id("a")).await.unwrap(), Some(snapshot));
+    assert_eq!(from.expire(hour).await.unwrap(), [id("a")]);
+}
+
 #[cfg(feature = "file")]
 #[tokio::test]
 async fn a_backup_is_plain_json_and_can_be_restored() {
@@ -174,8 +190,16 @@ async fn a_fork_has_the_messages_before_its_point() {
     );
     assert!(late.outbox.is_empty());
 
-    let early = fork(&storage, &id("日本"), 2, id("early")).await.unwrap();
+    let mut early = fork(&storage, &id("日本"), 2, id("early")).await.unwrap();
     assert_eq!(texts(&early), ["質問 0", "質問 1"]);
+    // The variables of today: the storage has no earlier ones. The caller may set others.
+    assert_eq!(early.memory.working_variables["turn"], 49);
+    early.tick_index += 1;
+    early
+        .memory
+        .working_variables
+        .insert("turn".into(), json!(1));
+    storage.save(&early).await.unwrap();
     let history = &early.memory.short_term_history;
     assert_eq!((history.pinned().len(), history.summary()), (1, None));
     assert_eq!(storage.load(&id("early")).await.unwrap(), Some(early));

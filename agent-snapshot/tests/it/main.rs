@@ -25,6 +25,10 @@ mod conversation_window;
 mod copy;
 #[cfg(any(feature = "file", feature = "postgres", feature = "sqlite"))]
 mod crash;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod cutting_proxy;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod deleted_twice;
 #[cfg(feature = "file")]
 mod file;
 #[cfg(any(
@@ -35,6 +39,10 @@ mod file;
 ))]
 mod kill_on_drop;
 mod open;
+#[cfg(feature = "postgres")]
+mod pgbouncer;
+#[cfg(feature = "postgres")]
+mod pgbouncer_server;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "postgres")]

@@ -123,7 +123,7 @@ async fn the_schema_is_created_once_and_a_newer_one_is_refused() {
     for task in tasks {
         task.await.unwrap().unwrap();
     }
-    assert_eq!(server.sql("SELECT version FROM agent_snapshot.meta"), "1");
+    assert_eq!(server.sql("SELECT version FROM agent_snapshot.meta"), "2");
     server.sql("UPDATE agent_snapshot.meta SET version = 9");
     let error = PostgresStorage::connect(&server.url()).await.unwrap_err();
     assert!(matches!(error, Error::UnsupportedVersion { found: 9, .. }));

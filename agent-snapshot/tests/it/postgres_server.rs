@@ -230,8 +230,8 @@ fn stat_field(pid: i32, index: usize) -> Option<String> {
     fields.split(' ').nth(index).map(str::to_owned)
 }
 
-/// A program of the server package, run as a user that is not root.
-fn program(name: &str) -> Command {
+/// A program of the server or the pooler, run as a user that is not root.
+pub(crate) fn program(name: &str) -> Command {
     let mut command = Command::new(find(name));
     if let Some((uid, gid)) = other_user() {
         command.uid(uid).gid(gid);
@@ -255,13 +255,15 @@ fn find(name: &str) -> PathBuf {
     let debian = versions("/usr/lib/postgresql", "bin");
     let mut fedora = versions("/usr", "bin");
     fedora.retain(|path| path.to_string_lossy().starts_with("/usr/pgsql-"));
-    [on_path, debian, fedora]
+    // Debian installs pgbouncer there; the PATH of a user may lack it.
+    let system = vec![PathBuf::from("/usr/sbin")];
+    [on_path, debian, fedora, system]
         .concat()
         .into_iter()
         .map(|folder| folder.join(name))
         .find(|path| path.is_file())
         .unwrap_or_else(|| {
-            panic!("{name} must be installed to run these tests (scripts/setup, or apt install postgresql)")
+            panic!("{name} must be installed to run these tests (scripts/setup, or apt install postgresql pgbouncer)")
         })
 }
 
@@ -285,7 +287,7 @@ fn other_user() -> Option<(u32, u32)> {
 }
 
 /// A folder of the user of the server. The path of a socket must be short.
-fn private_folder() -> tempfile::TempDir {
+pub(crate) fn private_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     if let Some((uid, gid)) = other_user() {
         chown(folder.path(), Some(uid), Some(gid)).unwrap();
@@ -300,7 +302,7 @@ fn run(command: &mut Command) {
 }
 
 #[track_caller]
-fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(value) = ready() {

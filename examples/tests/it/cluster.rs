@@ -1,11 +1,11 @@
 //! The orchestrator: each command is a separate process, as from another terminal.
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::sandbox::{SIGNALS, Sandbox, eventually, stderr, with_default_signals};
+use crate::sandbox::{SIGNALS, Sandbox, eventually, stderr};
 
 const AGENTS: [&str; 5] = [
     "grand_boss",
@@ -226,12 +226,11 @@ fn the_bundled_configuration_is_that_of_the_specification() {
 fn a_start_that_is_interrupted_leaves_no_agents() {
     for signal in SIGNALS {
         let cluster = Cluster::new();
-        let mut start = with_default_signals(&cluster.command(&["start"]));
-        let mut child = start.stderr(Stdio::null()).spawn().unwrap();
-        eventually("an agent runs", || {
-            let mut processes = cluster.sandbox.processes().into_iter();
-            processes.any(|process| process.contains("--marker="))
-        });
+        // The start waits for an agent that is stopped.
+        let start = || cluster.command(&["start"]);
+        let mut child = cluster
+            .sandbox
+            .start_frozen(start, "scripted-agent --marker=");
         cluster.sandbox.ends_by(&mut child, signal);
         cluster.sandbox.nothing_runs();
     }

@@ -1,6 +1,7 @@
 //! The examples, run as a user runs them.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod chat;
 mod chat_session;
 mod cluster;
 mod crash_recovery;

@@ -93,6 +93,55 @@ fn files_of_another_session_are_refused() {
 }
 
 #[test]
+fn a_pattern_is_stored_by_its_real_path() {
+    let guard = Guard(Sandbox::new());
+    let root = guard.0.home().canonicalize().unwrap();
+    std::fs::create_dir_all(root.join("src/parser")).unwrap();
+    std::os::unix::fs::symlink("src", root.join("link")).unwrap();
+    std::os::unix::fs::symlink("/usr", root.join("out")).unwrap();
+    let absolute = format!("{}/src/parser/*.rs", root.display());
+    for (pattern, stored) in [
+        ("./src/parser/*.rs", "src/parser/*.rs"),
+        ("src/../src/parser/*.rs", "src/parser/*.rs"),
+        ("link/parser/*.rs", "src/parser/*.rs"),
+        (&absolute, "src/parser/*.rs"),
+        ("link/new.rs", "src/new.rs"),
+        ("link", "src/**"),
+        ("src/parser/", "src/parser/**"),
+        ("later/", "later/**"),
+        ("src/{a,b}.rs", "src/{a,b}.rs"),
+        (".", "**"),
+        ("**/*.md", "**/*.md"),
+    ] {
+        guard.allows("a", &["claim", pattern]);
+        let list = stdout(&guard.0.run(&mut guard.command("a", &["list"])));
+        assert_eq!(list, format!("a: {stored}\n"), "{pattern}");
+    }
+    let above = format!("../{}/*", root.file_name().unwrap().to_str().unwrap());
+    guard.allows("a", &["claim", &above]);
+    for (pattern, reason) in [
+        ("../*.rs", "outside of the root folder"),
+        ("/etc/**", "outside of the root folder"),
+        ("out/lib/**", "outside of the root folder"),
+        ("src/*/../x", "has `..` behind a wildcard"),
+        ("**/..", "has `..` behind a wildcard"),
+    ] {
+        guard.refuses("a", &["claim", pattern], reason);
+    }
+
+    // Two names of one file are one file, and a file outside belongs to no session.
+    guard.allows("a", &["claim", "link/parser/**"]);
+    guard.refuses("b", &["claim", "src/parser/mod.rs"], "session a");
+    guard.refuses("b", &["check", "src/parser/mod.rs"], "session a");
+    guard.allows("a", &["claim", "**"]);
+    guard.allows(
+        "b",
+        &["check", "/etc/hostname", "../elsewhere.rs", "out/bin/sh"],
+    );
+    guard.refuses("b", &["check", "anything"], "session a");
+}
+
+#[test]
 fn a_tool_call_on_a_file_of_another_session_is_refused() {
     let guard = Guard(Sandbox::new());
     guard.allows("a", &["claim", "src/**"]);

@@ -72,6 +72,28 @@ fn each_session_gets_a_port_that_no_other_program_has() {
 }
 
 #[test]
+fn a_range_without_a_port_is_refused() {
+    let ports = Ports::new();
+    for (range, expected) in [
+        (["--from", "0", "--to", "9"], "0 is not in 1..=65535"),
+        (["--from", "1", "--to", "0"], "0 is not in 1..=65535"),
+        (
+            ["--from", "70000", "--to", "9"],
+            "70000 is not in 1..=65535",
+        ),
+        (
+            ["--from", "3005", "--to", "3001"],
+            "there is no port from 3005 to 3001: --from is above --to",
+        ),
+    ] {
+        let output = ports.run("a", &[&["claim"][..], &range].concat());
+        assert_eq!(output.status.code(), Some(2), "{range:?}");
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        assert_eq!(stdout(&output), "");
+    }
+}
+
+#[test]
 fn a_session_has_several_ports_by_name() {
     let ports = Ports::new();
     ports.gets("a", &[], 0);

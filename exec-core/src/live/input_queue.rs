@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// No line is accepted while this many bytes wait: an agent that does not read its input cannot make
-/// the host's memory grow. One line more may wait, however long it is.
+/// No line is accepted while this many bytes wait: an agent that does not read its input cannot
+/// make the host's memory grow. One line more may wait, however long it is.
 const MAX_BYTES: usize = 1 << 20;
 
 /// The lines that the writer of standard input has not written yet.
@@ -20,9 +20,17 @@ impl InputQueue {
         self.bytes >= MAX_BYTES
     }
 
-    /// Adds a line; `false` if the queue is full or closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Adds a line; `false` if the queue is full. A line for a closed queue is lost with the
+    /// process, which is ending.
     pub(super) fn push(&mut self, mut line: String) -> bool {
-        if self.is_full() || self.is_closed {
+        if self.is_closed {
+            return true;
+        }
+        if self.is_full() {
             return false;
         }
         line.push('\n');
@@ -37,13 +45,14 @@ impl InputQueue {
     }
 
     pub(super) fn written(&mut self, line: &str) {
-        self.bytes -= line.len();
+        self.bytes = self.bytes.saturating_sub(line.len());
     }
 
     /// Nothing can be written any more.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
         self.lines = VecDeque::new();
+        self.bytes = 0;
     }
 }
 
@@ -65,6 +74,7 @@ mod tests {
         assert!(queue.push("y".to_owned()));
         assert_eq!(queue.next().as_deref(), Some("y\n"));
         queue.close();
-        assert!(!queue.push("z".to_owned()));
+        assert!(queue.push("z".to_owned()));
+        assert_eq!(queue.next(), None);
     }
 }

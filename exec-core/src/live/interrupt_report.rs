@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::turn::TurnReport;
 use crate::Error;
 use crate::run::LiveExecution;
+use crate::sandbox::is_shell_or_agent;
 use crate::shared::proc_stat::ProcessKey;
 use crate::shared::process_tree::{ProcessHandle, ProcessTable};
 
@@ -49,7 +50,8 @@ impl InterruptReport {
         &self.report
     }
 
-    /// The processes that were started during the turn and were alive after its end, tools and others.
+    /// The processes that were started during the turn and were alive after its end, tools and
+    /// others. The ids are those of this host, also for an agent in a sandbox, which sees other ids.
     pub fn process_ids(&self) -> Vec<u32> {
         self.processes.iter().map(|key| key.pid).collect()
     }
@@ -75,6 +77,10 @@ impl LiveExecution {
             process.alive && process.key.start_time >= since && Some(process.key) != leader
         });
         let mut keys: Vec<_> = tools.map(|process| process.key).collect();
+        if self.sandbox.is_some() {
+            // The leader only carries the agent, which may have started in the tick of the turn.
+            keys.retain(|key| !is_shell_or_agent(key.pid));
+        }
         keys.sort_unstable();
         Ok(keys)
     }
@@ -146,7 +152,8 @@ fn with_descendants(
         .collect()
 }
 
-/// The start time is compared after the handle was opened: a handle never refers to another process.
+/// The start time is compared after the handle was opened: a handle never refers to another
+/// process.
 fn send(key: ProcessKey, signal: Signal) {
     let Ok(Some(handle)) = ProcessHandle::open(key.pid) else {
         return;

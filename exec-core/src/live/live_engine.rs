@@ -2,24 +2,27 @@
 //!
 //! # Theory
 //!
-//! The engine stands between the callers and the driver. It is pure: every input (a line, a command, a
-//! point in time, the end of the process) gives a [`LiveStep`], which the caller of the engine carries
-//! out in order. One mutex serialises the inputs.
+//! The engine stands between the callers and the driver. It is pure: every input (a line, a
+//! command, a point in time, the end of the process) gives a [`LiveStep`], which the caller of the
+//! engine carries out in order. One mutex serialises the inputs.
 //!
 //! **Invariants.**
-//! - At most one turn is in flight. The next message of the queue is given to the driver only when the
-//!   turn before it has ended.
-//! - A message has exactly one of these ends: delivered, dropped, or still in the queue. It is removed
-//!   from the queue in the same step that gives it to the driver, so it cannot be given twice.
+//! - At most one turn is in flight. The next message of the queue is given to the driver only when
+//!   the turn before it has ended.
+//! - A message has exactly one of these ends: delivered, dropped, or still in the queue. It is
+//!   removed from the queue in the same step that gives it to the driver, so it cannot be given
+//!   twice.
 //! - A permission request is settled once. The first of caller, policy, deadline and cancel wins; a
-//!   later answer is told who was first, as long as the request is remembered ([`MAX_SETTLED`]).
+//!   later answer gets the origin of the first, as long as the request is remembered
+//!   ([`MAX_SETTLED`]).
 //! - The end of a turn, of whatever kind, settles all open requests.
 //!
 //! **Races.**
 //! - An interrupt and the end of the turn cross: the agent reports the end first, and the cancel
-//!   arrives when no turn is in flight. The engine has then already ended the turn, and the interrupt
-//!   of a turn that is not in flight sends nothing, so that a cancel can never hit the next turn.
-//!   If the cancel was sent before the end was read, agents ignore it, or end the turn as interrupted.
+//!   arrives when no turn is in flight. The engine has then already ended the turn, and the
+//!   interrupt of a turn that is not in flight sends nothing, so that a cancel can never hit the
+//!   next turn. If the cancel was sent before the end was read, agents ignore it, or end the turn
+//!   as interrupted.
 //! - A steer and the end of the turn cross: the agent refuses the text, and the message goes to the
 //!   front of the queue. Until the agent has said so no other message is delivered, for at most
 //!   [`OFFER_LIMIT`]; then the message is reported as uncertain.
@@ -50,8 +53,8 @@ use crate::output::cut_at;
 use crate::process::LONGEST_LIMIT;
 use crate::{AgentEvent, AgentEventKind, Failure, FailureKind, UsageTotals};
 
-/// How many settled requests are remembered, so that a late answer is told who was first, and how many
-/// bytes their ids may have.
+/// How many settled requests are remembered, so that a late answer gets the origin of the first,
+/// and how many bytes their ids may have.
 const MAX_SETTLED: usize = 256;
 const MAX_SETTLED_BYTES: usize = 16 << 10;
 /// How many requests may be open, and how many bytes their arguments may have if there is more than
@@ -80,14 +83,13 @@ impl Default for QueueLimits {
 }
 
 /// A message of the queue.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct WaitingMessage {
     pub(crate) id: MessageId,
     pub(crate) text: String,
 }
 
 /// The end of a turn, for the caller that waits for it.
-#[derive(Clone, Debug)]
 pub(crate) struct TurnEnd {
     pub(crate) turn: TurnId,
     pub(crate) outcome: TurnOutcome,
@@ -96,7 +98,7 @@ pub(crate) struct TurnEnd {
 }
 
 /// What has to be done after an input, in this order: publish, then write.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct LiveStep {
     /// The events of the line, for its output event.
     pub(crate) agent_events: Vec<AgentEvent>,
@@ -113,7 +115,7 @@ pub(crate) struct LiveStep {
     pub(crate) refused: Option<String>,
 }
 
-/// What passes through the engine, for the one who keeps the totals and classes of the run.
+/// What passes through the engine, for the tracker of totals and failure classes.
 pub(crate) enum Observed<'a> {
     Event(&'a mut AgentEvent),
     /// The failure of a turn.
@@ -168,8 +170,8 @@ pub(crate) struct LiveEngine {
     driver: Box<dyn ProtocolDriver>,
     phase: Phase,
     queue: VecDeque<WaitingMessage>,
-    /// A message that was offered to a running turn, until the driver reports whether the agent took
-    /// it. No other message is delivered before that, to keep the order.
+    /// A message that was offered to a running turn, until the driver reports whether the agent
+    /// took it. No other message is delivered before that, to keep the order.
     offered: Option<(WaitingMessage, TurnId)>,
     /// When an agent that has ended the turn must have reported what became of `offered`.
     offer_deadline: Option<Instant>,
@@ -252,8 +254,8 @@ impl LiveEngine {
         self.open.iter().map(|open| &open.request)
     }
 
-    /// The process is about to be stopped: refuses messages, cancels the running turn and settles all
-    /// open requests. The queue stays for a resumed session.
+    /// The process is about to be stopped: refuses messages, cancels the running turn and settles
+    /// all open requests. The queue stays for a resumed session.
     pub(crate) fn wind_down(&mut self, now: Instant) -> LiveStep {
         self.winding_down = true;
         let mut step = match self.turn_in_flight() {
@@ -418,8 +420,8 @@ impl LiveEngine {
         requests.chain(self.offer_deadline).min()
     }
 
-    /// Denies the requests whose deadline has passed, and gives up a message whose fate an agent does
-    /// not report.
+    /// Denies the requests whose deadline has passed, and gives up a message whose fate an agent
+    /// does not report.
     pub(crate) fn timer(&mut self, now: Instant) -> LiveStep {
         let mut step = LiveStep::default();
         let due = |request: &&OpenRequest| request.deadline <= now;
@@ -513,9 +515,11 @@ impl LiveEngine {
         matches!(self.phase, Phase::Idle) && self.offered.is_none() && !self.winding_down
     }
 
-    /// Gives the next message to the driver if no turn is in flight. A loop, because a driver may end
-    /// a turn at once.
+    /// Gives the next message to the driver if no turn is in flight. A loop, because a driver may
+    /// end a turn at once.
     fn deliver(&mut self, step: &mut LiveStep, now: Instant) {
+        // Not a refusal of a message that is delivered here.
+        let refused = step.refused.take();
         while self.can_deliver()
             && let Some(message) = self.queue.pop_front()
         {
@@ -540,6 +544,7 @@ impl LiveEngine {
                 self.end_turn(TurnOutcome::Failed { failure }, None, step);
             }
         }
+        step.refused = refused;
     }
 
     fn drive(
@@ -551,10 +556,7 @@ impl LiveEngine {
         call(self.driver.as_mut(), &mut out);
         let mut step = LiveStep::default();
         self.take(out, &mut step, now);
-        // Not a refusal of the message that is delivered next.
-        let refused = step.refused.take();
         self.deliver(&mut step, now);
-        step.refused = refused;
         step
     }
 
@@ -662,7 +664,8 @@ impl LiveEngine {
             deadline: now + self.policy.question_limit().min(LONGEST_LIMIT),
         });
         if self.is_cancelling() {
-            // The request crossed the cancel. Some agents do not end the turn before it is answered.
+            // The request crossed the cancel. Some agents do not end the turn before it is
+            // answered.
             return self.void_open(step, true);
         }
         match action {
@@ -712,7 +715,8 @@ impl LiveEngine {
         Some(self.open.remove(at).request)
     }
 
-    /// Settles all open requests without a decision. `tell`: the agent lives and may need an answer.
+    /// Settles all open requests without a decision. `tell`: the agent lives and may need an
+    /// answer.
     fn void_open(&mut self, step: &mut LiveStep, tell: bool) {
         for OpenRequest { request, .. } in std::mem::take(&mut self.open) {
             if tell {

@@ -121,7 +121,7 @@ pub enum LiveEvent {
         /// The answer; `None` if the request became void.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         decision: Option<Decision>,
-        /// By whom.
+        /// The origin of the decision.
         by: SettledBy,
     },
     /// The agent has refused a command after it was sent, such as a mode that it does not know.
@@ -165,8 +165,8 @@ pub enum DropReason {
     TakenBack,
     /// The session has ended.
     SessionEnded,
-    /// The process ended while the message was offered to a running turn: it may have been delivered.
-    /// It is not sent again.
+    /// The process ended while the message was offered to a running turn: it may have been
+    /// delivered. It is not sent again.
     Uncertain,
 }
 
@@ -180,7 +180,7 @@ impl fmt::Display for DropReason {
     }
 }
 
-/// Who has settled a permission request.
+/// The origin of a decision about a permission request.
 ///
 /// ```
 /// use exec_core::SettledBy;
@@ -210,5 +210,108 @@ impl fmt::Display for SettledBy {
             Self::Deadline => "its deadline",
             Self::Cancel => "a cancel",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Failure, FailureKind, ToolInput, Usage};
+
+    /// The JSON form is a contract with front ends.
+    #[test]
+    fn every_event_has_a_stable_json_form() {
+        let (message, turn) = (MessageId(3), TurnId(3));
+        let mut request = PermissionRequest::new("p", "Bash", ToolInput::default());
+        request.command = Some("ls".to_owned());
+        let failure = Failure::new(FailureKind::Overloaded, "529");
+        let used = Usage {
+            output_tokens: Some(5),
+            ..Usage::default()
+        };
+        let settled = |decision, by| LiveEvent::PermissionSettled {
+            permission: "p".to_owned(),
+            tool: "Bash".to_owned(),
+            decision,
+            by,
+        };
+        let ended = |outcome, usage| LiveEvent::TurnEnded {
+            turn,
+            outcome,
+            usage,
+        };
+        for (event, expected) in [
+            (LiveEvent::Opened, r#"{"type":"opened"}"#),
+            (LiveEvent::Ended, r#"{"type":"ended"}"#),
+            (
+                LiveEvent::MessageQueued { message },
+                r#"{"type":"message_queued","message":3}"#,
+            ),
+            (
+                LiveEvent::MessageDelivered { message, turn },
+                r#"{"type":"message_delivered","message":3,"turn":3}"#,
+            ),
+            (
+                LiveEvent::MessageDropped {
+                    message,
+                    reason: DropReason::SessionEnded,
+                },
+                r#"{"type":"message_dropped","message":3,"reason":"session_ended"}"#,
+            ),
+            (
+                LiveEvent::TurnStarted { turn },
+                r#"{"type":"turn_started","turn":3}"#,
+            ),
+            (
+                ended(TurnOutcome::Completed, Some(UsageTotals::of_run(used))),
+                r#"{"type":"turn_ended","turn":3,"outcome":"completed","usage":{"run":{"output_tokens":5},"session":{}}}"#,
+            ),
+            (
+                ended(TurnOutcome::Failed { failure }, None),
+                r#"{"type":"turn_ended","turn":3,"outcome":"failed","failure":{"class":"overloaded","message":"529"}}"#,
+            ),
+            (
+                LiveEvent::PermissionAsked(request),
+                r#"{"type":"permission_asked","id":"p","tool":"Bash","input":null,"command":"ls"}"#,
+            ),
+            (
+                settled(Some(Decision::Deny), SettledBy::Deadline),
+                r#"{"type":"permission_settled","permission":"p","tool":"Bash","decision":"deny","by":"deadline"}"#,
+            ),
+            (
+                settled(None, SettledBy::Cancel),
+                r#"{"type":"permission_settled","permission":"p","tool":"Bash","by":"cancel"}"#,
+            ),
+            (
+                LiveEvent::CommandRefused {
+                    reason: "no".to_owned(),
+                },
+                r#"{"type":"command_refused","reason":"no"}"#,
+            ),
+        ] {
+            let json = serde_json::to_string(&event).unwrap();
+            assert_eq!(json, expected);
+            let read: LiveEvent = serde_json::from_str(&json).unwrap();
+            assert_eq!(read, event, "{json}");
+        }
+    }
+
+    #[test]
+    fn the_counted_memory_grows_with_the_question() {
+        let cost = |command: &str| {
+            let mut request = PermissionRequest::new("p", "Bash", ToolInput::default());
+            request.command = Some(command.to_owned());
+            LiveEvent::PermissionAsked(request).heap_bytes()
+        };
+        assert!(cost(&"x".repeat(1 << 20)) >= cost("") + (1 << 20));
+    }
+
+    #[test]
+    fn debug_shows_no_arguments() {
+        let input = ToolInput::new(r#"{"token":"hunter2"}"#).unwrap();
+        let mut request = PermissionRequest::new("p", "Bash", input);
+        request.command = Some("curl hunter2".to_owned());
+        let shown = format!("{:?}", LiveEvent::PermissionAsked(request));
+        assert!(!shown.contains("hunter2"), "{shown}");
     }
 }

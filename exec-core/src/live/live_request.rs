@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::live_engine::QueueLimits;
 use super::permission_policy::PermissionPolicy;
-use crate::{Error, ExecutionContext, FollowUpRequest, LaunchRequest, NewChatRequest, SessionId};
+use crate::{
+    Budget, Error, ExecutionContext, FollowUpRequest, LaunchRequest, NewChatRequest, SessionId,
+};
 
 /// How long an agent may take to open a session, if nothing else is set. The slowest of them need
 /// ten seconds on a busy machine.
@@ -37,6 +39,7 @@ pub(crate) struct LiveOptions {
     pub(crate) policy: Option<PermissionPolicy>,
     pub(crate) queue: QueueLimits,
     pub(crate) open_limit: Duration,
+    pub(crate) budgets: Vec<Budget>,
 }
 
 impl LiveRequest {
@@ -49,6 +52,7 @@ impl LiveRequest {
                 policy: None,
                 queue: QueueLimits::default(),
                 open_limit: OPEN_LIMIT,
+                budgets: Vec::new(),
             },
         }
     }
@@ -62,8 +66,8 @@ impl LiveRequest {
         }
     }
 
-    /// Sets which permission requests are allowed, asked or denied; the default is the policy of the
-    /// profile, or else every request is asked.
+    /// Sets which permission requests are allowed, asked or denied; the default is the policy of
+    /// the profile, or else every request is asked.
     pub fn policy(mut self, policy: PermissionPolicy) -> Self {
         self.options.policy = Some(policy);
         self
@@ -87,14 +91,21 @@ impl LiveRequest {
         self
     }
 
+    /// Adds a budget. All budgets of a request hold; a prompt is a turn. A prompt for which nothing
+    /// is left is refused with [`Error::BudgetExhausted`].
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.options.budgets.push(budget);
+        self
+    }
+
     /// A request without a text: the prompts follow.
     pub(crate) fn launch_request(self) -> Result<LaunchRequest, Error> {
         let Self {
             context,
             session_id,
-            ..
+            options,
         } = self;
-        match session_id {
+        let mut request = match session_id {
             None => LaunchRequest::try_from(NewChatRequest {
                 context,
                 prompt: String::new(),
@@ -104,6 +115,8 @@ impl LiveRequest {
                 session_id,
                 message: String::new(),
             }),
-        }
+        }?;
+        request.budgets = options.budgets;
+        Ok(request)
     }
 }

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::interrupt_report::InterruptReport;
+use super::live_control::LiveControl;
 use super::live_engine::WaitingMessage;
 use super::live_event::{MessageId, TurnId};
-use super::live_link::{LiveControl, LiveLink};
+use super::live_link::LiveLink;
 use super::live_request::LiveRequest;
 use super::live_state::{LiveState, LiveStatus};
 use super::protocol_driver::{Decision, PermissionRequest};
@@ -17,13 +18,13 @@ use crate::{Error, Execution, ExecutionService, ExitReport, SessionId, StoppedBy
 
 /// A handle of a live session: one process of an agent for many turns.
 ///
-/// The session is an [`Execution`]: it has the same events with replay, bounds, log files, history, stop
-/// and guarantees, and it is in the same registry. Prompts wait in a bounded queue of the host, in the
-/// order of their calls; the agent never has two of them at once.
+/// The session is an [`Execution`]: it has the same events with replay, bounds, log files, history,
+/// stop and guarantees, and it is in the same registry. Prompts wait in a bounded queue of the
+/// host, in the order of their calls; the agent never has two of them at once.
 ///
-/// Cheap to clone. Dropping it, even the last clone, does not end the session: messages that wait are
-/// still delivered, and [`ExecutionService::live_session`] gives a new handle. Messages that wait when
-/// the process ends stay for [`resume`](Self::resume) as long as there is a handle.
+/// Cheap to clone. Dropping it, even the last clone, does not end the session: messages that wait
+/// are still delivered, and [`ExecutionService::live_session`] gives a new handle. Messages that
+/// wait when the process ends stay for [`resume`](Self::resume) as long as there is a handle.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
@@ -51,8 +52,8 @@ pub struct LiveSession {
     _handle: Arc<SessionHandle>,
 }
 
-/// Exists as long as there is a [`LiveSession`]. Its drop gives up the messages that wait for a resumed
-/// session.
+/// Exists as long as there is a [`LiveSession`]. Its drop gives up the messages that wait for a
+/// resumed session.
 pub(crate) struct SessionHandle {
     pub(super) execution: Arc<LiveExecution>,
 }
@@ -65,7 +66,8 @@ impl Drop for SessionHandle {
     }
 }
 
-/// A message that waits for its turn; see [`LiveSession::queued`]. `Debug` shows the size of the text.
+/// A message that waits for its turn; see [`LiveSession::queued`]. `Debug` shows the size of the
+/// text.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
@@ -142,6 +144,10 @@ impl LiveSession {
         })
     }
 
+    pub(super) fn service(&self) -> &ExecutionService {
+        &self.service
+    }
+
     /// The execution: events, usage of the process tree, stop, log files.
     pub fn execution(&self) -> &Execution {
         &self.execution
@@ -163,8 +169,8 @@ impl LiveSession {
         self.link().state()
     }
 
-    /// Waits until the state of the session is one that `reached` accepts. States that are shorter than
-    /// a poll can be missed; [`events`](Execution::events) has all of them.
+    /// Waits until the state of the session is one that `reached` accepts. States that are shorter
+    /// than a poll can be missed; [`events`](Execution::events) has all of them.
     ///
     /// # Errors
     ///
@@ -178,13 +184,15 @@ impl LiveSession {
         mut reached: impl FnMut(&LiveStatus) -> bool,
     ) -> Result<LiveState, Error> {
         let mut states = self.link().watch_state();
-        let state = states
-            .wait_for(|state| state.status == LiveStatus::Ended || reached(&state.status))
-            .await;
-        let state = state.map_err(|_| self.control().ended())?.clone();
-        match reached(&state.status) {
-            true => Ok(state),
-            false => Err(self.control().ended()),
+        loop {
+            // Not under the lock of the state: `reached` may use the session.
+            let state = states.borrow_and_update().clone();
+            if reached(&state.status) {
+                return Ok(state);
+            }
+            if state.status == LiveStatus::Ended || states.changed().await.is_err() {
+                return Err(self.control().ended());
+            }
         }
     }
 
@@ -211,19 +219,19 @@ impl LiveSession {
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: once the future was polled, the text is injected or queued even if the future
-    /// is dropped. The events say which.
+    /// Not cancel safe: once the future was polled, the text is injected or queued even if the
+    /// future is dropped. The events say which.
     pub async fn steer(&self, text: impl Into<String>) -> Result<Steered, Error> {
         self.control().steer(text.into()).await
     }
 
-    /// Cancels a running turn and waits for its end. The session stays open, and the next message of
-    /// the queue is delivered. Open permission requests are settled.
+    /// Cancels a running turn and waits for its end. The session stays open, and the next message
+    /// of the queue is delivered. Open permission requests are settled.
     ///
-    /// Processes that were started during the turn and are still alive are reported, and not ended: they
-    /// may be servers that the agent needs. [`end_processes`](Self::end_processes) ends them. The start
-    /// of a process is known to a hundredth of a second, so one that was started right before the turn
-    /// may be among them.
+    /// Processes that were started during the turn and are still alive are reported, and not ended:
+    /// they may be servers that the agent needs. [`end_processes`](Self::end_processes) ends them.
+    /// The start of a process is known to a hundredth of a second, so one that was started right
+    /// before the turn may be among them.
     ///
     /// # Errors
     ///
@@ -243,16 +251,18 @@ impl LiveSession {
         Ok(InterruptReport { report, processes })
     }
 
-    /// Ends processes that have outlived an interrupted turn, with everything that they have started:
-    /// `TERM`, and `KILL` after five seconds. The agent itself goes on.
+    /// Ends processes that have outlived an interrupted turn, with everything that they have
+    /// started: `TERM`, and `KILL` after five seconds. The agent itself goes on.
     ///
     /// # Errors
     ///
-    /// [`Error::StillAlive`] if processes could not be ended; [`Error::Io`] if `/proc` cannot be read.
+    /// [`Error::StillAlive`] if processes could not be ended; [`Error::Io`] if `/proc` cannot be
+    /// read.
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: if the future is dropped, some of the processes may be alive. Call it again.
+    /// Not cancel safe: if the future is dropped, some of the processes may be alive. Call it
+    /// again.
     pub async fn end_processes(&self, report: &InterruptReport) -> Result<(), Error> {
         self.execution.live.end_processes(&report.processes).await
     }
@@ -261,8 +271,8 @@ impl LiveSession {
     ///
     /// # Errors
     ///
-    /// - [`Error::AlreadySettled`] if the request was answered, denied at its deadline, or became void,
-    ///   and if there was no such request.
+    /// - [`Error::AlreadySettled`] if the request was answered, denied at its deadline, or became
+    ///   void, and if there was no such request.
     /// - [`Error::QueueFull`] if the agent does not read its input; the request stays open.
     pub fn answer(&self, permission: &str, decision: Decision) -> Result<(), Error> {
         self.control().answer(permission, decision)
@@ -278,8 +288,8 @@ impl LiveSession {
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the protocol has no modes; [`Error::QueueFull`] if the agent does not read
-    /// its input; [`Error::SessionEnded`].
+    /// [`Error::Refused`] if the protocol has no modes; [`Error::QueueFull`] if the agent does not
+    /// read its input; [`Error::SessionEnded`].
     pub fn set_mode(&self, mode: &str) -> Result<(), Error> {
         self.control().set_mode(mode)
     }
@@ -308,7 +318,8 @@ impl LiveSession {
     /// stopped by its ladder.
     ///
     /// [`ExitReport::stopped_by`] is `None` if the agent ended by itself with its input.
-    /// [`Execution::stop`] is the same, except that it keeps the messages for [`resume`](Self::resume).
+    /// [`Execution::stop`] is the same, except that it keeps the messages for
+    /// [`resume`](Self::resume).
     ///
     /// # Errors
     ///
@@ -325,9 +336,9 @@ impl LiveSession {
         self.execution.wait().await
     }
 
-    /// Opens the session again after the end of its process, by the agent's own means, and continues
-    /// with the messages that wait. The new handle has an execution of its own; [`Turn`]s of waiting
-    /// messages go on.
+    /// Opens the session again after the end of its process, by the agent's own means, and
+    /// continues with the messages that wait. The new handle has an execution of its own; [`Turn`]s
+    /// of waiting messages go on.
     ///
     /// A prompt whose outcome is uncertain is not sent again.
     ///
@@ -338,8 +349,8 @@ impl LiveSession {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: if the future is dropped, a process that was started is stopped, and the messages
-    /// go on waiting.
+    /// Cancel safe: if the future is dropped, a process that was started is stopped, and the
+    /// messages go on waiting.
     pub async fn resume(&self) -> Result<Self, Error> {
         if self.state().status != LiveStatus::Ended {
             return Err(Error::SessionBusy {

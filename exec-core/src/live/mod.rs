@@ -1,13 +1,14 @@
 //! Live sessions: one process for many turns.
 //!
 //! ```text
-//! LiveSession --commands--> LiveLink --> LiveEngine --> ProtocolDriver (of the profile)
+//! LiveSession --commands--> LiveControl --> LiveEngine --> ProtocolDriver (of the profile)
 //! stdout lines ----------------^  \--> events (EventLog), reports (Turn), lines (InputQueue)
 //! supervisor: deadlines, stop ---^                                           \--> stdin
 //! ```
 
 mod input_queue;
 mod interrupt_report;
+mod live_control;
 mod live_engine;
 mod live_event;
 mod live_link;
@@ -16,6 +17,7 @@ mod live_session;
 mod live_state;
 mod permission_policy;
 mod protocol_driver;
+mod run_turn;
 mod shell_words;
 mod turn;
 
@@ -31,6 +33,7 @@ pub use protocol_driver::{
 };
 pub use turn::{Turn, TurnReport};
 
+pub(crate) use live_control::LiveControl;
 pub(crate) use live_engine::{LiveEngine, Observed};
-pub(crate) use live_link::{LiveControl, LiveLink};
+pub(crate) use live_link::LiveLink;
 pub(crate) use live_request::LiveOptions;

@@ -4,30 +4,39 @@
 //!
 //! A policy is a list of rules. A rule names a tool, a command, a path, or several of them, and an
 //! action. All parts of a rule must match. Of the rules that match, the strictest decides: `Deny`
-//! before `Ask` before `Allow`; the order of the rules does not matter. Without a match the request is
-//! asked.
+//! before `Ask` before `Allow`; the order of the rules does not matter. Without a match the request
+//! is asked.
 //!
 //! A rule must never allow more than its author meant, and may forbid more:
 //!
-//! - An `Allow` rule with a command matches only one simple command ([`simple_command`]): a line that a
-//!   shell takes apart, expands or redirects is asked. A `Deny` or `Ask` rule matches if any part of the
-//!   line may be its command.
+//! - An `Allow` rule with a command matches only one simple command ([`simple_command`]): a line
+//!   that a shell takes apart, expands or redirects is asked. A `Deny` or `Ask` rule matches if any
+//!   part of the line may be its command.
 //! - A path is resolved before it is compared: relative to the workspace, `..` and symbolic links
-//!   followed, also if the last parts do not exist yet. An `Allow` rule needs all paths of the request
-//!   inside, and at least one; a `Deny` or `Ask` rule needs one.
-//! - An `Allow` rule with a path says nothing about commands: a request with a command does not match it.
-//!   A request whose paths are not known does not match it either.
+//!   followed, also if the last parts do not exist yet. An `Allow` rule needs all paths of the
+//!   request inside, and at least one; a `Deny` or `Ask` rule needs one. A path that cannot be
+//!   resolved (a link to a missing file, a loop), or that a tool may expand (`~/x`, `$X/x`,
+//!   `file:/x`), is inside for `Deny` and `Ask`, and outside for `Allow`.
+//! - A request for a folder that contains the path of a `Deny` rule is asked: the tool may search
+//!   the folder.
+//! - An `Allow` rule with a path says nothing about commands: a request with a command does not
+//!   match it. A request whose paths are not known does not match it either. A `Deny` or `Ask` rule
+//!   with a path matches a command if a word of it is a path inside.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::shell_words::{any_possible_command, simple_command};
+use super::shell_words::{any_possible_command, any_possible_path, simple_command};
 
 /// What a rule says about a request.
+///
+/// `Deny` for a command is a guard against mistakes, not a wall: a shell can hide a command in a
+/// variable or a file. Only what no rule allows is asked, so a policy without `Allow` for whole
+/// tools is the safer one.
 ///
 /// ```
 /// use exec_core::PermissionAction;
@@ -65,11 +74,12 @@ pub struct PermissionRule {
     /// The name of the tool; `*` stands for any characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// The words of the command; `*` in a word stands for any characters, `*` as the last word for any
-    /// words.
+    /// The words of the command; `*` in a word stands for any characters, `*` as the last word for
+    /// any words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// A folder with everything in it, or a file. Relative to the workspace; `~/` is the home folder.
+    /// A folder with everything in it, or a file. Relative to the workspace; `~/` is the home
+    /// folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
 }
@@ -120,6 +130,12 @@ pub(crate) struct PermissionFacts<'a> {
 ///
 /// Of all rules that match a request the strictest decides; without a match it is asked.
 ///
+/// - An `Allow` rule with a command matches one simple command: a line with `>`, `|`, `;`, `$` or a
+///   glob is asked. A `Deny` or `Ask` rule matches if any part of the line may be its command.
+/// - A `Deny` or `Ask` rule with a path also matches a command with a word that is a path inside. A
+///   path that a program makes up by itself is not seen: for that, use a sandbox.
+/// - An `Allow` rule with a path needs all paths of the request inside, and matches no command.
+///
 /// ```
 /// use std::time::Duration;
 /// use exec_core::{PermissionAction, PermissionPolicy, PermissionRule};
@@ -159,7 +175,7 @@ impl PermissionPolicy {
         self
     }
 
-    /// Sets how long a question stays open before it is denied.
+    /// Sets how long a question stays open before it is denied; the default is ten minutes.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -171,21 +187,28 @@ impl PermissionPolicy {
 
     /// The strictest action of the rules that match.
     pub(crate) fn decide(&self, facts: &PermissionFacts<'_>, workspace: &Path) -> PermissionAction {
-        let matching = self
-            .rules
-            .iter()
-            .filter(|rule| rule.matches(facts, workspace));
-        let strictest = matching.map(|rule| rule.action).max();
-        strictest.unwrap_or(PermissionAction::Ask)
+        let rules = self.rules.iter();
+        let strictest = rules.filter_map(|rule| rule.action_for(facts, workspace));
+        strictest.max().unwrap_or(PermissionAction::Ask)
     }
 }
 
 impl PermissionRule {
-    fn matches(&self, facts: &PermissionFacts<'_>, workspace: &Path) -> bool {
+    /// What the rule says about the request; `None` if it does not match.
+    fn action_for(
+        &self,
+        facts: &PermissionFacts<'_>,
+        workspace: &Path,
+    ) -> Option<PermissionAction> {
         let tool = self.tool.as_deref();
-        tool.is_none_or(|pattern| glob(pattern, facts.tool))
-            && self.matches_command(facts)
-            && self.matches_path(facts, workspace)
+        let is_meant = tool.is_none_or(|pattern| glob(pattern, facts.tool));
+        if !is_meant || !self.matches_command(facts) {
+            return None;
+        }
+        match &self.path {
+            None => Some(self.action),
+            Some(path) => self.action_for_path(path, facts, workspace),
+        }
     }
 
     fn matches_command(&self, facts: &PermissionFacts<'_>) -> bool {
@@ -206,23 +229,72 @@ impl PermissionRule {
         }
     }
 
-    fn matches_path(&self, facts: &PermissionFacts<'_>, workspace: &Path) -> bool {
-        let Some(path) = &self.path else {
-            return true;
+    fn action_for_path(
+        &self,
+        path: &Path,
+        facts: &PermissionFacts<'_>,
+        workspace: &Path,
+    ) -> Option<PermissionAction> {
+        let home = std::env::var_os("HOME");
+        let rule = from_home(path, home.as_deref()).and_then(|path| {
+            let resolved = resolve(&path, workspace);
+            // A folder of another user has no links that the agent could follow.
+            resolved.or_else(|error| match error.kind() {
+                io::ErrorKind::PermissionDenied => Ok(workspace.join(path)),
+                _ => Err(error),
+            })
+        });
+        let place = |asked: &PathBuf| match &rule {
+            Ok(rule) => place_of(asked, rule, workspace),
+            Err(_) => Place::Unknown,
         };
-        let is_inside = |asked: &PathBuf| {
-            let rule = resolve(&from_home(path), workspace);
-            let asked = resolve(asked, workspace);
-            matches!((rule, asked), (Ok(rule), Ok(asked)) if asked.starts_with(&rule))
-        };
-        match self.action {
-            PermissionAction::Allow => {
-                facts.command.is_none()
-                    && !facts.paths.is_empty()
-                    && facts.paths.iter().all(is_inside)
-            }
-            PermissionAction::Ask | PermissionAction::Deny => facts.paths.iter().any(is_inside),
+        let places: Vec<Place> = facts.paths.iter().map(place).collect();
+        if self.action == PermissionAction::Allow {
+            let all_inside = places.iter().all(|place| *place == Place::Inside);
+            let matches = facts.command.is_none() && !places.is_empty() && all_inside;
+            return matches.then_some(self.action);
         }
+        let is_word_inside = |word: &str| match &rule {
+            Ok(rule) => from_home(Path::new(word), home.as_deref())
+                .and_then(|word| resolve(&word, workspace))
+                .is_ok_and(|word| word.starts_with(rule)),
+            Err(_) => true,
+        };
+        let matches = |place: &Place| matches!(place, Place::Inside | Place::Unknown);
+        let command = facts.command;
+        if places.iter().any(matches)
+            || command.is_some_and(|line| any_possible_path(line, is_word_inside))
+        {
+            return Some(self.action);
+        }
+        let is_around = places.contains(&Place::Around);
+        is_around.then_some(PermissionAction::Ask)
+    }
+}
+
+/// Where a path is, as seen from the path of a rule.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Inside,
+    Outside,
+    /// A folder that contains the path of the rule.
+    Around,
+    /// It cannot be resolved, or it can be read in two ways.
+    Unknown,
+}
+
+fn place_of(asked: &Path, rule: &Path, workspace: &Path) -> Place {
+    let text = asked.to_string_lossy();
+    // A tool may expand a home folder or a variable, or read an address; or it may take the name
+    // as it is.
+    if text.starts_with('~') || text.contains('$') || text.contains(":/") {
+        return Place::Unknown;
+    }
+    match resolve(asked, workspace) {
+        Ok(asked) if asked.starts_with(rule) => Place::Inside,
+        Ok(asked) if rule.starts_with(&asked) => Place::Around,
+        Ok(_) => Place::Outside,
+        Err(_) => Place::Unknown,
     }
 }
 
@@ -266,17 +338,19 @@ fn glob(pattern: &str, text: &str) -> bool {
     true
 }
 
-fn from_home(path: &Path) -> PathBuf {
-    match (path.strip_prefix("~"), std::env::var_os("HOME")) {
-        (Ok(rest), Some(home)) => Path::new(&home).join(rest),
-        _ => path.to_owned(),
+/// The path with the home folder in it; an error if there is none.
+fn from_home(path: &Path, home: Option<&OsStr>) -> io::Result<PathBuf> {
+    match (path.strip_prefix("~"), home) {
+        (Ok(rest), Some(home)) => Ok(Path::new(home).join(rest)),
+        (Ok(_), None) => Err(io::ErrorKind::NotFound.into()),
+        (Err(_), _) => Ok(path.to_owned()),
     }
 }
 
 /// The absolute path without `.`, `..` and symbolic links, also if its last parts do not exist.
 ///
-/// A part behind one that does not exist is taken literally, except for `..`, which is an error: the
-/// missing part could become a link before the path is used.
+/// A part behind one that does not exist is taken literally, except for `..`, which is an error:
+/// the missing part could become a link before the path is used.
 fn resolve(path: &Path, workspace: &Path) -> io::Result<PathBuf> {
     let absolute = workspace.join(path);
     let mut existing = absolute.as_path();

@@ -67,9 +67,28 @@ fn an_allow_rule_covers_one_simple_command_only() {
         "{ cargo test; }",
         "sh -c 'cargo test'",
         "cargo test \u{1b}[2J",
+        "cargo\u{a0}test",
+        "cargo test\u{3000}rm",
+        "cargo test \u{2028}rm",
+        "cargo test \u{202e}mr",
+        "cargo test \u{200b}",
+        "\u{441}argo test",
+        "cargo test ?",
+        "cargo test [ab]",
+        "cargo test &> x",
+        "cargo test <<EOF",
+        "cargo test <<< x",
+        "cargo test $'\\x72m'",
+        "cargo test \\\nrm x",
+        "cargo test =rm",
+        "cargo test \"a\nb\"",
+        "time cargo test",
+        "exec cargo test",
+        "'cargo test'",
+        "cargo\u{b}test",
         "",
     ];
-    assert!(hostile.len() >= 30);
+    assert!(hostile.len() >= 50);
     for command in hostile {
         assert_eq!(decide(&policy, command), Ask, "{command:?}");
     }
@@ -92,6 +111,7 @@ fn a_deny_rule_covers_every_part_of_a_command_line() {
         "(rm x)",
         "'rm' x",
         "r\\m x",
+        "r\\\nm x",
         "\"rm\" x",
     ] {
         assert_eq!(decide(&policy, denied), Deny, "{denied:?}");
@@ -187,6 +207,15 @@ fn paths_are_resolved_before_they_are_compared() {
         "/etc/passwd",
         secret.to_str().unwrap(),
         "../work-other/x",
+        "link/../outside/secret",
+        "src/./../../outside",
+        "link/",
+        "~/x",
+        "~root/x",
+        "$HOME/x",
+        "file:///etc/passwd",
+        "file:/etc/passwd",
+        "a\u{0}b",
     ] {
         assert_eq!(workspace.decide(&policy, &[hostile]), Ask, "{hostile:?}");
     }
@@ -215,6 +244,80 @@ fn a_deny_rule_for_a_path_is_not_avoided_by_a_link() {
     assert_eq!(workspace.decide(&policy, &["link/secret"]), Deny);
     assert_eq!(workspace.decide(&policy, &["src/a", "link/new"]), Deny);
     assert_eq!(workspace.decide(&policy, &["src/a"]), Allow);
+    symlink(outside.join("absent"), workspace.root().join("dangling")).unwrap();
+    symlink("loop", workspace.root().join("loop")).unwrap();
+    for unknown in ["dangling", "loop/x", "~/x", "$DIR/x", "file:///x"] {
+        assert_eq!(workspace.decide(&policy, &[unknown]), Deny, "{unknown}");
+    }
+}
+
+#[test]
+fn a_deny_rule_for_a_path_covers_the_words_of_a_command() {
+    let workspace = Workspace::new();
+    let root = workspace.root();
+    let outside = workspace.folder.path().join("outside");
+    symlink(&outside, root.join("link")).unwrap();
+    let policy = PermissionPolicy::default()
+        .rule(rule(Allow).command("cat *"))
+        .rule(rule(Deny).path(&outside))
+        .rule(rule(Deny).path("~/.ssh"));
+    let decide = |command: &str| {
+        let facts = PermissionFacts {
+            tool: "Bash",
+            command: Some(command),
+            paths: &[],
+        };
+        policy.decide(&facts, &root)
+    };
+    let absolute = outside.join("secret");
+    let absolute = absolute.display();
+    for denied in [
+        format!("cat {absolute}"),
+        format!("cat '{absolute}'"),
+        format!("cat --file={absolute}"),
+        format!("cat <{absolute}"),
+        "cat ../outside/secret".to_owned(),
+        "cat link/secret".to_owned(),
+        "cd link && cat secret".to_owned(),
+        "cat ~/.ssh/id".to_owned(),
+        "cat $HOME/.ssh/id".to_owned(),
+        "cat \"${HOME}\"/.ssh/id".to_owned(),
+        format!("cat {}", "x ".repeat(10_000)),
+    ] {
+        assert_eq!(decide(&denied), Deny, "{denied:?}");
+    }
+    assert_eq!(decide("cat src/a ../other"), Allow);
+    assert_eq!(decide("cat a:b,c=d 'e f'"), Allow);
+}
+
+#[test]
+fn a_folder_around_a_denied_path_is_asked() {
+    let workspace = Workspace::new();
+    let policy = PermissionPolicy::allow_all().rule(rule(Deny).path("src/secret"));
+    assert_eq!(workspace.decide(&policy, &["src/secret/key"]), Deny);
+    assert_eq!(workspace.decide(&policy, &["src"]), Ask);
+    assert_eq!(workspace.decide(&policy, &[".", "src/a"]), Ask);
+    assert_eq!(workspace.decide(&policy, &["src/a"]), Allow);
+    let tool = PermissionPolicy::allow_all().rule(rule(Deny).tool("Read").path("src/secret"));
+    assert_eq!(workspace.decide(&tool, &["src"]), Allow, "another tool");
+}
+
+#[test]
+fn a_rule_for_the_home_folder_needs_one() {
+    assert!(from_home(Path::new("~/.ssh"), None).is_err());
+    let home = Some(OsStr::new("/home/a"));
+    let path = |path: &str| from_home(Path::new(path), home).unwrap();
+    assert_eq!(path("~/.ssh"), Path::new("/home/a/.ssh"));
+    assert_eq!(path("~a/.ssh"), Path::new("~a/.ssh"));
+}
+
+#[test]
+fn a_rule_for_a_folder_of_another_user_forbids_nothing_else() {
+    let workspace = Workspace::new();
+    let policy = PermissionPolicy::allow_all().rule(rule(Deny).path("/root/.ssh"));
+    assert_eq!(workspace.decide(&policy, &["src/a"]), Allow);
+    assert_eq!(decide(&policy, "cat src/a"), Allow);
+    assert_eq!(decide(&policy, "cat /root/.ssh"), Deny);
 }
 
 #[test]

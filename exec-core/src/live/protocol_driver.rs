@@ -13,15 +13,15 @@ use crate::{AgentEvent, Failure, ToolInput};
 /// driver from one task at a time:
 ///
 /// 1. [`open`](Self::open) once, before anything else.
-/// 2. [`line`](Self::line) for every line of standard output, in order, without the line end, except
-///    for truncated lines.
-/// 3. [`command`](Self::command) only after [`DriverOutput::opened`]. There is never a second prompt
-///    before the turn of the first one has ended.
+/// 2. [`line`](Self::line) for every line of standard output, in order, without the line end,
+///    except for truncated lines.
+/// 3. [`command`](Self::command) only after [`DriverOutput::opened`]. There is never a second
+///    prompt before the turn of the first one has ended.
 ///
-/// A driver does not block and does not panic. Its memory does not grow with the number of turns. It
-/// answers every request of the agent once: a permission request by the command that settles it, any
-/// other at once, with the protocol's error if it does not know the request. Messages that it does not
-/// know are no error: the log has the line.
+/// A driver does not block and does not panic. Its memory does not grow with the number of turns.
+/// It answers every request of the agent once: a permission request by the command that settles it,
+/// any other at once, with the protocol's error if it does not know the request. Messages that it
+/// does not know are no error: the log has the line.
 ///
 /// ```
 /// use exec_core::{DriverCommand, DriverOutput, ProtocolDriver, TurnOutcome};
@@ -60,10 +60,22 @@ pub trait ProtocolDriver: Send {
     fn can_steer(&self) -> bool {
         false
     }
+
+    /// Whether the agent reports the cost of its turns. Otherwise a
+    /// [cost budget](crate::Budget::cost_usd) needs a price table.
+    fn reports_cost(&self) -> bool {
+        false
+    }
 }
 
-/// A command of the host for a [`ProtocolDriver`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A command of the host for a [`ProtocolDriver`]. `Debug` shows the size of a text.
+///
+/// ```
+/// use exec_core::DriverCommand;
+///
+/// assert_eq!(format!("{:?}", DriverCommand::Prompt("hello")), "Prompt { len: 5 }");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverCommand<'a> {
     /// Starts a turn.
@@ -88,6 +100,34 @@ pub enum DriverCommand<'a> {
     SetMode(&'a str),
     /// Selects a model.
     SetModel(&'a str),
+}
+
+impl fmt::Debug for DriverCommand<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = |name: &str, text: &str| {
+            let mut shown = f.debug_struct(name);
+            shown.field("len", &text.len()).finish()
+        };
+        match self {
+            Self::Prompt(prompt) => text("Prompt", prompt),
+            Self::Steer(message) => text("Steer", message),
+            Self::Interrupt => f.write_str("Interrupt"),
+            Self::Answer {
+                permission,
+                decision,
+            } => f
+                .debug_struct("Answer")
+                .field("permission", permission)
+                .field("decision", decision)
+                .finish(),
+            Self::Withdraw { permission } => f
+                .debug_struct("Withdraw")
+                .field("permission", permission)
+                .finish(),
+            Self::SetMode(mode) => f.debug_tuple("SetMode").field(mode).finish(),
+            Self::SetModel(model) => f.debug_tuple("SetModel").field(model).finish(),
+        }
+    }
 }
 
 /// The answer to a permission request.
@@ -199,7 +239,8 @@ pub enum TurnOutcome {
     Uncertain,
 }
 
-/// What a [`ProtocolDriver`] has to say: lines for the agent, and signals for the service, in order.
+/// The output of a [`ProtocolDriver`]: lines for the agent, and signals for the service, in order.
+/// `Debug` shows the number and the size of the lines.
 ///
 /// A driver does no I/O, so a test can drive it with recorded lines and look at its output:
 ///
@@ -212,13 +253,14 @@ pub enum TurnOutcome {
 /// assert_eq!(out.lines(), [r#"{"type":"user"}"#]);
 /// assert!(matches!(out.signals(), [DriverSignal::TurnEnded { .. }]));
 /// ```
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct DriverOutput {
     pub(super) lines: Vec<String>,
     pub(super) signals: Vec<DriverSignal>,
 }
 
 /// A signal of a [`ProtocolDriver`]; each one is the argument of a method of [`DriverOutput`].
+/// `Debug` shows the sizes of texts.
 ///
 /// ```
 /// use exec_core::{DriverOutput, DriverSignal};
@@ -227,7 +269,7 @@ pub struct DriverOutput {
 /// out.steered(true);
 /// assert!(matches!(out.signals()[0], DriverSignal::Steered { injected: true }));
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub enum DriverSignal {
     /// An event of the agent's work.
@@ -265,6 +307,45 @@ pub enum DriverSignal {
     },
 }
 
+impl fmt::Debug for DriverOutput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes: usize = self.lines.iter().map(String::len).sum();
+        f.debug_struct("DriverOutput")
+            .field("lines", &self.lines.len())
+            .field("len", &bytes)
+            .field("signals", &self.signals)
+            .finish()
+    }
+}
+
+impl fmt::Debug for DriverSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Event(event) => f.debug_tuple("Event").field(event).finish(),
+            Self::Opened { native_id } => f
+                .debug_struct("Opened")
+                .field("native_id", native_id)
+                .finish(),
+            Self::OpenFailed(failure) => f.debug_tuple("OpenFailed").field(failure).finish(),
+            Self::TurnEnded { outcome, text } => f
+                .debug_struct("TurnEnded")
+                .field("outcome", outcome)
+                .field("len", &text.as_ref().map(String::len))
+                .finish(),
+            Self::Asked(request) => f.debug_tuple("Asked").field(request).finish(),
+            Self::Withdrawn { permission } => f
+                .debug_struct("Withdrawn")
+                .field("permission", permission)
+                .finish(),
+            Self::Steered { injected } => f
+                .debug_struct("Steered")
+                .field("injected", injected)
+                .finish(),
+            Self::Refused { reason } => f.debug_struct("Refused").field("reason", reason).finish(),
+        }
+    }
+}
+
 impl DriverOutput {
     /// The lines for the agent.
     #[must_use]
@@ -285,8 +366,8 @@ impl DriverOutput {
         self.lines.push(line);
     }
 
-    /// Reports an event of the agent's work. [`Finished`](crate::AgentEventKind::Finished) is ignored:
-    /// the end of a turn is [`turn_ended`](Self::turn_ended).
+    /// Reports an event of the agent's work. [`Finished`](crate::AgentEventKind::Finished) is
+    /// ignored: the end of a turn is [`turn_ended`](Self::turn_ended).
     pub fn event(&mut self, event: impl Into<AgentEvent>) {
         self.signals.push(DriverSignal::Event(event.into()));
     }
@@ -326,5 +407,26 @@ impl DriverOutput {
     pub fn refused(&mut self, reason: impl Into<String>) {
         let reason = reason.into();
         self.signals.push(DriverSignal::Refused { reason });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::AgentEventKind;
+
+    #[test]
+    fn debug_shows_sizes_and_no_texts() {
+        let mut out = DriverOutput::default();
+        out.send("secret prompt");
+        let text = "secret text".to_owned();
+        out.event(AgentEventKind::Text { text, delta: true });
+        out.turn_ended(TurnOutcome::Completed, Some("secret answer".to_owned()));
+        let mut request = PermissionRequest::new("p", "Bash", ToolInput::default());
+        request.command = Some("secret command".to_owned());
+        out.asked(request);
+        let shown = format!("{out:?}");
+        assert!(!shown.contains("secret"), "{shown}");
+        assert!(shown.contains("len: 13"), "{shown}");
     }
 }

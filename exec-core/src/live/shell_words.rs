@@ -1,7 +1,7 @@
 //! Splits a command line into words, if it is one simple command that means what it says.
 
-/// The words of a simple command; `None` for a command line that a shell would take apart, expand or
-/// redirect, and for one whose meaning is not certain.
+/// The words of a simple command; `None` for a command line that a shell would take apart, expand
+/// or redirect, and for one whose meaning is not certain.
 ///
 /// Only quotes are understood. An operator, an expansion, a glob, a comment, an assignment in front
 /// of the command, a backslash or a control character makes the line not simple: a rule that was
@@ -42,14 +42,15 @@ fn is_plain(c: char) -> bool {
     c.is_alphanumeric() || "-_./,:+@%=~#^".contains(c)
 }
 
-/// Whether any command that may be in a line matches. For rules that forbid: with every operator as a
-/// separator, and a command that may begin at any word (`env X=1 sudo rm`), it finds more commands
-/// than there are, not fewer.
+/// Whether any command that may be in a line matches. For rules that forbid: with every operator as
+/// a separator, and a command that may begin at any word (`env X=1 sudo rm`), it finds more
+/// commands than there are, not fewer.
 pub(super) fn any_possible_command(line: &str, matches: impl Fn(&[String]) -> bool) -> bool {
     let separators = [
         ';', '&', '|', '(', ')', '{', '}', '`', '\n', '\r', '<', '>', '$',
     ];
     let is_quoting = |c: char| matches!(c, '\'' | '"' | '\\');
+    let line = without_continuations(line);
     line.split(separators).any(|part| {
         let words = part
             .split_whitespace()
@@ -69,6 +70,30 @@ pub(super) fn any_possible_command(line: &str, matches: impl Fn(&[String]) -> bo
             }
         })
     })
+}
+
+/// The most words of a line that are compared with paths. Each costs several system calls.
+const MAX_PATHS: usize = 4096;
+
+/// Whether any word that may be a path matches, for rules that forbid. A line with too many words
+/// matches. `$HOME` is given as `~`; other variables are not known.
+pub(super) fn any_possible_path(line: &str, matches: impl Fn(&str) -> bool) -> bool {
+    let line = without_continuations(line)
+        .replace(['\'', '"', '\\'], "")
+        .replace("${HOME}", "~")
+        .replace("$HOME", "~");
+    let separators = |c: char| c.is_whitespace() || ";&|(){}`<>=:,".contains(c);
+    let words = line.split(separators).filter(|word| !word.is_empty());
+    let mut count = 0;
+    words.into_iter().any(|word| {
+        count += 1;
+        count > MAX_PATHS || matches(word)
+    })
+}
+
+/// A shell joins a line that ends with a backslash with the next one.
+fn without_continuations(line: &str) -> String {
+    line.replace("\\\n", "")
 }
 
 #[cfg(test)]

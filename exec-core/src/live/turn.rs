@@ -58,11 +58,11 @@ pub struct TurnReport {
     pub turn: TurnId,
     /// How it ended.
     pub outcome: TurnOutcome,
-    /// The answer: the final text of the agent, or else its last message, as far as it was received. At
-    /// most 16 MiB; the rest is cut.
+    /// The answer: the final text of the agent, or else its last message, as far as it was
+    /// received. At most 16 MiB; the rest is cut.
     pub text: String,
-    /// Tokens and cost of the run and of the session at the end of the turn, if the agent has reported
-    /// them in this turn.
+    /// Tokens and cost of the run and of the session at the end of the turn, if the agent has
+    /// reported them in this turn.
     pub usage: Option<UsageTotals>,
     /// The sequence number of the event that reports the end.
     pub sequence: u64,

@@ -303,6 +303,12 @@ pub trait EventParser: Send {
     fn finish(&mut self) -> Vec<AgentEvent> {
         Vec::new()
     }
+
+    /// Whether the agent reports the cost of its runs. Otherwise a
+    /// [cost budget](crate::Budget::cost_usd) needs a price table.
+    fn reports_cost(&self) -> bool {
+        false
+    }
 }
 
 /// A duration as whole milliseconds.

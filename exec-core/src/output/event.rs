@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::{AgentEvent, ExitReport, Line, LiveEvent, SessionId, Watchdog};
+use crate::{AgentEvent, BudgetNotice, ExitReport, Line, LiveEvent, SessionId, Watchdog};
 
 /// One event of an execution.
 ///
@@ -82,6 +82,10 @@ pub enum EventKind {
     Live(LiveEvent),
     /// A watchdog fired; the execution is being stopped.
     Watchdog(Watchdog),
+    /// A budget is nearly used: 80 % of a limit. Once for each limit.
+    BudgetWarning(BudgetNotice),
+    /// A budget is exceeded; the execution is being stopped.
+    BudgetExceeded(BudgetNotice),
     /// A log file could not be written. The execution continues without it.
     LogFailed {
         /// The path and the error of the operating system.

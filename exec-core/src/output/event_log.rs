@@ -115,6 +115,11 @@ impl EventLog {
         sequence
     }
 
+    /// When the last event was added, if it is still in the log.
+    pub(crate) fn last_event_at(&self) -> Option<SystemTime> {
+        self.shared.lock().events.back().map(|event| event.at)
+    }
+
     /// Waits until the log is not above its bound.
     pub(crate) async fn room(&self) {
         loop {

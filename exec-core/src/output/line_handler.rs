@@ -113,6 +113,7 @@ impl LineHandler {
         }
         let mut events = Vec::new();
         let mut resolved = None;
+        let mut notices = Vec::new();
         match self.stream {
             OutputStream::Stderr => {
                 self.remember(&line);
@@ -147,7 +148,7 @@ impl LineHandler {
                         resolved = resolved.or(self.execution.agent_reported(session_id));
                     }
                 }
-                self.observe(&mut events);
+                notices = self.observe(&mut events);
             }
         }
         let stream = self.stream;
@@ -157,6 +158,7 @@ impl LineHandler {
             events,
         }));
         self.pending.extend(resolved);
+        self.pending.extend(notices);
     }
 
     /// The end of the stream: the events that only the end decides.
@@ -166,21 +168,24 @@ impl LineHandler {
             return;
         };
         let mut events = parser.finish();
-        self.observe(&mut events);
+        let notices = self.observe(&mut events);
         if !events.is_empty() {
             self.pending.push_back(EventKind::Agent(events));
         }
+        self.pending.extend(notices);
     }
 
-    fn observe(&self, events: &mut [AgentEvent]) {
+    /// Returns the events that follow.
+    fn observe(&self, events: &mut [AgentEvent]) -> Vec<EventKind> {
         if events.is_empty() {
-            return;
+            return Vec::new();
         }
         self.execution.run().observe(events);
         let is_finish = |event: &AgentEvent| matches!(event.kind, AgentEventKind::Finished { .. });
         if events.iter().any(is_finish) {
             self.activity.finished();
         }
+        self.execution.count(events)
     }
 
     fn remember(&mut self, line: &Line) {

@@ -12,12 +12,17 @@ use tokio::net::unix::pipe;
 
 use super::launch_plan::LaunchPlan;
 use super::marked_spawn::{SpawnedProcess, spawn_marked};
+use crate::sandbox::AgentStart;
 use crate::shared::process_tree::ProcessHandle;
 
 /// A child that runs or is a zombie. Dropping it neither stops nor reaps it.
 pub(crate) struct Child {
     pid: u32,
     handle: ProcessHandle,
+    /// Whether this process is its parent.
+    is_ours: bool,
+    /// The agent, if the child only carries it; see the theory of `sandbox`.
+    agent: Option<AgentStart>,
 }
 
 /// Our ends of the child's pipes.
@@ -57,7 +62,38 @@ impl Child {
             stdout: pipe::Receiver::from_owned_fd_unchecked(nonblocking(spawned.stdout)?)?,
             stderr: pipe::Receiver::from_owned_fd_unchecked(nonblocking(spawned.stderr)?)?,
         };
-        Ok((Self { pid, handle }, pipes))
+        let child = Self {
+            pid,
+            handle,
+            is_ours: true,
+            agent: spawned.control.map(AgentStart::new).transpose()?,
+        };
+        Ok((child, pipes))
+    }
+
+    /// A process that another host has started. Its pipes have no other end. `None` if there is no
+    /// process with this id; the caller checks whether it is the right one.
+    pub(crate) fn of_another_host(pid: u32) -> io::Result<Option<(Self, Pipes)>> {
+        let Some(handle) = ProcessHandle::open(pid)? else {
+            return Ok(None);
+        };
+        let at_end = || -> io::Result<pipe::Receiver> {
+            let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+            drop(writer);
+            pipe::Receiver::from_owned_fd_unchecked(nonblocking(reader)?)
+        };
+        let pipes = Pipes {
+            stdin: None,
+            stdout: at_end()?,
+            stderr: at_end()?,
+        };
+        let child = Self {
+            pid,
+            handle,
+            is_ours: false,
+            agent: None,
+        };
+        Ok(Some((child, pipes)))
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -65,16 +101,36 @@ impl Child {
     }
 
     /// Waits until the child has ended. It stays a zombie until [`reap`](Self::reap), so that its
-    /// process id and its group are not reused.
+    /// process id and its group are not reused. Lets the agent of a sandbox start.
     pub(crate) async fn ended(&self) {
+        if let Some(agent) = &self.agent {
+            tokio::select! {
+                () = agent.allow() => {}
+                () = self.process_ended() => return,
+            }
+        }
+        self.process_ended().await;
+    }
+
+    /// A stop has begun: an agent that waits for its sandbox is not started any more.
+    pub(crate) fn refuse_agent(&self) {
+        if let Some(agent) = &self.agent {
+            agent.refuse();
+        }
+    }
+
+    async fn process_ended(&self) {
         while let Err(error) = self.handle.ended().await {
             tracing::warn!(pid = self.pid, %error, "cannot wait for the child, trying again");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// Reaps a child that has ended.
+    /// Reaps a child that has ended. The exit of a process that is not our child is not known.
     pub(crate) fn reap(&self) -> ChildExit {
+        if !self.is_ours {
+            return ChildExit::default();
+        }
         let pid = i32::try_from(self.pid).unwrap_or(-1);
         let mut status = 0;
         // SAFETY: `rusage` is a struct of integers, for which all zeros is a value.
@@ -88,7 +144,10 @@ impl Child {
             tracing::error!(pid = self.pid, %error, "the child was reaped by other code");
             return ChildExit::default();
         }
-        let status = ExitStatus::from_raw(status);
+        let mut status = ExitStatus::from_raw(status);
+        if let Some(agent) = &self.agent {
+            status = agent.true_status(status);
+        }
         ChildExit {
             code: status.code(),
             signal: status.signal(),
@@ -142,6 +201,7 @@ mod tests {
             binary: "sh".to_owned(),
             command,
             has_input: false,
+            sandbox: None,
         };
         let spawned = spawn_marked(&plan, ExecutionId::mint().as_str()).unwrap();
         let mut lines = BufReader::new(File::from(spawned.stdout)).lines();

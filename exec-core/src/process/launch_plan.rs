@@ -1,11 +1,14 @@
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{Access, access};
 
-use crate::{CommandConfig, EnvPolicy, Error, ExecutionId, LaunchRequest, ProcessParameters};
+use crate::sandbox::{AgentView, Bubblewrap, Enclosure, Mounts, enclose};
+use crate::{
+    CommandConfig, EnvPolicy, Error, ExecutionId, LaunchRequest, ProcessParameters, Sandbox,
+};
 
 /// The variable that marks every process of an execution; children inherit it.
 pub(crate) const TAG_VARIABLE: &str = "NORMALIZED_EXECUTION_ID";
@@ -18,6 +21,16 @@ pub(crate) struct LaunchPlan {
     pub(crate) command: Command,
     /// Whether standard input is a pipe; otherwise it is empty.
     pub(crate) has_input: bool,
+    /// `None` without a sandbox.
+    pub(crate) sandbox: Option<SandboxPlan>,
+}
+
+/// The sandbox around a program.
+pub(crate) struct SandboxPlan {
+    /// What is enforced, with real paths.
+    pub(crate) enforced: Sandbox,
+    /// Whether the kernel kills the sandbox at the end of the thread that starts it.
+    pub(crate) dies_with_parent: bool,
 }
 
 impl LaunchPlan {
@@ -52,7 +65,57 @@ impl LaunchPlan {
             has_input: parameters.stdin_payload.is_some()
                 || parameters.keep_stdin_open
                 || parameters.protocol_driver.is_some(),
+            sandbox: None,
         })
+    }
+
+    /// Puts the program into a sandbox. Blocks until bubblewrap has once been seen to work.
+    pub(crate) fn enclose(
+        &mut self,
+        sandbox: &Sandbox,
+        bubblewrap: &Bubblewrap,
+        dies_with_parent: bool,
+    ) -> Result<(), Error> {
+        let program = bubblewrap.working_program()?;
+        let env = self.full_env();
+        let workspace = self.command.get_current_dir().unwrap_or(Path::new("/"));
+        let view = AgentView {
+            workspace,
+            env: &env,
+        };
+        let mounts = Mounts::resolve(sandbox, &view)?;
+        mounts.check_visible(Path::new(self.command.get_program()))?;
+        let enclosure = Enclosure {
+            dies_with_parent,
+            is_root: rustix::process::geteuid().is_root(),
+        };
+        let mut command = Command::new(program);
+        command
+            .args(enclose(&mounts, enclosure))
+            .arg(self.command.get_program())
+            .args(self.command.get_args())
+            .current_dir(workspace);
+        for (name, value) in self.command.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let temporary = env.get(OsStr::new("TMPDIR")).map(Path::new);
+        if temporary.is_some_and(|folder| !mounts.is_writable(folder)) {
+            command.env("TMPDIR", "/tmp");
+        }
+        self.command = command;
+        self.sandbox = Some(SandboxPlan {
+            enforced: mounts.enforced(),
+            dies_with_parent,
+        });
+        Ok(())
+    }
+
+    /// The sandbox that is enforced, with real paths.
+    pub(crate) fn enforced(&self) -> Option<&Sandbox> {
+        self.sandbox.as_ref().map(|plan| &plan.enforced)
     }
 
     /// The whole environment of the child.
@@ -151,11 +214,15 @@ fn find_program(
             "the agent's environment has no PATH: pass it on or give the full path".into(),
         ));
     };
-    std::env::split_paths(&path)
+    find_on_path(binary, &path).ok_or_else(|| {
+        not_found("it is not on PATH: install it, or give the full path in the profile".into())
+    })
+}
+
+/// Searches the absolute folders of a `PATH`.
+pub(crate) fn find_on_path(binary: &str, path: &OsStr) -> Option<PathBuf> {
+    std::env::split_paths(path)
         .filter(|folder| folder.is_absolute())
         .map(|folder| folder.join(binary))
         .find(|program| program.is_file() && access(program, Access::EXEC_OK).is_ok())
-        .ok_or_else(|| {
-            not_found("it is not on PATH: install it, or give the full path in the profile".into())
-        })
 }

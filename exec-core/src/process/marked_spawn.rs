@@ -40,7 +40,9 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
 use super::child::reap_failed;
+use super::lasting_thread;
 use super::launch_plan::LaunchPlan;
+use crate::sandbox::{AgentStart, CONTROL_FD};
 use crate::shared::process_tree::{MarkLimit, ProcessMark};
 
 /// The child needs a few hundred bytes, more in a build without optimisation.
@@ -53,6 +55,8 @@ pub(crate) struct SpawnedProcess {
     pub(crate) stdin: Option<OwnedFd>,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
+    /// Our end of the socket of a sandbox.
+    pub(crate) control: Option<OwnedFd>,
 }
 
 /// Starts the program as the leader of a new process group, with the mark that belongs to `tag`.
@@ -68,29 +72,68 @@ pub(crate) fn spawn_marked(plan: &LaunchPlan, tag: &str) -> io::Result<SpawnedPr
     let (stdout, child_stdout) = pipe()?;
     let (stderr, child_stderr) = pipe()?;
 
+    let (control, child_control) = match &plan.sandbox {
+        Some(_) => {
+            let (ours, theirs) = AgentStart::socket()?;
+            (Some(ours), Some(above(theirs, CONTROL_FD)?))
+        }
+        None => (None, None),
+    };
+
     let command = &plan.command;
-    let arguments = arguments(command)?;
-    let environment = environment(plan)?;
-    let (argv, envp) = (pointers(&arguments), pointers(&environment));
     let folder = match command.get_current_dir() {
         Some(folder) => Some(c_string(folder.as_os_str().to_owned().into_vec())?),
         None => None,
     };
-    let start = ChildStart {
-        argv: &argv,
-        envp: &envp,
-        folder: folder.as_deref(),
-        stdio: [&child_stdin, &child_stdout, &child_stderr],
+    let parts = StartParts {
+        arguments: arguments(command)?,
+        environment: environment(plan)?,
+        folder,
+        stdio: [child_stdin, child_stdout, child_stderr],
+        control: child_control,
         limit: ProcessMark::of(tag).available_limit(),
-        error: AtomicI32::new(0),
     };
-    let pid = start.clone_child()?;
+    let dies_with_parent = plan
+        .sandbox
+        .as_ref()
+        .is_some_and(|plan| plan.dies_with_parent);
+    let pid = match dies_with_parent {
+        true => lasting_thread::run(move || parts.start())?,
+        false => parts.start()?,
+    };
     Ok(SpawnedProcess {
         pid,
         stdin,
         stdout,
         stderr,
+        control,
     })
+}
+
+/// What the child needs, owned.
+struct StartParts {
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+    folder: Option<CString>,
+    stdio: [OwnedFd; 3],
+    control: Option<OwnedFd>,
+    limit: Option<MarkLimit>,
+}
+
+impl StartParts {
+    fn start(self) -> io::Result<u32> {
+        let (argv, envp) = (pointers(&self.arguments), pointers(&self.environment));
+        let start = ChildStart {
+            argv: &argv,
+            envp: &envp,
+            folder: self.folder.as_deref(),
+            stdio: self.stdio.each_ref(),
+            control: self.control.as_ref(),
+            limit: self.limit,
+            error: AtomicI32::new(0),
+        };
+        start.clone_child()
+    }
 }
 
 /// All that the child needs; prepared by the parent.
@@ -100,6 +143,8 @@ struct ChildStart<'a> {
     envp: &'a [*const c_char],
     folder: Option<&'a CStr>,
     stdio: [&'a OwnedFd; 3],
+    /// Becomes [`CONTROL_FD`].
+    control: Option<&'a OwnedFd>,
     limit: Option<MarkLimit>,
     /// The error number of the step that failed.
     error: AtomicI32,
@@ -159,6 +204,16 @@ impl ChildStart<'_> {
         rustix::stdio::dup2_stdin(self.stdio[0])?;
         rustix::stdio::dup2_stdout(self.stdio[1])?;
         rustix::stdio::dup2_stderr(self.stdio[2])?;
+        if let Some(control) = self.control {
+            // Descriptors with this number are of no use from here on: the others are in place.
+            // SAFETY: the descriptors of the child are its own.
+            if unsafe { libc::dup2(control.as_raw_fd(), CONTROL_FD) } < 0 {
+                // SAFETY: reads the error number of the suspended thread, as in `exec`.
+                return Err(Errno::from_raw_os_error(unsafe {
+                    *libc::__errno_location()
+                }));
+            }
+        }
         match self.folder {
             Some(folder) => rustix::process::chdir(folder),
             None => Ok(()),
@@ -243,10 +298,14 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 /// Moves a descriptor out of the range of standard input, output and error, which a host may have
 /// closed: the child must not overwrite one of its pipes with another.
 fn above_stdio(fd: OwnedFd) -> io::Result<OwnedFd> {
-    if fd.as_raw_fd() > 2 {
+    above(fd, 2)
+}
+
+fn above(fd: OwnedFd, last: i32) -> io::Result<OwnedFd> {
+    if fd.as_raw_fd() > last {
         return Ok(fd);
     }
-    Ok(rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), 3)?)
+    Ok(rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), last + 1)?)
 }
 
 fn arguments(command: &Command) -> io::Result<Vec<CString>> {

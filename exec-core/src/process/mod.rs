@@ -2,10 +2,11 @@
 //! tree is stopped. Finding and ending process trees is in `shared::process_tree`.
 
 mod child;
+mod lasting_thread;
 mod launch_plan;
 mod marked_spawn;
 mod stopped_tree;
 
 pub(crate) use child::{Child, ChildExit, Pipes};
-pub(crate) use launch_plan::{LaunchPlan, TAG_VARIABLE};
+pub(crate) use launch_plan::{LaunchPlan, TAG_VARIABLE, find_on_path};
 pub(crate) use stopped_tree::{LONGEST_LIMIT, StoppedTree, deadline_after, stop_tree};

@@ -3,6 +3,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::time::Instant;
 
+use crate::sandbox::signal_in_step;
+use crate::shared::proc_stat::ProcessKey;
 use crate::shared::process_tree::TreeEnder;
 use crate::{StopAction, StopLadder, StopLevel};
 
@@ -74,7 +76,8 @@ async fn run_steps(
             StopAction::Terminate => (Some(Signal::TERM), StopLevel::Terminated),
         };
         level = level.max(reached);
-        if tree.step(step.grace.min(LONGEST_LIMIT), |_| signal).await {
+        let choose = |key: ProcessKey| signal_in_step(key.pid, signal?);
+        if tree.step(step.grace.min(LONGEST_LIMIT), choose).await {
             return Some(level);
         }
     }

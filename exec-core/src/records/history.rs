@@ -14,8 +14,8 @@ use crate::shared::json_lines;
 use crate::shared::kernel_lock::LockedFile;
 use crate::shared::private_file;
 use crate::{
-    Decision, Error, ExecutionId, ExecutionKind, ExitReport, HistoryState, SessionId, SettledBy,
-    Usage,
+    Decision, Error, ExecutionId, ExecutionKind, ExitReport, HistoryState, Sandbox, SessionId,
+    SettledBy, Usage,
 };
 
 /// The size at which the file is rotated.
@@ -75,9 +75,14 @@ pub(crate) enum HistoryEvent {
         workspace: PathBuf,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         process_id: Option<u32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sandbox: Option<Sandbox>,
     },
     Resolved {
         session_id: SessionId,
+        /// Whether the agent has named the id; else the minted one has become final.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        reported: bool,
     },
     /// A settled permission request of a live session.
     Permission {
@@ -287,6 +292,7 @@ mod tests {
                 kind: ExecutionKind::New,
                 workspace: "/tmp".into(),
                 process_id: Some(7),
+                sandbox: None,
             },
         );
     }

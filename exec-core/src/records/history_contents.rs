@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use super::history::{HistoryEvent, HistoryLine};
-use crate::{Decision, ExecutionId, ExecutionKind, ExitReport, SessionId, SettledBy};
+use crate::{Decision, ExecutionId, ExecutionKind, ExitReport, Sandbox, SessionId, SettledBy};
 
 /// The executions in the history; see [`History::load`](crate::History::load).
 ///
@@ -93,8 +93,12 @@ pub struct HistoryEntry {
     /// The decisions about permission requests of a live session, oldest first, as far as they are
     /// kept.
     pub permissions: Vec<HistoryPermission>,
+    /// The sandbox that was enforced; `None` without one.
+    pub sandbox: Option<Sandbox>,
     /// Whether and how the execution ended.
     pub state: HistoryState,
+    /// The agent has named the id, which can be the minted one.
+    pub(crate) is_id_reported: bool,
 }
 
 /// A decision about a permission request of a live session.
@@ -122,7 +126,7 @@ pub struct HistoryPermission {
     pub tool: String,
     /// The answer; `None` if the request became void.
     pub decision: Option<Decision>,
-    /// By whom.
+    /// The origin of the decision.
     pub by: SettledBy,
 }
 
@@ -230,6 +234,7 @@ impl HistoryContents {
                     variant,
                     kind,
                     workspace,
+                    sandbox,
                     ..
                 },
                 None,
@@ -245,14 +250,25 @@ impl HistoryContents {
                     workspace_path: workspace,
                     started_at: SystemTime::UNIX_EPOCH + Duration::from_millis(line.at),
                     permissions: Vec::new(),
+                    sandbox,
                     state: HistoryState::Open,
+                    is_id_reported: false,
                 });
             }
             // `reap_orphans` writes the start again, in case that the host had not.
             (HistoryEvent::Started { .. }, Some(_)) => {}
             // The start has been rotated out.
             (_, None) => {}
-            (HistoryEvent::Resolved { session_id }, Some(entry)) => entry.rename(session_id),
+            (
+                HistoryEvent::Resolved {
+                    session_id,
+                    reported,
+                },
+                Some(entry),
+            ) => {
+                entry.rename(session_id);
+                entry.is_id_reported |= reported;
+            }
             (HistoryEvent::Ended { report }, Some(entry)) => {
                 entry.rename(report.session_id.clone());
                 entry.state = HistoryState::Ended(report);

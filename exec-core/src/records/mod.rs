@@ -4,6 +4,8 @@
 //! <state>/owners/<uuid>.jsonl   one journal of each service, locked while the service lives
 //! <state>/history.jsonl         the executions of all services
 //! <state>/history.1.jsonl       the history before that
+//! <state>/admission/            the queue and the slots; see `admission`
+//! <state>/budgets/              what groups and sessions have used; see `budget`
 //! ```
 //!
 //! A record in `owners/` decides which processes [`reap_orphans`](crate::ExecutionService::reap_orphans)
@@ -24,4 +26,4 @@ pub use history_contents::{
 pub use orphans::{ReapReport, ReapedExecution};
 
 pub(crate) use history::{HistoryEvent, milliseconds};
-pub(crate) use owner_journal::{LaunchRecord, LiveRecord, OwnerJournal};
+pub(crate) use owner_journal::{LaunchRecord, LiveRecord, OrphanedJournal, OwnerJournal, boot_id};

@@ -84,7 +84,9 @@ impl ExecutionService {
         let boot_id = boot_id()?;
         let scanner = Arc::new(ProcessScanner::new(TAG_VARIABLE));
         let mut report = ReapReport::default();
-        for journal in OrphanedJournal::find_all(&settings.state_dir, &settings.host_name)? {
+        let (folder, host) = (settings.state_dir.clone(), settings.host_name.clone());
+        let found = tokio::task::spawn_blocking(move || OrphanedJournal::find_all(&folder, &host));
+        for journal in found.await.unwrap_or(Err(Error::ShuttingDown))? {
             let same_boot = journal.header.boot_id == boot_id;
             let mut reaping = JoinSet::new();
             for record in journal.live.clone() {
@@ -140,7 +142,7 @@ impl ExecutionService {
 impl ServiceInner {
     /// The host may have died before it wrote the start to the history. A second start line has
     /// no effect.
-    fn write_missing_start(&self, record: &LiveRecord) {
+    pub(crate) fn write_missing_start(&self, record: &LiveRecord) {
         let Some(start) = &record.start else { return };
         self.history.write_at(
             start.at,
@@ -152,6 +154,7 @@ impl ServiceInner {
                 kind: start.kind,
                 workspace: start.workspace.clone().into(),
                 process_id: record.process.map(|(pid, _)| pid),
+                sandbox: start.sandbox.as_deref().cloned(),
             },
         );
     }

@@ -10,9 +10,10 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -21,9 +22,9 @@ use super::host_watcher::HostWatcher;
 use crate::shared::json_lines;
 use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file;
-use crate::shared::proc_stat::ProcessKey;
+use crate::shared::proc_stat::{ProcStat, ProcessKey};
 use crate::shared::process_tree::{self, TreeRoot};
-use crate::{Error, ExecutionId, ExecutionKind, SessionId};
+use crate::{Error, ExecutionId, ExecutionKind, Sandbox, SessionId};
 
 /// A journal is rewritten when it reaches this size, or twice its size after the last rewrite,
 /// whichever is more.
@@ -34,6 +35,9 @@ const COMPACT_AT: u64 = 256 << 10;
 pub(crate) struct OwnerHeader {
     pub(crate) host: String,
     pub(crate) boot_id: String,
+    /// The process id and the start time of the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) process: Option<(u32, u64)>,
 }
 
 /// A live execution in a journal.
@@ -59,6 +63,15 @@ pub(crate) struct LaunchRecord {
     pub(crate) variant: Option<String>,
     pub(crate) kind: ExecutionKind,
     pub(crate) workspace: String,
+    /// Whether the agent makes the id of a new session by itself. An earlier version did not tell.
+    #[serde(default = "unknown_id")]
+    pub(crate) id_awaited: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sandbox: Option<Box<Sandbox>>,
+}
+
+fn unknown_id() -> bool {
+    true
 }
 
 impl LiveRecord {
@@ -136,6 +149,9 @@ impl OwnerJournal {
         let header = OwnerHeader {
             host: host.to_owned(),
             boot_id: boot_id()?,
+            process: ProcessKey::of(std::process::id())
+                .map_err(Error::io("read", Path::new("/proc")))?
+                .map(|own| (own.pid, own.start_time)),
         };
         let file = JournalFile::create(&folder, &header, LiveRecords::new())?;
         Ok(Self {
@@ -267,7 +283,7 @@ impl JournalFile {
 #[derive(Debug)]
 pub(crate) struct OrphanedJournal {
     path: PathBuf,
-    _lock: LockedFile,
+    lock: LockedFile,
     pub(crate) header: OwnerHeader,
     pub(crate) live: Vec<LiveRecord>,
 }
@@ -292,7 +308,8 @@ impl OrphanedJournal {
     /// `None` if the service lives, if its file has been removed since the listing, or if no line
     /// names its owner.
     fn open(path: PathBuf) -> Result<Option<Self>, Error> {
-        match private_file::open_existing(&path, File::options().read(true))? {
+        let mut options = File::options();
+        match private_file::open_existing(&path, options.read(true).append(true))? {
             Some(file) => Self::lock(path, file),
             None => Ok(None),
         }
@@ -302,8 +319,7 @@ impl OrphanedJournal {
     /// was opened before the removal can be locked after it, and still names live executions. So
     /// the links are counted under the lock.
     fn lock(path: PathBuf, file: File) -> Result<Option<Self>, Error> {
-        let locked = LockedFile::try_lock(file, Access::Exclusive);
-        let Some(lock) = locked.map_err(Error::io("lock", &path))? else {
+        let Some(lock) = lock_of_dead(file, &path)? else {
             return Ok(None);
         };
         if lock.metadata().map_err(Error::io("read", &path))?.nlink() == 0 {
@@ -333,16 +349,70 @@ impl OrphanedJournal {
         };
         Ok(Some(Self {
             path,
-            _lock: lock,
+            lock,
             header,
             live: live.into_values().collect(),
         }))
+    }
+
+    /// An execution has ended, or has another owner.
+    pub(crate) fn ended(&mut self, id: &ExecutionId) -> Result<(), Error> {
+        let line = JournalLine::Ended {
+            execution_id: id.clone(),
+        };
+        let appended = serde_json::to_vec(&line)
+            .map_err(io::Error::from)
+            .and_then(|line| json_lines::append(&self.lock, &line));
+        appended.map_err(Error::io("write", &self.path))?;
+        self.live.retain(|record| record.execution_id != *id);
+        Ok(())
     }
 
     /// To be called when all executions of the journal have ended.
     pub(crate) fn remove(self) -> Result<(), Error> {
         remove(&self.path)
     }
+}
+
+/// How long the lock of a dead owner is waited for, and how often it is tried.
+const EXEC_LIMIT: Duration = Duration::from_secs(2);
+const EXEC_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Locks the journal of a dead service; `None` if the service lives.
+///
+/// Race: a child that the service was starting when it was killed has a copy of its descriptors, and
+/// with them the lock, until its exec. So the lock of a service whose process is gone is waited for.
+fn lock_of_dead(file: File, path: &Path) -> Result<Option<LockedFile>, Error> {
+    let failed = || Error::io("lock", path);
+    let begin = Instant::now();
+    loop {
+        let again = file.try_clone().map_err(failed())?;
+        if let Some(lock) = LockedFile::try_lock(again, Access::Exclusive).map_err(failed())? {
+            return Ok(Some(lock));
+        }
+        if begin.elapsed() > EXEC_LIMIT || !is_owner_dead(&file)? {
+            return Ok(None);
+        }
+        std::thread::sleep(EXEC_INTERVAL);
+    }
+}
+
+/// Whether the header names a process of this boot that is gone.
+fn is_owner_dead(file: &File) -> Result<bool, Error> {
+    let mut head = [0; 1024];
+    let read = file.read_at(&mut head, 0).unwrap_or(0);
+    let first = json_lines::whole_lines(&head[..read]).next();
+    let header = first.and_then(|(_, line)| match serde_json::from_slice(line) {
+        Ok(JournalLine::Owner(header)) => Some(header),
+        _ => None,
+    });
+    let Some((header, (pid, start_time))) = header.and_then(|h| Some((h.clone(), h.process?)))
+    else {
+        return Ok(false);
+    };
+    let stat = ProcStat::read(pid).ok().flatten();
+    let is_alive = stat.is_some_and(|stat| stat.is_alive() && stat.start_time == start_time);
+    Ok(!is_alive && header.boot_id == boot_id()?)
 }
 
 /// Start times are comparable only within one boot.
@@ -496,6 +566,29 @@ mod tests {
     #[test]
     fn a_journal_without_an_owner_hides_no_other_and_stays() {
         check_without_owner("gibberish\n", true);
+    }
+
+    #[test]
+    fn the_lock_of_a_dead_owner_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let header = OwnerHeader {
+            host: "host".to_owned(),
+            boot_id: boot_id().unwrap(),
+            // The first process of the system has another start time.
+            process: Some((1, u64::MAX)),
+        };
+        let line = serde_json::to_string(&JournalLine::Owner(header)).unwrap();
+        let path = write_journal(dir.path(), &format!("{line}\n"));
+        // As a child does before its exec.
+        let held = File::open(&path).unwrap();
+        let held = LockedFile::lock(held, Access::Exclusive).unwrap();
+        let found = std::thread::scope(|scope| {
+            let finding = scope.spawn(|| OrphanedJournal::find_all(dir.path(), "host").unwrap());
+            std::thread::sleep(EXEC_INTERVAL * 5);
+            drop(held);
+            finding.join().unwrap()
+        });
+        assert_eq!(found.len(), 1);
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl fmt::Debug for CommandConfig {
     }
 }
 
-/// A command that runs the agent's command, such as `bwrap …`, `systemd-run --scope …` or `nice`.
+/// A command that runs the agent's command, such as `systemd-run --scope …` or `nice`.
 ///
 /// The agent's program and arguments are appended to the arguments of the wrapper. The wrapper
 /// then has to find the agent's program, which may exist only inside a sandbox.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ExecutionContext, SessionId};
+use crate::{Budget, Error, ExecutionContext, SessionId};
 
 /// Starts a new session.
 ///
@@ -83,7 +83,7 @@ impl fmt::Display for ExecutionKind {
 /// A request with its session id: what a profile turns into process parameters.
 ///
 /// [`ExecutionService::launch`](crate::ExecutionService::launch) converts requests by itself. The
-/// conversion is for tests of profiles:
+/// conversion is for [budgets](Self::budget) and for tests of profiles:
 ///
 /// ```
 /// use exec_core::{ExecutionContext, LaunchRequest, NewChatRequest};
@@ -107,6 +107,16 @@ pub struct LaunchRequest {
     pub session_id: SessionId,
     /// The prompt or the message.
     pub text: String,
+    pub(crate) budgets: Vec<Budget>,
+}
+
+impl LaunchRequest {
+    /// Adds a budget. All budgets of a request hold.
+    #[must_use]
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.budgets.push(budget);
+        self
+    }
 }
 
 impl TryFrom<NewChatRequest> for LaunchRequest {
@@ -120,6 +130,7 @@ impl TryFrom<NewChatRequest> for LaunchRequest {
             session_id: SessionId::mint(&context.executor_type, &context.actual_project_id)?,
             context,
             text: prompt,
+            budgets: Vec::new(),
         })
     }
 }
@@ -148,6 +159,7 @@ impl TryFrom<FollowUpRequest> for LaunchRequest {
             context,
             session_id,
             text: message,
+            budgets: Vec::new(),
         })
     }
 }

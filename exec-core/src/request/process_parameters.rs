@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::{
-    EnvPolicy, EventParser, FailureClassifier, PermissionPolicy, ProtocolDriver, SessionIdLookup,
-    SessionIdResolver, StopLadder, Wrapper,
+    EnvPolicy, EventParser, FailureClassifier, PermissionPolicy, ProtocolDriver, Sandbox,
+    SessionIdLookup, SessionIdResolver, StopLadder, Wrapper,
 };
 
 /// The parameters of one launch, made by a profile from a request.
@@ -48,7 +48,9 @@ pub struct ProcessParameters {
     /// Recognises failures by their text. `None`: failures that the parser does not classify are of
     /// class [`FailureKind::Agent`](crate::FailureKind::Agent).
     pub failure_classifier: Option<Box<dyn FailureClassifier>>,
-    /// How this agent is stopped. `None`: by the ladder of the service.
+    /// How this agent is stopped. `None`: by the ladder of the service. A live session is cancelled
+    /// first; if the ladder has no [`StopAction::CloseStdin`](crate::StopAction::CloseStdin), its
+    /// standard input is closed before the first step, with a grace of eight seconds.
     pub stop_ladder: Option<StopLadder>,
     /// Variables to add after the variables of the command, under the same rule.
     pub env: BTreeMap<String, String>,
@@ -56,6 +58,8 @@ pub struct ProcessParameters {
     pub env_policy: EnvPolicy,
     /// A command in front of the agent's command.
     pub wrapper: Option<Wrapper>,
+    /// The sandbox of the agent, around the wrapper. `None`: the agent has all rights of the user.
+    pub sandbox: Option<Sandbox>,
 }
 
 impl ProcessParameters {
@@ -77,6 +81,7 @@ impl ProcessParameters {
             env: BTreeMap::new(),
             env_policy: EnvPolicy::default(),
             wrapper: None,
+            sandbox: None,
         }
     }
 }
@@ -100,6 +105,7 @@ impl fmt::Debug for ProcessParameters {
             .field("env", &self.env.keys().collect::<Vec<_>>())
             .field("env_policy", &self.env_policy)
             .field("wrapper", &self.wrapper)
+            .field("sandbox", &self.sandbox)
             .finish()
     }
 }

@@ -24,6 +24,7 @@ pub(crate) struct Activity {
 
 struct ActivityTimes {
     output_at: Instant,
+    has_written: bool,
     finished_at: Option<Instant>,
     /// How many of its pipes are not read because the log is full.
     blocked: usize,
@@ -31,11 +32,19 @@ struct ActivityTimes {
     is_expected: bool,
 }
 
+/// A look at the activity of an agent.
+pub(crate) struct ActivityLook {
+    pub(crate) has_written: bool,
+    pub(crate) has_finished: bool,
+    pub(crate) silence: Duration,
+}
+
 impl Activity {
     pub(crate) fn new() -> Self {
         Self {
             times: Mutex::new(ActivityTimes {
                 output_at: Instant::now(),
+                has_written: false,
                 finished_at: None,
                 blocked: 0,
                 is_expected: true,
@@ -45,7 +54,19 @@ impl Activity {
     }
 
     pub(crate) fn output(&self) {
-        self.lock().output_at = Instant::now();
+        let mut times = self.lock();
+        times.output_at = Instant::now();
+        times.has_written = true;
+    }
+
+    /// The state of now.
+    pub(crate) fn look(&self) -> ActivityLook {
+        let times = self.lock();
+        ActivityLook {
+            has_written: times.has_written,
+            has_finished: times.finished_at.is_some(),
+            silence: times.output_at.elapsed(),
+        }
     }
 
     pub(crate) fn finished(&self) {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::live_execution::{ExecutionEnd, LiveExecution, Progress, StopManner};
 use crate::{
     Error, EventStream, ExecutionContext, ExecutionId, ExecutionKind, ExitReport, OutputStream,
-    SessionId, StopOutcome, StopReport, StoppedBy,
+    Sandbox, SessionId, StopOutcome, StopReport, StoppedBy,
 };
 
 /// A handle of one launch of an agent.
@@ -89,7 +89,7 @@ pub struct ExecutionResult {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TreeUsage {
-    /// The number of processes.
+    /// The number of processes; in a sandbox, two of them carry the agent.
     pub processes: usize,
     /// The CPU time of these processes and of the children they have waited for.
     pub cpu_time: Duration,
@@ -108,7 +108,13 @@ impl Execution {
         self.live.session_id()
     }
 
-    /// The id of the process that was started.
+    /// The sandbox that is enforced, with real paths and the agent's own folders; `None` if the
+    /// agent has all rights of the user.
+    pub fn sandbox(&self) -> Option<&Sandbox> {
+        self.live.sandbox.as_ref()
+    }
+
+    /// The id of the process that was started. In a sandbox that is bubblewrap, which runs the agent.
     pub fn process_id(&self) -> u32 {
         self.live.process_id
     }
@@ -186,7 +192,8 @@ impl Execution {
     }
 
     /// Ends the whole process tree by the [`StopLadder`](crate::StopLadder). Returns when no process
-    /// of it is left, or with [`Error::StillAlive`].
+    /// of it is left, or with [`Error::StillAlive`]. The running turn of a live session is cancelled
+    /// first, and open permission requests are settled.
     ///
     /// # Errors
     ///

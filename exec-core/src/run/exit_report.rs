@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Failure, SessionId, UsageTotals};
+use crate::{BudgetNotice, Failure, SessionId, UsageTotals};
 
 /// How an execution ended. `Debug` shows the number of lines of `stderr_tail`, not the lines.
 ///
@@ -33,6 +33,9 @@ pub struct ExitReport {
     /// The origin of the stop; `None` if the execution ended by itself. The exit code does not
     /// show it: some agents exit with 0 when they are interrupted.
     pub stopped_by: Option<StoppedBy>,
+    /// The budget that was exceeded first, if one was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetNotice>,
     /// Why the agent failed; `None` if it did not. A stopped execution has the failure that the agent
     /// was trying to overcome, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,13 +48,16 @@ pub struct ExitReport {
     /// From the start to the end of the process.
     pub wall_time: Duration,
     /// User and system time of the process and of the descendants that were waited for. A lower
-    /// bound: the kernel does not count other descendants.
+    /// bound: the kernel does not count other descendants. In a sandbox, all descendants count, and
+    /// a few milliseconds of bubblewrap.
     pub cpu_time: Duration,
-    /// The largest resident set of one of these processes. A lower bound, too.
+    /// The largest resident set of one of these processes. A lower bound, too. But never below the
+    /// peak of the host at the launch: Linux counts it for a child that was created without a copy.
     pub peak_memory_bytes: u64,
     /// How many lines were longer than the cap and delivered truncated.
     pub truncated_lines: u64,
-    /// How many processes were still alive after the agent had ended by itself. They were ended.
+    /// How many processes were still alive after the agent had ended by itself. They were ended. In
+    /// a sandbox it is 0: the kernel kills them together with the agent.
     pub leftover_processes: usize,
 }
 
@@ -69,6 +75,7 @@ impl fmt::Debug for ExitReport {
             .field("code", &self.code)
             .field("signal", &self.signal)
             .field("stopped_by", &self.stopped_by)
+            .field("budget", &self.budget)
             .field("failure", &self.failure)
             .field("usage", &self.usage)
             .field("stderr_tail_lines", &self.stderr_tail.len())
@@ -105,6 +112,8 @@ pub enum StoppedBy {
     Watchdog(Watchdog),
     /// The time limit of [`run`](crate::ExecutionService::run).
     TimeLimit,
+    /// A budget; see [`ExitReport::budget`].
+    Budget,
     /// The agent of a live session did not read its input, has closed its input or output, or could
     /// not open the session.
     Disconnected,

@@ -1,24 +1,29 @@
 //! From checked parameters to a supervised process.
 
+use std::path::Path;
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 use tracing::Instrument;
 use tracing::field::Empty;
 
-use super::activity::Activity;
+use super::activity::{Activity, WatchdogLimits};
 use super::live_execution::{CurrentSession, IdState, LiveExecution, Progress};
 use super::run_tracker::RunTracker;
 use super::session_resolution::{LookupSlot, RunningLookup, SessionResolution};
 use super::supervisor::{StdinFeed, Supervisor};
+use crate::admission::AdmissionSlot;
+use crate::budget::BudgetMeter;
 use crate::live::{LiveEngine, LiveLink, LiveOptions, Observed};
 use crate::output::{EventLog, LineHandler, Pump, RawLog};
 use crate::process::{Child, LaunchPlan, Pipes};
 use crate::records::{LaunchRecord, LiveRecord, milliseconds};
 use crate::service::{CheckedRequest, ServiceInner};
+use crate::shared::proc_stat::ProcessKey;
 use crate::shared::process_tree::TreeRoot;
+use crate::supervision::{is_alive, record_context};
 use crate::telemetry::{
     AGENT_NAME, CONVERSATION_ID, ERROR_TYPE, INPUT_TOKENS, INVOKE_AGENT, OPERATION, OTEL_NAME,
     OUTPUT_TOKENS, RESPONSE_MODEL,
@@ -46,6 +51,8 @@ struct Launched {
     request: LaunchRequest,
     parameters: ProcessParameters,
     used_before: Option<Usage>,
+    admission: Option<AdmissionSlot>,
+    budget: Option<BudgetMeter>,
     live: Option<LiveStart>,
 }
 
@@ -64,6 +71,7 @@ impl ServiceInner {
         checked: CheckedRequest,
         parameters: ProcessParameters,
         slot: Option<LookupSlot>,
+        admission: Option<AdmissionSlot>,
         live: Option<LiveStart>,
     ) -> Result<Execution, Error> {
         // Held until the execution is in the registry, so that a shutdown finds it.
@@ -78,19 +86,39 @@ impl ServiceInner {
             ..
         } = checked;
         let id = ExecutionId::mint();
-        let plan = LaunchPlan::new(&id, &request, &command, &parameters)?;
+        let mut plan = LaunchPlan::new(&id, &request, &command, &parameters)?;
+        if let Some(sandbox) = &parameters.sandbox {
+            plan.enclose(sandbox, &self.bubblewrap, self.settings.end_with_host)?;
+        }
         self.registry.register(&request.session_id)?;
-        match self.spawn(&id, &request, &plan, live.is_some()) {
-            Ok(spawned) => {
+        let started = self
+            .open_budget(&id, &request, live.is_none())
+            .and_then(|budget| {
+                let id_awaited = live.is_some()
+                    || parameters.session_id_resolver.is_some()
+                    || parameters.session_id_lookup.is_some();
+                let spawned = self.spawn(&id, &request, &plan, live.is_some(), id_awaited);
+                match spawned {
+                    Ok(spawned) => Ok((spawned, budget)),
+                    Err(error) => {
+                        budget.into_iter().for_each(|mut budget| budget.cancel());
+                        Err(error)
+                    }
+                }
+            });
+        match started {
+            Ok((spawned, budget)) => {
                 let launched = Launched {
                     id,
                     spawned,
                     request,
                     parameters,
                     used_before,
+                    admission,
+                    budget,
                     live,
                 };
-                Ok(self.supervise(launched, &plan, slot))
+                Ok(self.supervise(launched, Some(&plan), slot))
             }
             Err(error) => {
                 self.undo(&id, &request);
@@ -99,12 +127,35 @@ impl ServiceInner {
         }
     }
 
+    fn open_budget(
+        &self,
+        id: &ExecutionId,
+        request: &LaunchRequest,
+        is_one_turn: bool,
+    ) -> Result<Option<BudgetMeter>, Error> {
+        if request.budgets.is_empty() {
+            return Ok(None);
+        }
+        let settings = &self.settings;
+        let (budgets, prices) = (request.budgets.clone(), settings.prices.clone());
+        BudgetMeter::open(
+            budgets,
+            u64::from(is_one_turn),
+            &settings.state_dir,
+            id,
+            &request.session_id,
+            prices,
+        )
+        .map(Some)
+    }
+
     fn spawn(
         &self,
         id: &ExecutionId,
         request: &LaunchRequest,
         plan: &LaunchPlan,
         is_live: bool,
+        id_awaited: bool,
     ) -> Result<SpawnedChild, Error> {
         let context = &request.context;
         let started_at = SystemTime::now();
@@ -121,6 +172,8 @@ impl ServiceInner {
                     variant: context.variant_label.clone(),
                     kind: request.kind,
                     workspace: workspace.to_owned(),
+                    id_awaited,
+                    sandbox: plan.enforced().cloned().map(Box::new),
                 }),
         })?;
         let raw_logs = match &self.settings.log_dir {
@@ -146,6 +199,62 @@ impl ServiceInner {
         })
     }
 
+    /// Makes an execution of a dead host one of this service; `None` if its process has just ended, if
+    /// the record is too old, or if the session has another execution.
+    pub(crate) fn adopt(&self, record: &LiveRecord) -> Result<Option<Execution>, Error> {
+        let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
+        if *closed {
+            return Err(Error::ShuttingDown);
+        }
+        let (Some(start), Some((pid, start_time))) = (&record.start, record.process) else {
+            return Ok(None);
+        };
+        let opened = Child::of_another_host(pid);
+        let opened = opened.map_err(Error::io("open a process in", Path::new("/proc")))?;
+        let Some((child, pipes)) = opened else {
+            return Ok(None);
+        };
+        // After the open: the id of the handle is not reused from now on.
+        if !is_alive(ProcessKey { pid, start_time })
+            || self.registry.register(&record.session_id).is_err()
+        {
+            return Ok(None);
+        }
+        if let Err(error) = self.owner.launching(record.clone()) {
+            self.registry.unregister(&record.session_id);
+            return Err(error);
+        }
+        let mut parameters = ProcessParameters::new::<String>([]);
+        parameters.sandbox = start.sandbox.as_deref().cloned();
+        let started_at = SystemTime::UNIX_EPOCH + Duration::from_millis(start.at);
+        let age = started_at.elapsed().unwrap_or_default();
+        let now = Instant::now();
+        let launched = Launched {
+            id: record.execution_id.clone(),
+            spawned: SpawnedChild {
+                child,
+                pipes,
+                raw_logs: None,
+                input_log: None,
+                started_at,
+                start_instant: now.checked_sub(age).unwrap_or(now),
+            },
+            request: LaunchRequest {
+                kind: start.kind,
+                context: record_context(record, start),
+                session_id: record.session_id.clone(),
+                text: String::new(),
+                budgets: Vec::new(),
+            },
+            parameters,
+            used_before: None,
+            admission: None,
+            budget: None,
+            live: None,
+        };
+        Ok(Some(self.supervise(launched, None, None)))
+    }
+
     fn undo(&self, id: &ExecutionId, request: &LaunchRequest) {
         self.registry.unregister(&request.session_id);
         if let Err(error) = self.owner.ended(id) {
@@ -162,7 +271,7 @@ impl ServiceInner {
     fn supervise(
         &self,
         launched: Launched,
-        plan: &LaunchPlan,
+        plan: Option<&LaunchPlan>,
         slot: Option<LookupSlot>,
     ) -> Execution {
         let Launched {
@@ -171,6 +280,8 @@ impl ServiceInner {
             request,
             parameters,
             used_before,
+            admission,
+            budget,
             live: live_start,
         } = launched;
         let process_id = spawned.child.pid();
@@ -223,6 +334,11 @@ impl ServiceInner {
             input_log_path: log_dir
                 .filter(|_| link.is_some())
                 .map(|folder| RawLog::input_path(folder, &id)),
+            sandbox: match plan {
+                Some(plan) => plan.enforced().cloned(),
+                // As the dead host has recorded it.
+                None => parameters.sandbox,
+            },
             root: TreeRoot::new(Some(id.to_string()), Some(process_id)),
             registry: Arc::clone(&self.registry),
             scanner: Arc::clone(&self.scanner),
@@ -235,6 +351,8 @@ impl ServiceInner {
                 },
             }),
             has_parser: parameters.event_parser.is_some(),
+            budget: budget.map(Mutex::new),
+            activity: Arc::clone(&activity),
             run,
             link,
             progress: watch::Sender::new(Progress {
@@ -272,6 +390,11 @@ impl ServiceInner {
             None => [None, None],
         };
         let max_line_bytes = self.settings.max_line_bytes;
+        // The output of an adopted process is lost: its silence means nothing.
+        let limits = match plan {
+            Some(_) => self.settings.watchdogs,
+            None => WatchdogLimits::default(),
+        };
         let Pipes {
             stdin,
             stdout,
@@ -280,6 +403,7 @@ impl ServiceInner {
         let supervisor = Box::new(Supervisor {
             known_sessions: Arc::clone(&self.known_sessions),
             owner: Arc::clone(&self.owner),
+            admission,
             child: spawned.child,
             stdin: stdin.map(|pipe| StdinFeed {
                 pipe,
@@ -290,7 +414,7 @@ impl ServiceInner {
             stdout: Pump::new(stdout, max_line_bytes, stdout_log, stdout_lines),
             stderr: Pump::new(stderr, max_line_bytes, stderr_log, stderr_lines),
             activity,
-            limits: self.settings.watchdogs,
+            limits,
             resolution: SessionResolution {
                 lookup: lookup.map(|(lookup, slot)| {
                     let mut context = SessionResolutionContext::new(
@@ -299,7 +423,7 @@ impl ServiceInner {
                         live.started_at,
                         process_id,
                     );
-                    context.env = plan.full_env();
+                    context.env = plan.map(LaunchPlan::full_env).unwrap_or_default();
                     RunningLookup {
                         lookup,
                         context,

@@ -6,14 +6,16 @@ use std::time::{Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use super::activity::Activity;
 use super::run_tracker::RunTracker;
+use crate::budget::{BudgetMeter, BudgetVerdict};
 use crate::live::{LiveControl, LiveLink};
 use crate::output::EventLog;
 use crate::records::HistoryEvent;
 use crate::shared::process_tree::{ProcessScanner, TreeRoot};
 use crate::{
-    ActiveExecutionRegistry, EventKind, ExecutionContext, ExecutionId, ExecutionKind, ExitReport,
-    History, SessionId, StopLadder, StopLevel, StoppedBy,
+    ActiveExecutionRegistry, AgentEvent, EventKind, ExecutionContext, ExecutionId, ExecutionKind,
+    ExitReport, History, Sandbox, SessionId, StopLadder, StopLevel, StoppedBy,
 };
 
 /// The state that the handles, the supervisor and the pumps of one execution share.
@@ -28,6 +30,8 @@ pub(crate) struct LiveExecution {
     pub(crate) log: EventLog,
     pub(crate) log_paths: Option<[PathBuf; 2]>,
     pub(crate) input_log_path: Option<PathBuf>,
+    /// What is enforced; `None` without a sandbox.
+    pub(crate) sandbox: Option<Sandbox>,
     pub(crate) root: TreeRoot,
     pub(crate) registry: Arc<ActiveExecutionRegistry>,
     pub(crate) scanner: Arc<ProcessScanner>,
@@ -36,6 +40,9 @@ pub(crate) struct LiveExecution {
     pub(crate) session: Mutex<CurrentSession>,
     /// Whether the profile reads events from the output.
     pub(crate) has_parser: bool,
+    /// `None` without budgets.
+    pub(crate) budget: Option<Mutex<BudgetMeter>>,
+    pub(crate) activity: Arc<Activity>,
     /// Shared with the engine of a live session.
     pub(crate) run: Arc<Mutex<RunTracker>>,
     /// The protocol of a live session.
@@ -210,12 +217,74 @@ impl LiveExecution {
             return None;
         }
         tracing::debug!(session_id = %new, "session id resolved");
-        let session_id = new.clone();
-        self.history
-            .write(&self.id, HistoryEvent::Resolved { session_id });
+        let resolved = HistoryEvent::Resolved {
+            session_id: new.clone(),
+            reported: native_id.is_some(),
+        };
+        self.history.write(&self.id, resolved);
         self.progress
             .send_modify(|progress| progress.resolved = true);
+        self.with_budget(|budget| budget.rename_session(&new));
         Some(EventKind::SessionResolved { session_id: new })
+    }
+
+    /// Counts the events of the agent. Requests a stop if a budget is exceeded, and returns the
+    /// events to publish.
+    pub(crate) fn count(&self, events: &[AgentEvent]) -> Vec<EventKind> {
+        let counted = self.with_budget(|budget| budget.observe(events));
+        counted.map_or_else(Vec::new, |verdicts| self.obey(verdicts))
+    }
+
+    /// Enforces the budgets of wall time, and keeps those of groups up to date. Never returns.
+    pub(crate) async fn watch_budgets(&self) {
+        let Some(moved) = self.with_budget(|budget| budget.moved()) else {
+            return std::future::pending().await;
+        };
+        loop {
+            let tick = self.with_budget(|budget| budget.next_tick()).flatten();
+            let ticking = async {
+                match tick {
+                    Some(tick) => tokio::time::sleep_until(tick).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = ticking => {}
+                () = moved.notified() => continue,
+            }
+            let verdicts = self.with_budget(BudgetMeter::tick).unwrap_or_default();
+            for event in self.obey(verdicts) {
+                self.log.push(event);
+            }
+        }
+    }
+
+    fn obey(&self, verdicts: Vec<BudgetVerdict>) -> Vec<EventKind> {
+        let obeyed = verdicts.into_iter().map(|verdict| match verdict {
+            BudgetVerdict::Warning(notice) => {
+                tracing::warn!(budget = %notice, "a budget is nearly used");
+                EventKind::BudgetWarning(notice)
+            }
+            BudgetVerdict::Exceeded(notice) => {
+                tracing::warn!(budget = %notice, "a budget is exceeded");
+                self.ask_to_stop(StoppedBy::Budget, StopManner::Ladder);
+                EventKind::BudgetExceeded(notice)
+            }
+        });
+        obeyed.collect()
+    }
+
+    pub(crate) fn with_budget<T>(&self, act: impl FnOnce(&mut BudgetMeter) -> T) -> Option<T> {
+        let budget = self.budget.as_ref()?;
+        Some(act(&mut budget
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Whether the agent itself knows the session by its id: a follow-up can continue it.
+    pub(crate) fn is_session_known(&self) -> bool {
+        let is_reported = self.lock_session().state == IdState::Reported;
+        self.kind == ExecutionKind::FollowUp || is_reported
     }
 
     /// What is known of the run. The lock is held for the events of one line at most.

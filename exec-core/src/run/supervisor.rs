@@ -27,6 +27,14 @@
 //! - A stop finishes before the end of the child is seen: its result is kept in `finished_stop`.
 //! - The runtime shuts down: [`Drop`] publishes it, so that no caller waits for ever.
 //!
+//! **Live sessions** have three differences (the theory of the protocol is in `live/live_control.rs`):
+//! - Standard input stays open: [`feed_live`] writes what the session has for the agent, and waits if
+//!   the agent does not read. Only this task waits, never a caller.
+//! - A stop first cancels the running turn and waits for its end, for two seconds, and closes standard
+//!   input before the first signal.
+//! - An agent that has closed its input or its output and lives on is stopped after a second. The delay
+//!   lets the end of the process be seen first, so that a crash is not reported as a stop.
+//!
 //! **Example.** A caller stops an agent that has started a tool in a session of its own:
 //!
 //! | step | `running_stop` | `finished_stop` |
@@ -45,13 +53,14 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
 use super::activity::{Activity, WatchdogLimits};
 use super::live_execution::{ExecutionEnd, LiveExecution, StopManner, StopRequest};
 use super::session_resolution::SessionResolution;
+use crate::admission::AdmissionSlot;
 use crate::live::LiveControl;
 use crate::output::{Pump, RawLog};
 use crate::process::{Child, ChildExit, StoppedTree, stop_tree};
@@ -72,6 +81,7 @@ pub(crate) struct Supervisor {
     pub(crate) execution: Arc<LiveExecution>,
     pub(crate) owner: Arc<OwnerJournal>,
     pub(crate) known_sessions: Arc<KnownSessions>,
+    pub(crate) admission: Option<AdmissionSlot>,
     pub(crate) child: Child,
     pub(crate) stdin: Option<StdinFeed>,
     pub(crate) stdout: Pump,
@@ -136,6 +146,11 @@ impl Supervisor {
                 () = &mut output => running_stop.await,
             }
         };
+        // A stop counts the agent itself, too.
+        let leftover_processes = match stopped_by {
+            Some(_) => 0,
+            None => tree.processes,
+        };
         // An agent that has ended with its input was not stopped.
         let is_close = |request: &StopRequest| request.manner == StopManner::Close;
         let is_close = execution.stop_asked.borrow().as_ref().is_some_and(is_close);
@@ -143,7 +158,7 @@ impl Supervisor {
             true => None,
             false => stopped_by,
         };
-        self.finish(stopped_by, tree);
+        self.finish(stopped_by, leftover_processes, tree);
     }
 
     /// Handles everything until the child ends. Returns the origin of the stop and the stop itself,
@@ -165,9 +180,13 @@ impl Supervisor {
         let mut deadlines = pin!(run_deadlines(control));
         let mut resolving = pin!(self.resolution.run(execution));
         let mut watchdog = pin!(self.activity.idle(self.limits));
+        let mut budgets = pin!(execution.watch_budgets());
         let (mut reading, mut writing, mut unresolved) = (true, true, true);
         let mut stopped_outside = false;
         loop {
+            if stopped_by.is_some() {
+                self.child.refuse_agent();
+            }
             tokio::select! {
                 () = self.child.ended() => {
                     let done = finished_stop.map(|tree| -> RunningStop<'a> { Box::pin(ready(tree)) });
@@ -176,6 +195,7 @@ impl Supervisor {
                 () = &mut output, if reading => reading = false,
                 () = &mut feeding, if writing => writing = false,
                 () = &mut resolving, if unresolved => unresolved = false,
+                () = &mut budgets => {}
                 () = &mut deadlines => {}
                 fired = &mut watchdog, if stopped_by.is_none() => {
                     tracing::warn!(watchdog = ?fired, "watchdog fired");
@@ -237,11 +257,17 @@ impl Supervisor {
                 kind: execution.kind,
                 workspace: context.workspace_path.clone(),
                 process_id: Some(execution.process_id),
+                sandbox: execution.sandbox.clone(),
             },
         );
     }
 
-    fn finish(mut self: Box<Self>, stopped_by: Option<StoppedBy>, tree: StoppedTree) {
+    fn finish(
+        mut self: Box<Self>,
+        stopped_by: Option<StoppedBy>,
+        leftover_processes: usize,
+        tree: StoppedTree,
+    ) {
         let execution = &self.execution;
         self.stdout.finish();
         self.stderr.finish();
@@ -253,6 +279,11 @@ impl Supervisor {
             run.close_spans(&execution.session_id(), failure.as_ref());
             (failure, run.usage())
         };
+        let budget = execution.with_budget(|budget| {
+            budget.finish();
+            budget.first_exceeded().cloned()
+        });
+        let budget = budget.flatten();
         let ChildExit {
             code,
             signal,
@@ -271,6 +302,7 @@ impl Supervisor {
             code,
             signal,
             stopped_by,
+            budget,
             failure,
             usage,
             stderr_tail,
@@ -278,10 +310,7 @@ impl Supervisor {
             cpu_time,
             peak_memory_bytes,
             truncated_lines: self.stdout.truncated_lines() + self.stderr.truncated_lines(),
-            leftover_processes: match stopped_by {
-                Some(_) => 0,
-                None => tree.processes,
-            },
+            leftover_processes,
         });
         let report = Box::new(ExitReport::clone(&exit));
         let history = &execution.history;
@@ -289,6 +318,8 @@ impl Supervisor {
         if let Err(error) = self.owner.ended(&execution.id) {
             tracing::error!(%error, "cannot record the end");
         }
+        // Before the end is published: a caller that waited for it may launch at once.
+        drop(self.admission.take());
         execution.registry.unregister(&session_id);
         // Before the last event, so that a subscriber that has seen it gets the exit report.
         execution.progress.send_modify(|progress| {
@@ -398,7 +429,15 @@ async fn feed(stdin: Option<StdinFeed>, live: Option<LiveControl<'_>>, close: &N
 /// lives on.
 async fn feed_live(mut pipe: pipe::Sender, mut log: Option<RawLog>, control: LiveControl<'_>) {
     loop {
-        let line = control.next_input().await;
+        let line = tokio::select! {
+            line = control.next_input() => line,
+            // What is in the pipe is lost, and a write may never follow.
+            () = reader_gone(&pipe) => {
+                tracing::debug!("the agent has closed its input");
+                control.input_closed();
+                return control.pipe_closed().await;
+            }
+        };
         if let Some(file) = &mut log
             && let Err(error) = file.write(line.as_bytes())
         {
@@ -414,5 +453,13 @@ async fn feed_live(mut pipe: pipe::Sender, mut log: Option<RawLog>, control: Liv
             return control.pipe_closed().await;
         }
         control.input_written(&line);
+    }
+}
+
+/// Waits until nothing can read the pipe any more.
+async fn reader_gone(pipe: &pipe::Sender) {
+    match pipe.ready(Interest::ERROR).await {
+        Ok(ready) if ready.is_error() => {}
+        _ => pending().await,
     }
 }

@@ -6,15 +6,20 @@ use std::sync::{Arc, RwLock};
 
 use super::execution_service_builder::ServiceSettings;
 use super::known_sessions::KnownSessions;
+use crate::admission::{AdmissionGate, AdmissionSlot, WaitList};
+use crate::budget::{Ledger, group_path};
+use crate::limits::CredentialHolds;
 use crate::process::TAG_VARIABLE;
 use crate::records::OwnerJournal;
 use crate::run::LookupSlots;
+use crate::sandbox::Bubblewrap;
 use crate::shared::process_tree::ProcessScanner;
 use crate::telemetry::TRACEPARENT_VARIABLE;
 use crate::{
-    ActiveExecutionRegistry, CommandConfig, Error, Execution, ExecutionKind, ExecutionResult,
-    ExecutionServiceBuilder, FollowUpRequest, History, LaunchRequest, NewChatRequest,
-    ProcessParameters, Profile, ProfileSource, Run, SessionId, StopOutcome, Usage, UsageTotals,
+    ActiveExecutionRegistry, BudgetResource, CommandConfig, Error, Execution, ExecutionKind,
+    ExecutionResult, ExecutionServiceBuilder, FollowUpRequest, History, LaunchRequest,
+    NewChatRequest, ProcessParameters, Profile, ProfileSource, Run, SessionId, Spent, StopOutcome,
+    Usage, UsageTotals, WaitingLaunch,
 };
 
 /// Starts, continues and stops executions of agents.
@@ -60,6 +65,10 @@ pub(crate) struct ServiceInner {
     /// Whether launches are refused; see `shutdown`.
     pub(crate) closed: RwLock<bool>,
     pub(crate) known_sessions: Arc<KnownSessions>,
+    pub(crate) waits: Arc<WaitList>,
+    pub(crate) holds: CredentialHolds,
+    admission: Option<AdmissionGate>,
+    pub(crate) bubblewrap: Arc<Bubblewrap>,
 }
 
 /// What a process is started for.
@@ -113,6 +122,10 @@ impl ExecutionService {
                 lookup_slots: LookupSlots::default(),
                 closed: RwLock::new(false),
                 known_sessions: Arc::default(),
+                waits: Arc::default(),
+                holds: CredentialHolds::default(),
+                admission: AdmissionGate::open(&settings.state_dir, settings.admission)?,
+                bubblewrap: Arc::default(),
                 settings,
             }),
         })
@@ -185,8 +198,10 @@ impl ExecutionService {
     /// Starts an execution and returns its handle at once, before the session id is known.
     ///
     /// The request is a [`NewChatRequest`], a [`FollowUpRequest`] or a [`LaunchRequest`]. The call
-    /// waits only if the profile looks up session ids in the file system: launches of the same
-    /// profile in the same workspace then do so one after the other.
+    /// waits if the profile looks up session ids in the file system: launches of the same profile in
+    /// the same workspace then do so one after the other. It also waits for
+    /// [`max_running`](ExecutionServiceBuilder::max_running) and
+    /// [`min_free_memory`](ExecutionServiceBuilder::min_free_memory); see [`waiting`](Self::waiting).
     ///
     /// # Errors
     ///
@@ -195,9 +210,10 @@ impl ExecutionService {
     /// [`Error::UnknownVariant`], [`Error::CommandNotFound`], [`Error::EmptyPrompt`],
     /// [`Error::Invalid`] (the trace parent),
     /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::BinaryNotFound`], [`Error::Invalid`]
-    /// (the name of a variable), [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`];
-    /// [`Error::ShuttingDown`] after a [`shutdown`](Self::shutdown). No process was started and
-    /// nothing is registered.
+    /// (the name of a variable), [`Error::Sandbox`], [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`];
+    /// [`Error::BudgetNotMeasurable`] and [`Error::BudgetExhausted`];
+    /// [`Error::ShuttingDown`] after a [`shutdown`](Self::shutdown), [`Error::Cancelled`] after
+    /// [`WaitingLaunch::cancel`]. No process was started and nothing is registered.
     ///
     /// # Cancel safety
     ///
@@ -210,7 +226,8 @@ impl ExecutionService {
         if request.kind == ExecutionKind::FollowUp {
             self.inner.recall(&mut request).await;
         }
-        let checked = self.inner.check(request, Purpose::OneTurn)?;
+        let mut checked = self.inner.check(request, Purpose::OneTurn)?;
+        let admission = self.inner.admit(&mut checked, Purpose::OneTurn).await?;
         let mut parameters = checked.parameters()?;
         let mut slot = None;
         if parameters.session_id_lookup.is_some() && checked.request.kind == ExecutionKind::New {
@@ -226,7 +243,10 @@ impl ExecutionService {
             // again.
             parameters = checked.parameters()?;
         }
-        self.inner.start(checked, parameters, slot, None)
+        if parameters.sandbox.is_some() {
+            self.inner.try_bubblewrap().await?;
+        }
+        self.inner.start(checked, parameters, slot, admission, None)
     }
 
     /// Ends the live execution of a session with all its processes, by the ladder of its profile.
@@ -251,6 +271,13 @@ impl ExecutionService {
         self.inner.registry.execution(session_id)
     }
 
+    /// The launches of this service that wait, and why; the oldest first.
+    ///
+    /// Dropping the future of a launch, or [`WaitingLaunch::cancel`], ends the wait.
+    pub fn waiting(&self) -> Vec<WaitingLaunch> {
+        self.inner.waits.snapshot()
+    }
+
     /// All live executions, in no particular order.
     pub fn executions(&self) -> Vec<Execution> {
         self.inner.registry.executions()
@@ -259,6 +286,17 @@ impl ExecutionService {
     /// The sessions that have a live execution.
     pub fn active_executions(&self) -> &ActiveExecutionRegistry {
         &self.inner.registry
+    }
+
+    /// What the executions that name a [group](crate::Budget::for_group) have used, in all processes
+    /// that share the state folder. What a running execution has used is at most a second old.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for an invalid name, [`Error::Io`] or [`Error::NotPrivate`] if the file of
+    /// the group cannot be read.
+    pub fn spent_by_group(&self, name: &str) -> Result<Spent, Error> {
+        Ledger::new(group_path(&self.inner.settings.state_dir, name)?).total()
     }
 
     /// The executions of the past and present.
@@ -272,6 +310,15 @@ impl ExecutionService {
 }
 
 impl ServiceInner {
+    /// Tries bubblewrap without blocking the runtime, before the start of the process asks for it.
+    pub(super) async fn try_bubblewrap(&self) -> Result<(), Error> {
+        let bubblewrap = Arc::clone(&self.bubblewrap);
+        let tried = move || bubblewrap.working_program().map(drop);
+        // The runtime shuts down: the start of the process tries it.
+        let tried = tokio::task::spawn_blocking(tried).await;
+        tried.unwrap_or(Ok(()))
+    }
+
     /// Looks up in the history what an earlier service knew of the session of a follow-up: its
     /// current id, and its usage. Once for each session: the result is kept.
     pub(super) async fn recall(&self, request: &mut LaunchRequest) {
@@ -290,6 +337,29 @@ impl ServiceInner {
             Ok(Err(error)) => tracing::warn!(%error, "cannot read the history of the session"),
             Err(_) => {}
         }
+    }
+
+    /// Refuses a budget that cannot be measured, and waits until the launch may start.
+    pub(super) async fn admit(
+        &self,
+        checked: &mut CheckedRequest,
+        purpose: Purpose,
+    ) -> Result<Option<AdmissionSlot>, Error> {
+        checked.check_budgets(purpose, self.settings.prices.is_some())?;
+        let Some(gate) = &self.admission else {
+            return Ok(None);
+        };
+        let context = &checked.request.context;
+        let ticket = (self.waits).ticket(&checked.request.session_id, &context.profile_label);
+        let slot = tokio::select! {
+            slot = gate.enter(&ticket) => slot?,
+            error = ticket.ended() => return Err(error),
+        };
+        if ticket.has_waited() {
+            // Another execution of the session may have begun or ended, the workspace may be gone.
+            *checked = self.check(checked.request.clone(), purpose)?;
+        }
+        Ok(Some(slot))
     }
 
     /// The checks that need no process, in the order of the specification.
@@ -357,6 +427,46 @@ impl ServiceInner {
 }
 
 impl CheckedRequest {
+    /// Refuses limits that could never be enforced: the agent reports no such number.
+    fn check_budgets(&self, purpose: Purpose, has_prices: bool) -> Result<(), Error> {
+        let budgets = &self.request.budgets;
+        let limited = |resource: BudgetResource| {
+            let mut budgets = budgets.iter();
+            budgets.any(|budget| budget.limit_of(resource).is_some())
+        };
+        if budgets.is_empty() {
+            return Ok(());
+        }
+        let reports_cost = match purpose {
+            Purpose::OneTurn => self.parameters()?.event_parser.map(|p| p.reports_cost()),
+            Purpose::Live => (self.live_parameters()?.protocol_driver).map(|d| d.reports_cost()),
+        };
+        let missing = match reports_cost {
+            None => {
+                let counted = [
+                    BudgetResource::Tokens,
+                    BudgetResource::Cost,
+                    BudgetResource::ToolCalls,
+                ];
+                let limited = counted.into_iter().find(|resource| limited(*resource));
+                limited.map(|resource| (resource, "the profile reads no events from its output"))
+            }
+            Some(reports_cost) if reports_cost || has_prices => None,
+            Some(_) => limited(BudgetResource::Cost).then_some((
+                BudgetResource::Cost,
+                "the agent reports no cost; give the service a `price_table`",
+            )),
+        };
+        match missing {
+            None => Ok(()),
+            Some((resource, reason)) => Err(Error::BudgetNotMeasurable {
+                label: self.request.context.profile_label.clone(),
+                resource,
+                reason,
+            }),
+        }
+    }
+
     fn parameters(&self) -> Result<ProcessParameters, Error> {
         let built = self
             .profile

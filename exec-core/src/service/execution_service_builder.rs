@@ -1,10 +1,12 @@
 //! The settings of a service.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::admission::AdmissionRules;
 use crate::run::WatchdogLimits;
-use crate::{Error, ExecutionService, MemoryPolicy, ProfileSource, StopLadder};
+use crate::{Error, ExecutionService, MemoryPolicy, PriceTable, ProfileSource, StopLadder};
 
 /// The settings of an [`ExecutionService`].
 ///
@@ -42,6 +44,8 @@ pub(crate) struct ServiceSettings {
     pub(crate) stop_ladder: StopLadder,
     pub(crate) watchdogs: WatchdogLimits,
     pub(crate) end_with_host: bool,
+    pub(crate) admission: AdmissionRules,
+    pub(crate) prices: Option<Arc<PriceTable>>,
 }
 
 impl ExecutionServiceBuilder {
@@ -56,6 +60,8 @@ impl ExecutionServiceBuilder {
             stop_ladder: StopLadder::default(),
             watchdogs: WatchdogLimits::default(),
             end_with_host: false,
+            admission: AdmissionRules::default(),
+            prices: None,
         };
         Self { profiles, settings }
     }
@@ -74,8 +80,8 @@ impl ExecutionServiceBuilder {
         self
     }
 
-    /// Sets the folder for the raw output of each execution, two files with every byte; the default
-    /// is to write no files.
+    /// Sets the folder for the raw output of each execution, two files with every byte; a live session
+    /// has a third one with its input. The default is to write no files.
     pub fn log_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.settings.log_dir = Some(path.into());
         self
@@ -107,7 +113,8 @@ impl ExecutionServiceBuilder {
         self
     }
 
-    /// Sets after how much time without output an execution is stopped; the default is never.
+    /// Sets after how much time without output an execution is stopped; the default is never. A live
+    /// session may be silent while it is idle, waits for a permission or has reached a usage limit.
     pub fn stop_after_silence(mut self, limit: Duration) -> Self {
         self.settings.watchdogs.no_output = Some(limit);
         self
@@ -129,10 +136,42 @@ impl ExecutionServiceBuilder {
     /// `tracing`, and replaced. If there is none and it cannot be started, a launch fails with
     /// [`Error::Io`].
     ///
+    /// An execution in a [`Sandbox`](crate::Sandbox) is killed by the kernel at the same moment, also
+    /// if the watcher was killed, too.
+    ///
     /// Executions also end when the runtime has ended and the last handle of the service is dropped.
     /// A child that this process forks without an exec must not keep the pipe open.
     pub fn end_with_host(mut self) -> Self {
         self.settings.end_with_host = true;
+        self
+    }
+
+    /// Sets how many executions may run at the same time; the default is any number.
+    ///
+    /// The number holds for all services that share the state folder and have set it, in all
+    /// processes; they should set the same number. Further launches wait, first come, first served:
+    /// see [`ExecutionService::waiting`]. The place of an execution is free when it has ended or its
+    /// host has died. The agents of a host that was killed do not count, not even when they are
+    /// [adopted](ExecutionService::recover): end them by [`end_with_host`](Self::end_with_host), or
+    /// after the restart by [`reap_orphans`](ExecutionService::reap_orphans).
+    pub fn max_running(mut self, executions: usize) -> Self {
+        self.settings.admission.max_running = Some(executions.max(1));
+        self
+    }
+
+    /// Sets how many bytes of memory must be free for a launch; the default is any number.
+    ///
+    /// The free memory is what the kernel estimates as available (`MemAvailable`) when the launch is
+    /// the next one. It is not reserved: agents that have just started may not have taken theirs.
+    pub fn min_free_memory(mut self, bytes: u64) -> Self {
+        self.settings.admission.min_free_memory = Some(bytes);
+        self
+    }
+
+    /// Sets the prices of models, for the [cost budgets](crate::Budget::cost_usd) of agents that
+    /// report no cost; the default is none. A reported cost comes first.
+    pub fn price_table(mut self, prices: PriceTable) -> Self {
+        self.settings.prices = Some(Arc::new(prices));
         self
     }
 

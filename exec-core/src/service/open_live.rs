@@ -64,18 +64,24 @@ impl ExecutionService {
     ) -> Result<LiveSession, Error> {
         let options = request.options.clone();
         let limit = options.open_limit;
-        let deadline = deadline_after(limit);
         let mut launch = request.launch_request()?;
         if launch.kind == ExecutionKind::FollowUp {
             self.inner().recall(&mut launch).await;
         }
-        let checked = self.inner().check(launch, Purpose::Live)?;
+        let mut checked = self.inner().check(launch, Purpose::Live)?;
+        let admission = self.inner().admit(&mut checked, Purpose::Live).await?;
+        let deadline = deadline_after(limit);
         let parameters = checked.live_parameters()?;
+        if parameters.sandbox.is_some() {
+            self.inner().try_bubblewrap().await?;
+        }
         let live = LiveStart {
             options,
             last_message,
         };
-        let execution = self.inner().start(checked, parameters, None, Some(live))?;
+        let execution = self
+            .inner()
+            .start(checked, parameters, None, admission, Some(live))?;
         let guard = StopOnDrop(Some(execution.clone()));
         let opened = match execution.live.control() {
             Some(control) => tokio::time::timeout_at(deadline, control.opened()).await,

@@ -4,13 +4,16 @@ use std::fmt;
 use std::future::IntoFuture;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use crate::limits::HoldPass;
 use crate::process::deadline_after;
 use crate::run::StopManner;
+use crate::supervision::{Attempt, AttemptEnd, Attempts, ResumeLoop};
 use crate::{
-    AgentEventKind, Error, EventKind, Execution, ExecutionService, ExitReport, Failure,
-    LaunchRequest, OutputStream, SessionId, StoppedBy, UsageTotals,
+    AgentEventKind, Error, EventKind, Execution, ExecutionKind, ExecutionService, ExitReport,
+    Failure, FailureKind, LaunchRequest, LimitPolicy, OutputStream, RateLimitStatus, RestartPolicy,
+    SessionId, StoppedBy, UsageTotals, Watchdog,
 };
 
 /// The time limit, if none is set.
@@ -40,7 +43,12 @@ pub struct Run {
     service: ExecutionService,
     request: Result<LaunchRequest, Error>,
     time_limit: Duration,
+    restart: Option<RestartPolicy>,
+    limits: Option<LimitPolicy>,
+    on_execution: Option<OnExecution>,
 }
+
+type OnExecution = Box<dyn FnMut(&Execution) + Send>;
 
 /// The result of a [`Run`]. `Debug` shows the size of the text.
 ///
@@ -62,16 +70,19 @@ pub struct RunResult {
     /// The answer: the text of the final event, or else the last message of the agent itself. Of a
     /// profile without a parser: standard output. At most 16 MiB; the rest is cut.
     pub text: String,
-    /// Tokens and cost, of the run and of the session.
+    /// Tokens and cost, of all executions of the run and of the session.
     pub usage: UsageTotals,
     /// Why the agent failed; `None` if it did not.
     pub failure: Option<Failure>,
     /// The session, for a follow-up.
     pub session_id: SessionId,
-    /// From the start to the end of the process.
+    /// From the start to the end of the process; of several executions, the sum.
     pub duration: Duration,
     /// How the process ended.
     pub exit: Arc<ExitReport>,
+    /// How the executions before the last one ended, the oldest first: one for each
+    /// [restart](Run::restart) and each [wait for a limit](Run::wait_for_limits).
+    pub earlier_exits: Vec<Arc<ExitReport>>,
 }
 
 impl Run {
@@ -80,31 +91,113 @@ impl Run {
             service,
             request,
             time_limit: DEFAULT_TIME_LIMIT,
+            restart: None,
+            limits: None,
+            on_execution: None,
         }
     }
 
-    /// Sets after how much time the execution is stopped; the default is one hour. The result then
-    /// has what was received until the stop, and its exit report says
+    /// Sets after how much time an execution is stopped, from its start; the default is one hour. The
+    /// result then has what was received until the stop, and its exit report says
     /// [`StoppedBy::TimeLimit`].
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
+    /// Restarts an agent that fails; the default is not to. See [`RestartPolicy`] for what is sent.
+    pub fn restart(mut self, policy: RestartPolicy) -> Self {
+        self.restart = Some(policy);
+        self
+    }
+
+    /// Waits when the agent reaches a usage limit, and resumes the session; the default is not to.
+    pub fn wait_for_limits(mut self, policy: LimitPolicy) -> Self {
+        self.limits = Some(policy);
+        self
+    }
+
+    /// Calls a function with each execution when it has started, for example to read its events.
+    pub fn on_execution(mut self, started: impl FnMut(&Execution) + Send + 'static) -> Self {
+        self.on_execution = Some(Box::new(started));
+        self
+    }
+
     async fn run_to_end(self) -> Result<RunResult, Error> {
-        let deadline = deadline_after(self.time_limit);
-        let execution = self.service.launch(self.request?).await?;
+        let request = self.request?;
+        let (session_id, context) = (request.session_id.clone(), request.context.clone());
+        let policy = self.limits.as_ref();
+        let named = policy.and_then(|policy| policy.credential.as_deref());
+        let service = self.service.clone();
+        let resume_loop = ResumeLoop {
+            limits: policy,
+            restart: self.restart.as_ref(),
+            holds: &service.inner().holds,
+            waits: &service.inner().waits,
+            credential: named.unwrap_or(&context.executor_type),
+            profile_label: &context.profile_label,
+        };
+        let mut attempts = RunAttempts {
+            service: self.service,
+            request,
+            time_limit: self.time_limit,
+            on_execution: self.on_execution,
+        };
+        let mut results = resume_loop.run(&session_id, &mut attempts).await?;
+        let mut last = results.pop().ok_or(Error::ShuttingDown)?;
+        for earlier in &results {
+            last.usage.run = earlier.usage.run.plus(&last.usage.run);
+            last.duration += earlier.duration;
+        }
+        last.earlier_exits = results.into_iter().map(|earlier| earlier.exit).collect();
+        Ok(last)
+    }
+}
+
+/// The executions of a run.
+struct RunAttempts {
+    service: ExecutionService,
+    /// The request of the next execution.
+    request: LaunchRequest,
+    time_limit: Duration,
+    on_execution: Option<OnExecution>,
+}
+
+impl Attempts for RunAttempts {
+    type Result = RunResult;
+
+    async fn attempt(
+        &mut self,
+        message: Option<&str>,
+        pass: &mut Option<HoldPass>,
+    ) -> Result<Attempt<RunResult>, Error> {
+        if let Some(message) = message {
+            self.request.kind = ExecutionKind::FollowUp;
+            message.clone_into(&mut self.request.text);
+        }
+        let execution = self.service.launch(self.request.clone()).await?;
         let guard = StopOnDrop(Some(execution.clone()));
+        if let Some(started) = &mut self.on_execution {
+            started(&execution);
+        }
+        let deadline = deadline_after(self.time_limit);
         let mut answer = Answer {
             is_raw: !execution.live.has_parser,
             ..Answer::default()
         };
+        let mut signs = Signs::default();
         let mut events = execution.events();
         let mut in_time = true;
         loop {
             tokio::select! {
                 event = events.next() => match event {
-                    Some(event) => answer.take(&event),
+                    Some(event) => {
+                        answer.take(&event);
+                        signs.take(&event);
+                        if let Some(pass) = pass && signs.has_progressed {
+                            pass.progress();
+                        }
+                    }
                     None => break,
                 },
                 () = tokio::time::sleep_until(deadline), if in_time => {
@@ -118,14 +211,72 @@ impl Run {
         }
         let exit = execution.wait().await?;
         guard.disarm();
-        Ok(RunResult {
-            text: answer.text(),
-            usage: exit.usage,
-            failure: exit.failure.clone(),
+        self.request.session_id = exit.session_id.clone();
+        Ok(Attempt {
+            end: signs.end(&exit),
+            is_resumable: execution.live.is_session_known() && !signs.is_another_session,
             session_id: exit.session_id.clone(),
-            duration: exit.wall_time,
-            exit,
+            result: RunResult {
+                text: answer.text(),
+                usage: exit.usage,
+                failure: exit.failure.clone(),
+                session_id: exit.session_id.clone(),
+                duration: exit.wall_time,
+                exit,
+                earlier_exits: Vec::new(),
+            },
         })
+    }
+}
+
+/// What the events say about a next attempt.
+#[derive(Default)]
+struct Signs {
+    /// The model has answered.
+    has_progressed: bool,
+    is_another_session: bool,
+    /// Agents often tell the reset in a notice, and not in the failure.
+    resets_at: Option<SystemTime>,
+}
+
+impl Signs {
+    fn take(&mut self, event: &crate::Event) {
+        if let EventKind::SessionMismatch { .. } = &event.kind {
+            self.is_another_session = true;
+        }
+        for event in event.agent_events() {
+            match &event.kind {
+                AgentEventKind::Text { .. }
+                | AgentEventKind::Thinking { .. }
+                | AgentEventKind::ToolCall { .. } => self.has_progressed = true,
+                AgentEventKind::RateLimit(notice) if notice.status == RateLimitStatus::Rejected => {
+                    self.resets_at = notice.resets_at.or(self.resets_at);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn end(&self, exit: &ExitReport) -> AttemptEnd {
+        let is_silent = exit.stopped_by == Some(StoppedBy::Watchdog(Watchdog::NoOutput));
+        if exit.stopped_by.is_some() && !is_silent {
+            return AttemptEnd::Done;
+        }
+        match &exit.failure {
+            None if is_silent => AttemptEnd::Silent,
+            None => AttemptEnd::Done,
+            Some(failure) if is_silent && failure.kind == FailureKind::Agent => AttemptEnd::Silent,
+            Some(failure) => {
+                let mut kind = failure.kind.clone();
+                if let FailureKind::Limited { resets_at, .. } = &mut kind {
+                    *resets_at = resets_at.or(self.resets_at);
+                }
+                AttemptEnd::Failed {
+                    kind,
+                    has_progressed: self.has_progressed || exit.signal.is_some(),
+                }
+            }
+        }
     }
 }
 

@@ -131,6 +131,7 @@ impl ServiceInner {
     fn close(&self) {
         // Waits for launches that are between the check and the entry in the registry.
         *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+        self.waits.close();
     }
 }
 

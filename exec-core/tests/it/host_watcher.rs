@@ -41,8 +41,10 @@ fn host_that_ends_by_itself() {
     let Some(lab) = helper_lab() else { return };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
+        // Kept: the watcher ends with the last handle of the service.
         let service = lab.builder(script("exit 0")).end_with_host().open();
-        let execution = lab.launch(&service.unwrap()).await;
+        let service = service.unwrap();
+        let execution = lab.launch(&service).await;
         within("the end", execution.wait()).await.unwrap();
         let own = watcher_of(std::process::id()).unwrap();
         std::fs::write(lab.workspace().join("watcher"), format!("{own}\n")).unwrap();
@@ -81,7 +83,7 @@ impl Drop for Host {
 }
 
 /// The watcher of a host.
-fn watcher_of(host: u32) -> Option<u32> {
+pub(crate) fn watcher_of(host: u32) -> Option<u32> {
     let children = |pid: u32| {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter();
         let tasks = tasks.flatten().flatten();

@@ -157,7 +157,15 @@ pub(crate) struct Lab {
 
 impl Lab {
     pub(crate) fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::in_dir(tempfile::tempdir().unwrap())
+    }
+
+    /// Not in `/tmp`, which is private in a sandbox.
+    pub(crate) fn outside_of_tmp() -> Self {
+        Self::in_dir(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
+    }
+
+    fn in_dir(dir: tempfile::TempDir) -> Self {
         std::fs::create_dir(dir.path().join("workspace")).unwrap();
         let mut lab = Self::at(dir.path());
         lab._dir = Some(dir);
@@ -323,8 +331,8 @@ pub(crate) async fn until(what: &str, mut reached: impl FnMut() -> bool) {
 }
 
 /// Fails instead of hanging.
-pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(DEADLINE, future).await {
+pub(crate) async fn within<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
+    match tokio::time::timeout(DEADLINE, future.into_future()).await {
         Ok(value) => value,
         Err(_) => panic!("timed out: {what}"),
     }

@@ -51,6 +51,20 @@ async fn one_process_answers_many_prompts() {
 }
 
 #[tokio::test]
+async fn a_wait_looks_at_each_state_once_and_may_use_the_session() {
+    let lab = Lab::new();
+    let session = open(&lab, &lab.service(agent())).await;
+    let mut looks = 0;
+    let first = |status: &LiveStatus| {
+        looks += 1;
+        session.state().status == *status && looks == 1
+    };
+    let state = within("the state", session.wait_for(first)).await.unwrap();
+    assert_eq!(state.status, LiveStatus::Idle);
+    within("the close", session.close()).await.unwrap();
+}
+
+#[tokio::test]
 async fn prompts_wait_in_order_and_are_delivered_once() {
     let lab = Lab::new();
     let session = open(&lab, &lab.service(agent())).await;
@@ -263,7 +277,7 @@ async fn a_limit_that_only_the_text_of_a_failure_tells_is_a_state() {
                 can_steer: false,
             }));
             parameters.failure_classifier = Some(Box::new(|text: &str| {
-                text.contains("quota").then(|| FailureMatch {
+                text.contains("quota").then_some(FailureMatch {
                     kind: FailureKind::Limited {
                         scope: None,
                         resets_at: None,

@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use exec_core::{
     AgentEventKind, Decision, DriverCommand, DriverOutput, ExecutionKind, ExecutionService,
-    Failure, FailureKind, LiveRequest, LiveSession, PermissionRequest, ProtocolDriver, RateLimit,
-    RateLimitStatus, StopAction, StopLadder, ToolInput, TurnOutcome, UsageTotals,
+    Failure, FailureKind, LaunchRequest, LiveRequest, LiveSession, PermissionRequest,
+    ProcessParameters, ProtocolDriver, RateLimit, RateLimitStatus, StopAction, StopLadder,
+    ToolInput, TurnOutcome, UsageTotals,
 };
 
 use crate::lab::{Lab, Scripted, script, within};
@@ -39,7 +40,7 @@ while read -r word rest; do
                 die) echo "say half"; kill -9 $$ ;;
                 exit) exit "$1" ;;
                 limit) echo "limited"; echo "failed usage limit reached" ;;
-                raw) echo "$*"; echo done ;;
+                raw) echo "$*" ;;
                 usage) echo "usage $1"; echo done ;;
             esac ;;
         answer) busy=; echo "say $rest"; echo done ;;
@@ -137,19 +138,22 @@ impl ProtocolDriver for WordDriver {
 
 /// A profile whose agent runs this script and speaks the protocol.
 pub(crate) fn live_script(text: &str) -> Scripted {
-    script(text).live(|request, parameters| {
-        let native_id = request.session_id.native_id();
-        let resume = request.kind == ExecutionKind::FollowUp;
-        parameters.protocol_driver = Some(Box::new(WordDriver {
-            resume: resume.then(|| native_id.to_owned()),
-            can_steer: request.context.variant_label.as_deref() == Some("steer"),
-        }));
-        parameters.stop_ladder = Some(
-            StopLadder::kill_at_once()
-                .then(StopAction::CloseStdin, Duration::from_millis(300))
-                .then(StopAction::Terminate, Duration::from_secs(5)),
-        );
-    })
+    script(text).live(live_parameters)
+}
+
+/// The driver and the stop ladder of [`live_script`].
+pub(crate) fn live_parameters(request: &LaunchRequest, parameters: &mut ProcessParameters) {
+    let native_id = request.session_id.native_id();
+    let resume = request.kind == ExecutionKind::FollowUp;
+    parameters.protocol_driver = Some(Box::new(WordDriver {
+        resume: resume.then(|| native_id.to_owned()),
+        can_steer: request.context.variant_label.as_deref() == Some("steer"),
+    }));
+    parameters.stop_ladder = Some(
+        StopLadder::kill_at_once()
+            .then(StopAction::CloseStdin, Duration::from_millis(300))
+            .then(StopAction::Terminate, Duration::from_secs(5)),
+    );
 }
 
 /// A profile whose agent is [`AGENT`].

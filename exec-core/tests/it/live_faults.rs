@@ -334,15 +334,33 @@ async fn an_agent_that_closes_a_pipe_and_lives_is_stopped() {
         let lab = Lab::new();
         let agent = format!("echo opened; {close}; exec sleep 600");
         let session = open(&lab, &lab.service(live_script(&agent))).await;
-        let turn = session.prompt("say a").unwrap();
-        let report = within("the turn", turn.ended()).await.unwrap();
-        assert_eq!(report.outcome, TurnOutcome::Uncertain, "{close}");
+        match session.prompt("say a") {
+            Ok(turn) => {
+                let report = within("the turn", turn.ended()).await.unwrap();
+                assert_eq!(report.outcome, TurnOutcome::Uncertain, "{close}");
+            }
+            // The end of the input was noticed before.
+            Err(error) => assert!(matches!(error, Error::SessionEnded { .. }), "{error}"),
+        }
         let exit = within("the stop", session.execution().wait())
             .await
             .unwrap();
         assert_eq!(exit.stopped_by, Some(StoppedBy::Disconnected), "{close}");
         assert_eq!(lab.processes(), [0; 0]);
     }
+}
+
+#[tokio::test]
+async fn an_agent_that_closes_its_input_while_idle_is_stopped() {
+    let lab = Lab::new();
+    let agent = "read -r _; echo opened; read -r _; echo done; exec <&-; exec sleep 600";
+    let session = open(&lab, &lab.service(live_script(agent))).await;
+    answer(&session, "a").await;
+    let exit = within("the stop", session.execution().wait())
+        .await
+        .unwrap();
+    assert_eq!(exit.stopped_by, Some(StoppedBy::Disconnected));
+    assert_eq!(lab.processes(), [0; 0]);
 }
 
 /// A log of 64 KiB that blocks the agent until its events are read.

@@ -182,20 +182,29 @@ async fn executions_of_another_host_program_are_left_alone() {
     lab.until_processes(3).await;
 }
 
+/// The start of a process in clock ticks since the boot.
+fn start_time(pid: &str) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, rest) = stat.rsplit_once(") ").unwrap();
+    rest.split(' ').nth(19).unwrap().to_owned()
+}
+
 #[tokio::test]
 async fn a_process_with_a_reused_id_is_left_alone() {
     let lab = Lab::new();
     let mut host = Host::start(&lab).await;
     host.kill();
-    // All processes of the old run have ended, and the id of one belongs to a stranger.
-    let stranger = Host(
-        Command::new("sleep")
-            .arg("600")
-            .process_group(0)
-            .spawn()
-            .unwrap(),
-    );
+    // All processes of the old run have ended, and the id of one belongs to a stranger. It starts in
+    // another clock tick than the agent: an id cannot be reused within one.
     let agent_pid = lab.until_written("agent").await;
+    let agent_start = start_time(&agent_pid);
+    let stranger = loop {
+        let mut sleep = Command::new("sleep");
+        let stranger = Host(sleep.arg("600").process_group(0).spawn().unwrap());
+        if start_time(&stranger.0.id().to_string()) != agent_start {
+            break stranger;
+        }
+    };
     let untagged = lab.until_written("untagged").await;
     let _ = Command::new("kill").args(["-9", &untagged]).status();
     until("an empty lab", || {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use exec_core::{Error, StopAction, StopLadder, StoppedBy, termination_signal};
 
 use crate::lab::{
-    DEADLINE, Lab, helper, helper_lab, refuse, run_helper, script, until_line, within,
+    DEADLINE, Lab, Scripted, helper, helper_lab, helper_passed, refuse, run_helper, script, until,
+    until_line, within,
 };
-use crate::lab::{Scripted, helper_passed};
 
 const LIMIT: Duration = Duration::from_secs(50);
 
@@ -237,7 +237,7 @@ async fn signal_host(lab: &Lab, signals: &[i32], ignored: Option<i32>) -> Option
     }
     let mut host = command.spawn().unwrap();
     lab.until_written("ready").await;
-    assert_eq!(lab.commands().len(), 3);
+    until("the agent and its tools", || lab.commands().len() == 3).await;
     for signal in signals {
         // SAFETY: no memory is involved; the host is our unreaped child.
         unsafe { libc::kill(i32::try_from(host.id()).unwrap(), *signal) };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exec_core::{CommandConfig, EnvPolicy, StopAction, StopLadder};
+use exec_core::{AgentFolder, CommandConfig, EnvPolicy, StopAction, StopLadder};
 
 use super::{parameters, session_option};
 use crate::failures::built_in_rules;
@@ -18,9 +18,11 @@ use crate::{EventFormat, LiveConfig, LiveProtocol, LiveVariant, ProfileDefinitio
 /// - A session can be resumed only in the workspace where it was started.
 /// - `CLAUDECODE` is not inherited: if it is set, claude refuses to run inside itself.
 /// - As root, claude refuses `--dangerously-skip-permissions` unless `IS_SANDBOX=1` is set. The
-///   profile does not set it, because it cannot know whether there is a sandbox.
+///   profile sets it if it has a sandbox.
 /// - Live sessions use Claude's control protocol (`--input-format=stream-json`), run with 2.1.325. A text
 ///   for the running turn cannot be injected; it is queued. The variant `plan` starts in that mode.
+/// - In a sandbox, `CLAUDE_CONFIG_DIR` or `~/.claude` is writable. `~/.claude.json` is not: claude
+///   replaces that file, which needs a writable home folder, and does without.
 /// - A stop begins with `INT`: claude then ends its tools and saves the session. On `TERM` it leaves
 ///   its tools running.
 #[must_use]
@@ -49,6 +51,7 @@ pub fn claude_code() -> ProfileDefinition {
             });
     profile.failures = built_in_rules("claude-code");
     profile.native_binary = Some("claude".to_owned());
+    profile.agent_folders = vec![AgentFolder::new("~/.claude").or_variable("CLAUDE_CONFIG_DIR")];
     profile.stop_ladder = Some(
         StopLadder::kill_at_once()
             .then(StopAction::Interrupt, Duration::from_secs(3))

@@ -1,6 +1,6 @@
 //! The built-in profile of Codex.
 
-use exec_core::{CommandConfig, ExecutionKind};
+use exec_core::{AgentFolder, CommandConfig, ExecutionKind};
 
 use super::{parameters, uuid};
 use crate::failures::built_in_rules;
@@ -20,6 +20,10 @@ use crate::{EventFormat, LiveConfig, LiveProtocol, ProfileDefinition};
 /// - A prompt has at most 1,048,576 characters.
 /// - Live sessions use `codex app-server`, with its sandbox for the workspace and the approval policy
 ///   `untrusted`: Codex asks for every command that it does not know to be harmless.
+/// - In a sandbox, `CODEX_HOME` or `~/.codex` is writable. In live sessions, Codex's own sandbox works
+///   inside of it for a normal user. For root a nested `bwrap` fails (`setting up uid map: Read-only
+///   file system`): Codex then runs an allowed command without its own sandbox and does not say so.
+///   It still asks, and the sandbox of the profile holds.
 /// - Codex ends its tools when it ends, so the service's default stop ladder is sufficient.
 #[must_use]
 pub fn codex() -> ProfileDefinition {
@@ -51,5 +55,6 @@ pub fn codex() -> ProfileDefinition {
     profile.failures = built_in_rules("codex");
     profile.native_binary = Some("codex".to_owned());
     profile.live = Some(LiveConfig::new(LiveProtocol::Codex, ["app-server"]));
+    profile.agent_folders = vec![AgentFolder::new("~/.codex").or_variable("CODEX_HOME")];
     profile
 }

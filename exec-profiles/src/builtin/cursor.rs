@@ -1,6 +1,6 @@
 //! The built-in profile of Cursor.
 
-use exec_core::{CommandConfig, ExecutionKind};
+use exec_core::{AgentFolder, CommandConfig, ExecutionKind};
 
 use super::parameters;
 use crate::failures::built_in_rules;
@@ -18,6 +18,7 @@ use crate::{EventFormat, LiveConfig, LiveProtocol, ProfileDefinition};
 /// - Newer builds are also installed as `agent`: select one with
 ///   [`Launcher::NativeAt`](crate::Launcher::NativeAt). [`Launcher::Npx`](crate::Launcher::Npx) is
 ///   refused, because `npx cursor-agent` would run an unrelated package.
+/// - In a sandbox, `~/.cursor` and `~/.config/cursor` are writable.
 #[must_use]
 pub fn cursor() -> ProfileDefinition {
     let command = CommandConfig::new(
@@ -33,5 +34,9 @@ pub fn cursor() -> ProfileDefinition {
     });
     profile.failures = built_in_rules("cursor");
     profile.live = Some(LiveConfig::new(LiveProtocol::Acp, ["acp"]));
+    profile.agent_folders = vec![
+        AgentFolder::new("~/.cursor"),
+        AgentFolder::new("~/.config/cursor").or_below("XDG_CONFIG_HOME", "cursor"),
+    ];
     profile
 }

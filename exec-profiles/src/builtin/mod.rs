@@ -3,9 +3,10 @@
 //! Each function returns an ordinary [`ProfileDefinition`]. To pin a version, add variables or set a
 //! wrapper, change the definition and register it again.
 //!
-//! A launch for one prompt runs without asking for approval: the agent gets full access to the
-//! workspace. A live session asks. The prompt is passed on standard input: as an argument it would be
-//! visible in `ps`, limited to 128 KiB, and read as an option if it starts with `-`.
+//! A launch for one prompt runs without asking for approval; a live session asks. Without a
+//! [`sandbox`](ProfileDefinition::sandbox) the agent has all rights of the user. The prompt is passed
+//! on standard input: as an argument it would be visible in `ps`, limited to 128 KiB, and read as an
+//! option if it starts with `-`.
 //!
 //! ```
 //! use exec_profiles::{Launcher, ProfileRegistry, builtin};

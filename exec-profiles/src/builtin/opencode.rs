@@ -1,6 +1,6 @@
 //! The built-in profile of Opencode.
 
-use exec_core::{CommandConfig, ExecutionKind};
+use exec_core::{AgentFolder, CommandConfig, ExecutionKind};
 
 use super::parameters;
 use crate::failures::built_in_rules;
@@ -20,6 +20,8 @@ use crate::{Error, EventFormat, LiveConfig, LiveProtocol, ProfileDefinition};
 /// - Live sessions use `opencode acp`. Opencode allows everything by default, so the profile sets
 ///   `OPENCODE_PERMISSION`: it asks before commands, edits and web requests.
 /// - Opencode uses `PWD` instead of its working directory; the service sets both.
+/// - In a sandbox, the folder `opencode` of the four XDG base folders (data, configuration, state,
+///   cache) is writable.
 /// - API keys of other agents in the environment change its choice of provider: set an
 ///   [`env_policy`](ProfileDefinition::env_policy) to hide them.
 #[must_use]
@@ -65,5 +67,12 @@ pub fn opencode() -> ProfileDefinition {
     live.env
         .insert("OPENCODE_PERMISSION".to_owned(), ask.to_owned());
     profile.live = Some(live);
+    let below = |path: &str, variable| AgentFolder::new(path).or_below(variable, "opencode");
+    profile.agent_folders = vec![
+        below("~/.local/share/opencode", "XDG_DATA_HOME"),
+        below("~/.config/opencode", "XDG_CONFIG_HOME"),
+        below("~/.local/state/opencode", "XDG_STATE_HOME"),
+        below("~/.cache/opencode", "XDG_CACHE_HOME"),
+    ];
     profile
 }

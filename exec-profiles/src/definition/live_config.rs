@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use exec_core::{
-    EnvPolicy, ExecutionKind, LaunchRequest, PermissionPolicy, PermissionRule, ProcessParameters,
-    ProtocolDriver,
+    CommandConfig, EnvPolicy, ExecutionKind, LaunchRequest, PermissionPolicy, PermissionRule,
+    ProcessParameters, ProtocolDriver,
 };
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,8 @@ pub enum LiveProtocol {
     Codex,
 }
 
+pub(crate) type LiveGuard = fn(&CommandConfig, &LaunchRequest) -> Result<(), Error>;
+
 /// How the live sessions of a profile are started.
 ///
 /// Unlike the one-shot mode, permissions are not switched off: what no rule decides is asked.
@@ -47,7 +49,7 @@ pub enum LiveProtocol {
 /// let mut profile = ProfileDefinition::new("my-agent", CommandConfig::new("my-agent-cli", ["-p"]));
 /// profile.live = Some(live);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LiveConfig {
     /// The protocol.
@@ -65,6 +67,8 @@ pub struct LiveConfig {
     /// How long a question stays open before it is denied. `None`: the default of
     /// [`PermissionPolicy`].
     pub permission_deadline: Option<Duration>,
+    /// Refuses a session that the agent would damage by opening it. Gets the command of the launch.
+    pub(crate) guard: Option<LiveGuard>,
     /// Whether the title of an ACP tool call that runs a command is that command, to the letter.
     pub(crate) titles_are_commands: bool,
 }
@@ -109,6 +113,7 @@ impl LiveConfig {
             variants: BTreeMap::new(),
             permissions: Vec::new(),
             permission_deadline: None,
+            guard: None,
             titles_are_commands: false,
         }
     }

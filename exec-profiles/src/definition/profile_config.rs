@@ -1,6 +1,6 @@
 //! A profile as the specification describes it: label, command, variants.
 
-use exec_core::CommandConfig;
+use exec_core::{CommandConfig, SandboxSetting};
 
 /// A profile as [`ProfileRegistry::get_profile`](crate::ProfileRegistry::get_profile) returns it:
 /// normalised, so that every command in it can be started.
@@ -37,6 +37,8 @@ pub struct ProfileVariantConfig {
     pub label: String,
     /// The command that replaces the profile's command; `None` if its binary is blank.
     pub command: Option<CommandConfig>,
+    /// The sandbox that replaces the profile's sandbox; `None` inherits it.
+    pub sandbox: Option<SandboxSetting>,
 }
 
 impl ProfileConfig {

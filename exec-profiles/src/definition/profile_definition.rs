@@ -3,7 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use exec_core::{CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, StopLadder, Wrapper};
+use exec_core::{
+    AgentFolder, CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, Sandbox, StopLadder,
+    Wrapper,
+};
 
 use super::{LiveConfig, ProfileConfig, ProfileVariantConfig};
 use crate::failures::built_in_rules;
@@ -69,8 +72,12 @@ pub struct ProfileDefinition {
     /// The host variables that the agent inherits, combined with the policy that
     /// [`build_process_parameters`](Self::build_process_parameters) sets. `None`: that policy alone.
     pub env_policy: Option<EnvPolicy>,
-    /// A command that runs the agent's command, such as `nice` or a sandbox.
+    /// A command that runs the agent's command, such as `nice`.
     pub wrapper: Option<Wrapper>,
+    /// The sandbox of the agent; a variant can have another one. `None`: no sandbox.
+    pub sandbox: Option<Sandbox>,
+    /// The folders that the agent itself needs: writable in every sandbox of this profile.
+    pub agent_folders: Vec<AgentFolder>,
     /// The steps of a stop. `None`: the ladder of the parameters, or else of the service.
     pub stop_ladder: Option<StopLadder>,
     /// How failures of the agent are recognised by their text. The default is the rules that hold
@@ -95,6 +102,8 @@ impl ProfileDefinition {
             launcher: Launcher::default(),
             env_policy: None,
             wrapper: None,
+            sandbox: None,
+            agent_folders: Vec::new(),
             stop_ladder: None,
             failures: built_in_rules("common"),
             accepts_empty_prompt: false,
@@ -108,7 +117,24 @@ impl ProfileDefinition {
         self.variants.push(ProfileVariantConfig {
             label: label.into(),
             command: Some(command),
+            sandbox: None,
         });
+        self
+    }
+
+    /// Sets the [`sandbox`](Self::sandbox).
+    ///
+    /// ```
+    /// use exec_core::Sandbox;
+    /// use exec_profiles::{ProfileRegistry, builtin};
+    ///
+    /// let sandbox = Sandbox::new().hide("~/.ssh").hide("~/.aws");
+    /// ProfileRegistry::new().register(builtin::codex().with_sandbox(sandbox))?;
+    /// # Ok::<(), exec_profiles::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_sandbox(mut self, sandbox: Sandbox) -> Self {
+        self.sandbox = Some(sandbox);
         self
     }
 
@@ -171,6 +197,7 @@ impl ProfileDefinition {
                 .map(|variant| ProfileVariantConfig {
                     label: variant.label.clone(),
                     command: variant.command.clone().filter(usable),
+                    sandbox: variant.sandbox.clone(),
                 })
                 .collect(),
         }
@@ -203,6 +230,7 @@ impl fmt::Debug for ProfileDefinition {
             .field("launcher", &self.launcher)
             .field("env_policy", &self.env_policy)
             .field("wrapper", &self.wrapper)
+            .field("sandbox", &self.sandbox)
             .field("stop_ladder", &self.stop_ladder)
             .field("live", &self.live)
             .finish_non_exhaustive()

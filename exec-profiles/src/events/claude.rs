@@ -157,6 +157,10 @@ impl EventParser for ClaudeRun {
     fn finish(&mut self) -> Vec<AgentEvent> {
         self.held.take().into_iter().collect()
     }
+
+    fn reports_cost(&self) -> bool {
+        true
+    }
 }
 
 impl ClaudeRun {

@@ -111,6 +111,10 @@ impl EventParser for OpencodeRun {
         }
         events.done()
     }
+
+    fn reports_cost(&self) -> bool {
+        true
+    }
 }
 
 /// Opencode reports a tool on completion only: one line holds the call and the result.

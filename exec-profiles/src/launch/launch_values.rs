@@ -1,6 +1,7 @@
 use std::env::{self, VarError};
+use std::path::PathBuf;
 
-use exec_core::{CommandConfig, LaunchRequest, Wrapper};
+use exec_core::{CommandConfig, LaunchRequest, ReadAccess, Sandbox, Wrapper};
 
 use super::template::{Placeholder, Template};
 use crate::Error;
@@ -43,6 +44,18 @@ impl<'a> LaunchValues<'a> {
             binary: self.expand("wrapper", &wrapper.binary)?,
             args: args.collect::<Result<_, Error>>()?,
         })
+    }
+
+    pub(crate) fn expand_sandbox(&self, mut sandbox: Sandbox) -> Result<Sandbox, Error> {
+        for (field, paths) in path_lists(&mut sandbox) {
+            for path in paths {
+                // Only UTF-8 can be written in a file; other paths are no templates.
+                if let Some(text) = path.to_str() {
+                    *path = self.expand(field, text)?.into();
+                }
+            }
+        }
+        Ok(sandbox)
     }
 
     pub(crate) fn expand(&self, field: &str, text: &str) -> Result<String, Error> {
@@ -93,6 +106,21 @@ impl<'a> LaunchValues<'a> {
             }
         }
     }
+}
+
+/// The paths of a sandbox, with the names of their fields.
+pub(crate) fn path_lists(
+    sandbox: &mut Sandbox,
+) -> impl Iterator<Item = (&'static str, &mut Vec<PathBuf>)> {
+    let read = match &mut sandbox.read {
+        ReadAccess::All => None,
+        ReadAccess::Only(paths) => Some(("sandbox.read", paths)),
+    };
+    let lists = [
+        ("sandbox.write", &mut sandbox.write),
+        ("sandbox.hide", &mut sandbox.hide),
+    ];
+    lists.into_iter().chain(read)
 }
 
 fn parse(field: &str, text: &str) -> Result<Template, Error> {

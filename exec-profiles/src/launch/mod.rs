@@ -6,7 +6,7 @@ mod registered_profile;
 mod session_files;
 mod template;
 
-pub(crate) use launch_values::LaunchValues;
+pub(crate) use launch_values::{LaunchValues, path_lists};
 pub use launcher::Launcher;
 pub(crate) use launcher::launcher_args;
 pub(crate) use registered_profile::{ProfileOrigin, RegisteredProfile};

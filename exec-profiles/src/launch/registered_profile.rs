@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use exec_core::{
-    CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, Profile, StopAction, StopLadder,
-    Wrapper,
+    AgentFolder, CommandConfig, EnvPolicy, LaunchRequest, ProcessParameters, Profile, Sandbox,
+    StopAction, StopLadder, Wrapper,
 };
 
 use super::{LaunchValues, launcher_args};
@@ -42,6 +42,15 @@ impl RegisteredProfile {
             origin,
         }
     }
+
+    /// The sandbox of a variant, or else of the profile.
+    fn sandbox(&self, variant: Option<&str>) -> Option<Sandbox> {
+        let variant = variant.and_then(|label| self.config.variant(label));
+        match variant.and_then(|variant| variant.sandbox.as_ref()) {
+            Some(setting) => setting.sandbox().cloned(),
+            None => self.definition.sandbox.clone(),
+        }
+    }
 }
 
 impl Profile for RegisteredProfile {
@@ -71,11 +80,13 @@ impl Profile for RegisteredProfile {
         };
         let definition = &self.definition;
         let mut wrapper = definition.wrapper.clone();
+        let mut sandbox = self.sandbox(request.context.variant_label.as_deref());
         let mut launched = command.clone();
         if let Some((field, args)) = templates {
             let values = LaunchValues::new(request);
             launched = values.expand_command(command, field, args)?;
             wrapper = wrapper.map(|w| values.expand_wrapper(&w)).transpose()?;
+            sandbox = sandbox.map(|s| values.expand_sandbox(s)).transpose()?;
         }
         let native_binary = definition.native_binary.as_deref();
         let launched = definition.launcher.apply(launched, native_binary)?;
@@ -92,7 +103,7 @@ impl Profile for RegisteredProfile {
         if let Some(ladder) = &definition.stop_ladder {
             parameters.stop_ladder = Some(ladder.clone());
         }
-        self.complete(&mut parameters, command, launched, wrapper);
+        self.complete(&mut parameters, command, launched, wrapper, sandbox);
         Ok(parameters)
     }
 
@@ -109,26 +120,31 @@ impl Profile for RegisteredProfile {
         let args = [launcher_args(command), own_args].concat();
         let mut with_env = command.clone();
         with_env.env.extend(live.env.clone());
-        let (launched, wrapper) = match &self.origin {
+        let sandbox = self.sandbox(request.context.variant_label.as_deref());
+        let (launched, wrapper, sandbox) = match &self.origin {
             ProfileOrigin::Code => {
                 with_env.args = args;
-                (with_env, definition.wrapper.clone())
+                (with_env, definition.wrapper.clone(), sandbox)
             }
             ProfileOrigin::UserChange | ProfileOrigin::UserAgent(_) => {
                 let values = LaunchValues::new(request);
                 let launched = values.expand_command(&with_env, "live_args", &args)?;
                 let wrapper = definition.wrapper.as_ref();
                 let wrapper = wrapper.map(|w| values.expand_wrapper(w)).transpose()?;
-                (launched, wrapper)
+                let sandbox = sandbox.map(|s| values.expand_sandbox(s)).transpose()?;
+                (launched, wrapper, sandbox)
             }
             ProfileOrigin::InvalidChange(error) => return Err(error.clone().into()),
         };
+        if let Some(guard) = live.guard {
+            guard(&launched, request)?;
+        }
         let native_binary = definition.native_binary.as_deref();
         let mut launched = definition.launcher.apply(launched, native_binary)?;
         let args = std::mem::take(&mut launched.args);
         let mut parameters = live.parameters(args, request)?;
         parameters.stop_ladder = Some(live_ladder(definition.stop_ladder.as_ref()));
-        self.complete(&mut parameters, command, launched, wrapper);
+        self.complete(&mut parameters, command, launched, wrapper, sandbox);
         Ok(Some(parameters))
     }
 }
@@ -141,7 +157,9 @@ impl RegisteredProfile {
         command: &CommandConfig,
         launched: CommandConfig,
         wrapper: Option<Wrapper>,
+        sandbox: Option<Sandbox>,
     ) {
+        let is_npx = launched.binary == "npx";
         // The service starts `command`, so the parameters carry what differs in `launched`.
         if launched.binary != command.binary {
             parameters.binary.get_or_insert(launched.binary);
@@ -156,6 +174,17 @@ impl RegisteredProfile {
         }
         if wrapper.is_some() {
             parameters.wrapper = wrapper;
+        }
+        if let Some(mut sandbox) = sandbox {
+            let folders = &mut sandbox.agent_folders;
+            folders.extend(self.definition.agent_folders.iter().cloned());
+            if is_npx {
+                folders.push(AgentFolder::new("~/.npm").or_variable("npm_config_cache"));
+            }
+            parameters.sandbox = Some(sandbox);
+            // Claude Code refuses to skip permissions as root unless it is told of a sandbox.
+            let told = parameters.env.entry("IS_SANDBOX".to_owned());
+            told.or_insert_with(|| "1".to_owned());
         }
         if parameters.failure_classifier.is_none() {
             parameters.failure_classifier = Some(Box::new(self.failures.clone()));

@@ -27,7 +27,7 @@ use serde_json::json;
 use super::acp_messages::{
     Initialized, OpenedSession, PermissionOption, PromptEnded, Question, Update, Updated, usage,
 };
-use super::json_rpc::{Incoming, MAX_ID, Requests, RpcError};
+use super::json_rpc::{Incoming, MAX_ID, Requests, RpcError, SeenRequests};
 use crate::events::Json;
 
 /// How many permission requests may be open. The service bounds them, too.
@@ -49,10 +49,13 @@ pub(crate) struct AcpDriver {
     session: Option<String>,
     settings: Settings,
     can_steer: bool,
+    /// How many texts were steered.
+    steers: u64,
     in_turn: bool,
     replay: Replay,
     /// The open permission requests by their ids as JSON text.
     asked: BTreeMap<String, Vec<PermissionOption>>,
+    seen: SeenRequests,
     announced: VecDeque<AnnouncedCall>,
     message: LastMessage,
     usage: UsageCount,
@@ -72,7 +75,8 @@ enum Sent {
     /// over; otherwise another one follows.
     Barrier,
     Prompt,
-    Steer,
+    /// With its number: a late answer does not concern the next one.
+    Steer(u64),
     Option,
 }
 
@@ -125,9 +129,11 @@ impl AcpDriver {
             session: None,
             settings: Settings::default(),
             can_steer: false,
+            steers: 0,
             in_turn: false,
             replay: Replay::default(),
             asked: BTreeMap::new(),
+            seen: SeenRequests::default(),
             announced: VecDeque::new(),
             message: LastMessage::default(),
             usage: UsageCount::default(),
@@ -215,11 +221,12 @@ impl AcpDriver {
                 out.open_failed(Failure::new(kind, failure.message));
             }
             (Sent::Prompt, result) => self.prompt_ended(result, out),
-            (Sent::Steer, Ok(result)) => {
+            (Sent::Steer(number), _) if number != self.steers => {}
+            (Sent::Steer(_), Ok(result)) => {
                 let outcome = Json::document(result).map(|reply| reply.at("outcome").word());
                 out.steered(outcome == Some("injected"));
             }
-            (Sent::Steer, Err(_)) => out.steered(false),
+            (Sent::Steer(_), Err(_)) => out.steered(false),
             (Sent::Option, Ok(_)) => {}
             (Sent::Option, Err(error)) => out.refused(error.text()),
         }
@@ -454,6 +461,7 @@ impl ProtocolDriver for AcpDriver {
     fn line(&mut self, line: &str, out: &mut DriverOutput) {
         match Incoming::parse(line) {
             Some(Incoming::Request { id, method, params }) => match method.as_ref() {
+                "session/request_permission" if self.seen.is_repeated(line) => {}
                 "session/request_permission" => self.asked(id, params, out),
                 _ => out.send(self.requests.method_not_found(id)),
             },
@@ -483,7 +491,8 @@ impl ProtocolDriver for AcpDriver {
                     "prompt": text_block(text),
                     "_meta": { "steering": { "idleBehavior": "promptRequired" } },
                 });
-                self.request(Sent::Steer, "_session/steering", params, out);
+                self.steers += 1;
+                self.request(Sent::Steer(self.steers), "_session/steering", params, out);
             }
             DriverCommand::Interrupt => {
                 let params = json!({ "sessionId": session });
@@ -624,4 +633,53 @@ fn failure(error: &RpcError) -> Failure {
             .and_then(FailureKind::of_http_status),
     };
     Failure::new(kind.unwrap_or(FailureKind::Agent), error.text())
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_core::DriverSignal;
+
+    use super::*;
+
+    fn option(id: &str, kind: &str) -> PermissionOption {
+        PermissionOption {
+            id: id.to_owned(),
+            kind: kind.to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_answer_never_allows_more_than_one_call() {
+        let always = [option("a", "allow_always"), option("r", "reject_always")];
+        assert_eq!(option_for(&always, Decision::Allow), None);
+        assert_eq!(option_for(&always, Decision::Deny), Some("r"));
+        let once = [option("a", "allow_always"), option("o", "allow_once")];
+        assert_eq!(option_for(&once, Decision::Allow), Some("o"));
+        assert_eq!(option_for(&once, Decision::Deny), None);
+    }
+
+    fn command_of(mut driver: AcpDriver, call: &str) -> Option<String> {
+        let line = format!(
+            r#"{{"id":1,"method":"session/request_permission","params":{{"toolCall":{call},"options":[]}}}}"#
+        );
+        let mut out = DriverOutput::default();
+        driver.line(&line, &mut out);
+        match &out.signals()[0] {
+            DriverSignal::Asked(request) => request.command.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_title_is_a_command_for_rules_that_forbid_only() {
+        let driver = || AcpDriver::new(Path::new("/w"), None);
+        let call = r#"{"kind":"execute","title":"cargo test"}"#;
+        assert_eq!(command_of(driver(), call).as_deref(), Some("(cargo test)"));
+        let exact = driver().with_exact_titles();
+        assert_eq!(command_of(exact, call).as_deref(), Some("cargo test"));
+        let named = r#"{"kind":"execute","title":"Tests","rawInput":{"command":"cargo test"}}"#;
+        assert_eq!(command_of(driver(), named).as_deref(), Some("cargo test"));
+        let other = r#"{"kind":"read","title":"cargo test"}"#;
+        assert_eq!(command_of(driver(), other), None);
+    }
 }

@@ -13,6 +13,17 @@ use crate::events::Json;
 /// The longest list that is read from a message: options, locations, contents.
 const MAX_ITEMS: usize = 256;
 
+/// The arguments in which agents name a file or a folder.
+const PATH_KEYS: [&str; 7] = [
+    "file_path",
+    "filePath",
+    "filepath",
+    "path",
+    "absolute_path",
+    "dir_path",
+    "notebook_path",
+];
+
 /// An option of a permission request.
 #[derive(Debug)]
 pub(super) struct PermissionOption {
@@ -235,7 +246,7 @@ impl Update<'_> {
                 paths.extend(path.map(PathBuf::from));
             }
         };
-        for key in ["file_path", "path", "absolute_path"] {
+        for key in PATH_KEYS {
             add(fields.at(key).text());
         }
         self.locations
@@ -245,17 +256,14 @@ impl Update<'_> {
         if count > MAX_ITEMS {
             paths.clear();
         }
-        (command_line(fields.at("command")), paths)
+        (command_line(fields.at("command"), fields.at("args")), paths)
     }
 }
 
-/// Words are joined so that no word can become two.
-fn command_line(command: Json<'_>) -> Option<String> {
-    if let Some(line) = command.text() {
-        return Some(line);
-    }
-    let mut words = Vec::new();
-    command.each(|word| {
+/// A line, or words, which are joined so that no word can become two. The words of `args` follow.
+fn command_line(command: Json<'_>, args: Json<'_>) -> Option<String> {
+    let mut words: Vec<String> = command.text().into_iter().collect();
+    let mut add = |word: Json<'_>| {
         let word = word.flatten();
         words.push(
             match word.contains([' ', '\t', '\'', '"', '\n']) || word.is_empty() {
@@ -263,7 +271,9 @@ fn command_line(command: Json<'_>) -> Option<String> {
                 false => word,
             },
         );
-    });
+    };
+    command.each(&mut add);
+    args.each(&mut add);
     (!words.is_empty()).then(|| words.join(" "))
 }
 
@@ -303,6 +313,10 @@ mod tests {
         assert_eq!(line(r#"["x",""]"#).as_deref(), Some("x ''"));
         assert_eq!(line("[]"), None);
         assert_eq!(line("5"), None);
+        assert_eq!(
+            line(r#""git","args":["push","a b"]"#).as_deref(),
+            Some("git push 'a b'")
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use exec_core::{
     AgentEventKind, Decision, DriverCommand, DriverOutput, EventParser, Failure, FailureKind,
@@ -25,12 +25,15 @@ use exec_core::{
 use serde::Deserialize;
 use serde_json::json;
 
-use super::json_rpc::MAX_ID;
+use super::json_rpc::{MAX_ID, SeenRequests};
 use crate::EventFormat;
 use crate::events::{Json, parse_line};
 
 /// How many permission requests may be open. The service bounds them, too.
 const MAX_OPEN: usize = 256;
+
+/// The characters that a pattern of files does not take literally.
+const GLOB: [char; 6] = ['*', '?', '[', '{', '(', '!'];
 
 /// The id of the first request.
 const INITIALIZE: &str = "initialize";
@@ -48,6 +51,7 @@ pub(crate) struct ClaudeDriver {
     option: Option<String>,
     /// The arguments of the open permission requests: an answer repeats them.
     asked: BTreeMap<String, ToolInput>,
+    seen: SeenRequests,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +82,7 @@ impl ClaudeDriver {
             last_result: None,
             option: None,
             asked: BTreeMap::new(),
+            seen: SeenRequests::default(),
         }
     }
 
@@ -120,6 +125,17 @@ impl ClaudeDriver {
         let keys = ["file_path", "notebook_path", "path"].into_iter();
         let paths = keys.filter_map(|key| request.input.at(key).text());
         asked.paths = paths.map(PathBuf::from).collect();
+        if matches!(asked.tool.as_str(), "Glob" | "Grep") {
+            let folder = asked.paths.pop().unwrap_or_else(|| PathBuf::from("."));
+            let pattern = request.input.at("pattern").text();
+            let pattern = pattern.filter(|_| asked.tool == "Glob");
+            let part = pattern.map(|pattern| literal_part(&pattern));
+            let part = part.filter(|part| !part.as_os_str().is_empty());
+            asked.paths.push(match part {
+                Some(part) => folder.join(part),
+                None => folder,
+            });
+        }
         let parents = [request.parent_tool_use_id, request.agent_id].into_iter();
         asked.parent = parents.filter_map(Json::text).next();
         out.asked(asked);
@@ -218,7 +234,12 @@ impl ProtocolDriver for ClaudeDriver {
             return;
         };
         match line.r#type.word() {
-            "control_request" => self.requested(&line, out),
+            "control_request" => {
+                let is_question = line.request.at("subtype").word() == "can_use_tool";
+                if !is_question || !self.seen.is_repeated(text) {
+                    self.requested(&line, out);
+                }
+            }
             "control_response" => self.responded(&line, out),
             "control_cancel_request" => {
                 if let Some(id) = line.request_id.text()
@@ -274,6 +295,20 @@ impl ProtocolDriver for ClaudeDriver {
             _ => out.refused("Claude Code does not know this command"),
         }
     }
+
+    fn reports_cost(&self) -> bool {
+        true
+    }
+}
+
+/// The folder that a pattern searches: an absolute one, or one with `..`, leads out of the folder that
+/// the request names.
+fn literal_part(pattern: &str) -> PathBuf {
+    let is_literal = |part: &Component<'_>| !part.as_os_str().to_string_lossy().contains(GLOB);
+    Path::new(pattern)
+        .components()
+        .take_while(is_literal)
+        .collect()
 }
 
 fn denied(message: &str) -> String {
@@ -319,4 +354,123 @@ struct ResponseBody<'a> {
     subtype: Json<'a>,
     request_id: Json<'a>,
     error: Json<'a>,
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_core::DriverSignal;
+
+    use super::*;
+
+    const INIT: &str = r#"{"type":"system","subtype":"init","session_id":"s"}"#;
+    const RESULT: &str = r#"{"type":"result","subtype":"success","result":"done","uuid":"1"}"#;
+    const ABORTED: &str =
+        r#"{"type":"result","subtype":"error_during_execution","is_error":true,"uuid":"2"}"#;
+    const OF_A_TASK: &str = r#"{"type":"result","subtype":"success","result":"x","origin":{"kind":"task-notification"},"uuid":"3"}"#;
+
+    fn opened() -> ClaudeDriver {
+        let mut driver = ClaudeDriver::new("s");
+        driver.open(&mut DriverOutput::default());
+        let answer = r#"{"type":"control_response","response":{"subtype":"success","request_id":"initialize"}}"#;
+        assert_eq!(driver.says(answer).1, ["opened"]);
+        driver
+    }
+
+    impl ClaudeDriver {
+        /// The kinds of the lines that are sent, and of the signals.
+        fn says(&mut self, line: &str) -> (Vec<String>, Vec<String>) {
+            let mut out = DriverOutput::default();
+            self.line(line, &mut out);
+            kinds(&out)
+        }
+
+        fn told(&mut self, command: DriverCommand<'_>) -> (Vec<String>, Vec<String>) {
+            let mut out = DriverOutput::default();
+            self.command(command, &mut out);
+            kinds(&out)
+        }
+    }
+
+    fn kinds(out: &DriverOutput) -> (Vec<String>, Vec<String>) {
+        let line = |line: &String| {
+            let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            let subtype = line["request"]["subtype"].as_str();
+            subtype
+                .or(line["type"].as_str())
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let signals = out.signals().iter().filter_map(|signal| match signal {
+            DriverSignal::Opened { .. } => Some("opened".to_owned()),
+            DriverSignal::TurnEnded { outcome, .. } => Some(format!("{outcome:?}")),
+            _ => None,
+        });
+        (out.lines().iter().map(line).collect(), signals.collect())
+    }
+
+    #[test]
+    fn the_pattern_of_a_search_names_its_folder() {
+        let paths = |input: &str| {
+            let request =
+                format!(r#"{{"subtype":"can_use_tool","tool_name":"Glob","input":{input}}}"#);
+            let line =
+                format!(r#"{{"type":"control_request","request_id":"1","request":{request}}}"#);
+            let mut out = DriverOutput::default();
+            opened().line(&line, &mut out);
+            match out.signals() {
+                [DriverSignal::Asked(request)] => request.paths.clone(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(paths(r#"{"pattern":"/h/.ssh/*"}"#), [Path::new("/h/.ssh")]);
+        assert_eq!(
+            paths(r#"{"pattern":"../x/**/a","path":"/w"}"#),
+            [Path::new("/w/../x")]
+        );
+        assert_eq!(
+            paths(r#"{"pattern":"**/*.rs","path":"/w"}"#),
+            [Path::new("/w")]
+        );
+        assert_eq!(paths(r#"{"pattern":"*.rs"}"#), [Path::new(".")]);
+    }
+
+    #[test]
+    fn a_turn_that_claude_starts_itself_does_not_end_that_of_a_prompt() {
+        let mut driver = opened();
+        driver.told(DriverCommand::Prompt("a"));
+        for line in [INIT, OF_A_TASK, INIT] {
+            assert!(driver.says(line).1.is_empty(), "{line}");
+        }
+        assert_eq!(driver.says(RESULT).1, ["Completed"]);
+        assert!(driver.says(RESULT).1.is_empty(), "a repeated line");
+    }
+
+    #[test]
+    fn an_interrupt_waits_for_the_begin_of_the_turn() {
+        let mut driver = opened();
+        driver.told(DriverCommand::Prompt("a"));
+        assert!(driver.told(DriverCommand::Interrupt).0.is_empty());
+        assert_eq!(driver.says(INIT).0, ["interrupt"]);
+        assert_eq!(driver.says(ABORTED).1, ["Interrupted"]);
+    }
+
+    #[test]
+    fn an_interrupt_that_hits_a_turn_of_claude_itself_is_repeated_for_that_of_the_prompt() {
+        let mut driver = opened();
+        driver.told(DriverCommand::Prompt("a"));
+        driver.says(INIT);
+        assert_eq!(driver.told(DriverCommand::Interrupt).0, ["interrupt"]);
+        assert!(driver.says(OF_A_TASK).1.is_empty());
+        assert_eq!(driver.says(INIT).0, ["interrupt"]);
+        assert_eq!(driver.says(ABORTED).1, ["Interrupted"]);
+    }
+
+    #[test]
+    fn a_turn_ends_while_a_sub_agent_works_in_the_background() {
+        let mut driver = opened();
+        driver.told(DriverCommand::Prompt("a"));
+        driver.says(INIT);
+        driver.says(r#"{"type":"system","subtype":"task_started","task_id":"t"}"#);
+        assert_eq!(driver.says(RESULT).1, ["Completed"]);
+    }
 }

@@ -1,7 +1,8 @@
 //! The protocol of `codex app-server`: JSON-RPC lines without the version field.
 //!
 //! - The thread id is the session id. A turn has an id of its own, which an interrupt and a steer name;
-//!   an interrupt that comes before Codex has named the turn waits for the name.
+//!   an interrupt that comes before Codex has begun the turn waits for that: Codex would confirm it and
+//!   run the turn to its end.
 //! - Sub-agents are threads of their own: what they do is an event with their thread as the parent, and
 //!   the end of their turns ends nothing.
 //! - A command arrives as `/bin/bash -lc '…'`; rules see the text in the quotes.
@@ -18,7 +19,7 @@ use exec_core::{
 use serde::Deserialize;
 use serde_json::json;
 
-use super::json_rpc::{Incoming, MAX_ID, Requests, RpcError};
+use super::json_rpc::{Incoming, MAX_ID, Requests, RpcError, SeenRequests};
 use crate::events::{Json, codex_error};
 
 /// How many permission requests may be open. The service bounds them, too.
@@ -40,9 +41,14 @@ pub(crate) struct CodexDriver {
     in_turn: bool,
     /// The turn before: what is still said about it does not concern the next one.
     ended_turn: Option<String>,
-    /// An interrupt came before Codex had named the turn.
+    /// Codex works on the turn: it has announced it, or an item of it.
+    has_begun: bool,
+    /// An interrupt came before that.
     interrupt_due: bool,
+    /// How many texts were steered.
+    steers: u64,
     asked: BTreeSet<String>,
+    seen: SeenRequests,
     /// The files of the latest changes, by item.
     changes: VecDeque<(String, Vec<PathBuf>)>,
 }
@@ -52,7 +58,8 @@ enum Sent {
     Initialize,
     Thread,
     Turn,
-    Steer,
+    /// With its number: a late answer does not concern the next one.
+    Steer(u64),
     Interrupt,
 }
 
@@ -67,8 +74,11 @@ impl CodexDriver {
             turn: None,
             in_turn: false,
             ended_turn: None,
+            has_begun: false,
             interrupt_due: false,
+            steers: 0,
             asked: BTreeSet::new(),
+            seen: SeenRequests::default(),
             changes: VecDeque::new(),
         }
     }
@@ -126,42 +136,52 @@ impl CodexDriver {
                 };
                 out.open_failed(Failure::new(kind, error.text()));
             }
-            (Sent::Turn, Ok(result)) => self.turn_named(id_of(result, "turn.id"), out),
+            (Sent::Turn, Ok(result)) => self.turn_named(id_of(result, "turn.id")),
             (Sent::Turn, Err(error)) => {
                 let failure = Failure::new(FailureKind::Agent, error.text());
                 self.end_turn(TurnOutcome::Failed { failure }, out);
             }
-            (Sent::Steer, result) => out.steered(result.is_ok()),
+            (Sent::Steer(number), result) => {
+                if number == self.steers {
+                    out.steered(result.is_ok());
+                }
+            }
             // The turn has ended by itself.
             (Sent::Interrupt, _) => {}
         }
     }
 
     /// `turn/started` and the response to `turn/start` both name the turn, in any order.
-    fn turn_named(&mut self, id: String, out: &mut DriverOutput) {
+    fn turn_named(&mut self, id: String) {
         let is_new = self.in_turn && self.turn.is_none();
         if !is_new || id.is_empty() || self.ended_turn.as_ref() == Some(&id) {
             return;
         }
         self.turn = Some(id);
-        if std::mem::take(&mut self.interrupt_due) {
+    }
+
+    /// Sends an interrupt that has waited.
+    fn turn_begun(&mut self, out: &mut DriverOutput) {
+        self.has_begun |= self.in_turn && self.turn.is_some();
+        if self.has_begun && std::mem::take(&mut self.interrupt_due) {
             self.interrupt(out);
         }
     }
 
     fn interrupt(&mut self, out: &mut DriverOutput) {
         match &self.turn {
-            Some(turn) => {
+            Some(turn) if self.has_begun => {
                 let params = json!({ "threadId": self.thread, "turnId": turn });
                 self.request(Sent::Interrupt, "turn/interrupt", params, out);
             }
-            None => self.interrupt_due = true,
+            _ => self.interrupt_due = true,
         }
     }
 
     fn end_turn(&mut self, outcome: TurnOutcome, out: &mut DriverOutput) {
         if std::mem::take(&mut self.in_turn) {
             self.ended_turn = self.turn.take().or(self.ended_turn.take());
+            self.has_begun = false;
             self.interrupt_due = false;
             out.turn_ended(outcome, None);
         }
@@ -174,13 +194,16 @@ impl CodexDriver {
         let thread = params.thread_id.text();
         let other = thread.filter(|thread| *thread != self.thread);
         let is_own = other.is_none();
+        let delta = || params.delta.text().filter(|text| !text.is_empty());
+        if is_own && method.starts_with("item/") {
+            self.turn_begun(out);
+        }
         let mut event = |kind: AgentEventKind| {
             out.event(match &other {
                 Some(thread) => AgentEvent::of_sub_agent(thread.as_str(), kind),
                 None => AgentEvent::from(kind),
             });
         };
-        let delta = || params.delta.text().filter(|text| !text.is_empty());
         match method {
             "item/agentMessage/delta" => {
                 if let Some(text) = delta() {
@@ -211,7 +234,8 @@ impl CodexDriver {
                 }
             }
             "turn/started" if is_own => {
-                self.turn_named(params.turn.at("id").text().unwrap_or_default(), out);
+                self.turn_named(params.turn.at("id").text().unwrap_or_default());
+                self.turn_begun(out);
             }
             "turn/completed" if is_own => self.completed(params.turn, out),
             "thread/tokenUsage/updated" if is_own => {
@@ -263,9 +287,16 @@ impl CodexDriver {
         let mut paths = Vec::new();
         let mut is_complete = true;
         item.changes.each(|change| match change.at("path").text() {
-            Some(path) if paths.len() < MAX_PATHS => paths.push(PathBuf::from(path)),
+            Some(path) if paths.len() < MAX_PATHS => {
+                paths.push(PathBuf::from(path));
+                // A change can move its file.
+                for key in ["kind.move_path", "kind.movePath"] {
+                    paths.extend(change.at(key).text().map(PathBuf::from));
+                }
+            }
             _ => is_complete = false,
         });
+        self.changes.retain(|(known, _)| *known != id);
         if is_complete {
             if self.changes.len() == MAX_CHANGES {
                 self.changes.pop_front();
@@ -276,8 +307,8 @@ impl CodexDriver {
 
     fn asked(&mut self, id: &str, method: &str, params: &str, out: &mut DriverOutput) {
         let tool = match method {
-            "item/commandExecution/requestApproval" => COMMAND,
-            "item/fileChange/requestApproval" => CHANGE,
+            ASK_COMMAND => COMMAND,
+            ASK_CHANGE => CHANGE,
             _ => return out.send(self.requests.method_not_found(id)),
         };
         let question = serde_json::from_str::<Question<'_>>(params);
@@ -302,11 +333,11 @@ impl CodexDriver {
         if let Some(at) = self.changes.iter().position(|(known, _)| *known == item)
             && let Some((_, paths)) = self.changes.remove(at)
         {
+            // Only together: a rule must not see the folder and miss the files.
             request.paths = paths;
+            let root = question.grant_root.text();
+            request.paths.extend(root.map(PathBuf::from));
         }
-        request
-            .paths
-            .extend(question.grant_root.text().map(PathBuf::from));
         let thread = question.thread_id.text();
         request.parent = thread.filter(|thread| *thread != self.thread);
         out.asked(request);
@@ -332,7 +363,12 @@ impl ProtocolDriver for CodexDriver {
 
     fn line(&mut self, line: &str, out: &mut DriverOutput) {
         match Incoming::parse(line) {
-            Some(Incoming::Request { id, method, params }) => self.asked(id, &method, params, out),
+            Some(Incoming::Request { id, method, params }) => {
+                let is_question = matches!(method.as_ref(), ASK_COMMAND | ASK_CHANGE);
+                if !is_question || !self.seen.is_repeated(line) {
+                    self.asked(id, &method, params, out);
+                }
+            }
             Some(Incoming::Notification { method, params }) => self.notified(&method, params, out),
             Some(Incoming::Response { id, result }) => {
                 if let Some(sent) = self.requests.take(id) {
@@ -349,6 +385,7 @@ impl ProtocolDriver for CodexDriver {
             DriverCommand::Prompt(text) => {
                 self.in_turn = true;
                 self.turn = None;
+                self.has_begun = false;
                 self.interrupt_due = false;
                 let mut params = json!({ "threadId": self.thread, "input": input(text) });
                 if let Some(model) = self.model.take() {
@@ -363,7 +400,8 @@ impl ProtocolDriver for CodexDriver {
                         "expectedTurnId": turn,
                         "input": input(text),
                     });
-                    self.request(Sent::Steer, "turn/steer", params, out);
+                    self.steers += 1;
+                    self.request(Sent::Steer(self.steers), "turn/steer", params, out);
                 }
                 None => out.steered(false),
             },
@@ -389,6 +427,10 @@ impl ProtocolDriver for CodexDriver {
         self.turn.is_some()
     }
 }
+
+/// The requests for a permission.
+const ASK_COMMAND: &str = "item/commandExecution/requestApproval";
+const ASK_CHANGE: &str = "item/fileChange/requestApproval";
 
 /// The names of tools, as in the one-shot mode.
 const COMMAND: &str = "command_execution";
@@ -561,6 +603,8 @@ struct Question<'a> {
 
 #[cfg(test)]
 mod tests {
+    use exec_core::DriverSignal;
+
     use super::*;
 
     #[test]
@@ -583,6 +627,85 @@ mod tests {
         ] {
             assert_eq!(script(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn an_interrupt_waits_for_the_begin_of_its_turn() {
+        let mut driver = CodexDriver::new(Path::new("/w"), None);
+        let lines = |driver: &mut CodexDriver, line: &str| {
+            let mut out = DriverOutput::default();
+            driver.line(line, &mut out);
+            out.lines().join("\n")
+        };
+        driver.open(&mut DriverOutput::default());
+        lines(&mut driver, r#"{"id":1,"result":{}}"#);
+        lines(&mut driver, r#"{"id":2,"result":{"thread":{"id":"t"}}}"#);
+        let mut out = DriverOutput::default();
+        driver.command(DriverCommand::Prompt("a"), &mut out);
+        driver.command(DriverCommand::Interrupt, &mut out);
+        assert_eq!(out.lines().len(), 1, "the prompt only");
+        let sent = lines(&mut driver, r#"{"id":3,"result":{"turn":{"id":"u"}}}"#);
+        assert_eq!(sent, "", "the turn has a name, but has not begun");
+        let begun = r#"{"method":"turn/started","params":{"threadId":"t","turn":{"id":"u"}}}"#;
+        let sent = lines(&mut driver, begun);
+        assert!(sent.contains("turn/interrupt") && sent.contains(r#""turnId":"u""#));
+    }
+
+    #[test]
+    fn a_late_answer_to_a_steer_does_not_concern_the_next_one() {
+        let mut driver = CodexDriver::new(Path::new("/w"), None);
+        driver.turn = Some("u".to_owned());
+        for text in ["a", "b"] {
+            let mut out = DriverOutput::default();
+            driver.command(DriverCommand::Steer(text), &mut out);
+            assert_eq!(out.lines().len(), 1);
+        }
+        let mut out = DriverOutput::default();
+        driver.line(r#"{"id":1,"error":{"code":1,"message":"late"}}"#, &mut out);
+        assert!(out.signals().is_empty());
+        driver.line(r#"{"id":2,"result":{}}"#, &mut out);
+        assert_eq!(out.signals(), [DriverSignal::Steered { injected: true }]);
+    }
+
+    #[test]
+    fn a_question_that_is_repeated_after_its_answer_is_not_asked_again() {
+        let mut driver = CodexDriver::new(Path::new("/w"), None);
+        let question = r#"{"id":7,"method":"item/commandExecution/requestApproval","params":{"itemId":"i","command":"ls"}}"#;
+        let mut out = DriverOutput::default();
+        driver.line(question, &mut out);
+        let answer = DriverCommand::Answer {
+            permission: "7",
+            decision: Decision::Allow,
+        };
+        driver.command(answer, &mut out);
+        driver.line(question, &mut out);
+        assert_eq!((out.signals().len(), out.lines().len()), (1, 1));
+        driver.line(&question.replace("ls", "rm x"), &mut out);
+        assert_eq!(out.signals().len(), 2, "another request");
+    }
+
+    #[test]
+    fn all_files_of_a_change_are_facts_or_none_is() {
+        let paths = |changes: &str| {
+            let mut driver = CodexDriver::new(Path::new("/w"), None);
+            let item = format!(r#"{{"type":"fileChange","id":"i","changes":{changes}}}"#);
+            let params = format!(r#"{{"threadId":"t","item":{item}}}"#);
+            let started = format!(r#"{{"method":"item/started","params":{params}}}"#);
+            driver.line(&started, &mut DriverOutput::default());
+            let mut out = DriverOutput::default();
+            let asked = r#"{"id":7,"method":"item/fileChange/requestApproval","params":{"threadId":"t","itemId":"i","grantRoot":"/w"}}"#;
+            driver.line(asked, &mut out);
+            match out.signals() {
+                [DriverSignal::Asked(request)] => request.paths.clone(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let expected = ["a", "/out", "b", "/w"].map(PathBuf::from);
+        assert_eq!(
+            paths(r#"[{"path":"a","kind":{"type":"update","move_path":"/out"}},{"path":"b"}]"#),
+            expected
+        );
+        assert!(paths(r#"[{"path":"a"},{"diff":"x"}]"#).is_empty());
     }
 
     #[test]

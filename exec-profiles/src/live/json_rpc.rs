@@ -1,7 +1,8 @@
 //! JSON-RPC over lines, as far as the protocols of agents need it.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -13,6 +14,29 @@ const MAX_WAITING: usize = 256;
 
 /// The longest id of a request of the agent that is kept. Agents number their requests or use UUIDs.
 pub(super) const MAX_ID: usize = 256;
+
+/// How many permission requests are remembered to recognise repetitions.
+const MAX_SEEN: usize = 64;
+
+/// The hashes of the latest permission requests. Each has an id of its own, so two equal lines are one
+/// request. A repetition that comes after the answer must not be asked and answered again.
+#[derive(Default)]
+pub(super) struct SeenRequests(VecDeque<u64>);
+
+impl SeenRequests {
+    /// Whether the line was seen before. Remembers it.
+    pub(super) fn is_repeated(&mut self, line: &str) -> bool {
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(line);
+        if self.0.contains(&hash) {
+            return true;
+        }
+        if self.0.len() == MAX_SEEN {
+            self.0.pop_front();
+        }
+        self.0.push_back(hash);
+        false
+    }
+}
 
 /// A message of the agent. Parameters and results stay text until their type is known, so that a
 /// message that no event uses costs no memory.

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exec_core::{CommandConfig, EnvPolicy, Wrapper};
+use exec_core::{CommandConfig, EnvPolicy, Sandbox, SandboxSetting, Wrapper};
 
 use super::user_agent::{LaunchArgs, UserAgent};
 use super::user_profile::{SessionIdSource, UserProfile, UserVariant};
 use crate::definition::check_label;
-use crate::launch::{Placeholder, ProfileOrigin, RegisteredProfile, Template};
+use crate::launch::{Placeholder, ProfileOrigin, RegisteredProfile, Template, path_lists};
 use crate::{LiveConfig, LiveVariant, ProfileDefinition, ProfileVariantConfig};
 
 impl UserProfile {
@@ -49,6 +49,20 @@ impl UserProfile {
             });
         } else if let Some(wrapper) = &mut definition.wrapper {
             escape_all([&mut wrapper.binary].into_iter().chain(&mut wrapper.args));
+        }
+        match &self.sandbox {
+            Some(setting) => definition.sandbox = setting.sandbox().cloned(),
+            None => definition.sandbox = definition.sandbox.map(escape_paths),
+        }
+        for variant in &mut definition.variants {
+            let change = self.variants.get(&variant.label);
+            let inherited = variant.sandbox.take().map(|setting| match setting {
+                SandboxSetting::Off => SandboxSetting::Off,
+                SandboxSetting::On(sandbox) => SandboxSetting::On(escape_paths(sandbox)),
+            });
+            variant.sandbox = change
+                .and_then(|change| change.sandbox.clone())
+                .or(inherited);
         }
         for (index, rule) in self.failures.iter().enumerate() {
             rule.check()
@@ -154,6 +168,7 @@ impl UserProfile {
                 definition.variants.push(ProfileVariantConfig {
                     label: variant_label.clone(),
                     command: Some(command),
+                    sandbox: None,
                 });
             }
         }
@@ -257,6 +272,7 @@ impl UserProfile {
         let binary = self.binary.as_deref().unwrap_or_default();
         check_template("binary", binary, outside_args)?;
         check_list("wrapper", self.wrapper.as_deref(), outside_args)?;
+        check_sandbox("", self.sandbox.as_ref(), outside_args)?;
         if let Some(SessionIdSource::Files { dir, .. }) = &self.session_id {
             check_template("session_id.dir", dir, outside_args)?;
         }
@@ -277,6 +293,7 @@ impl UserProfile {
             check_list(&field("follow_up_args"), follow_up_args, in_args)?;
             check_list(&field("live_args"), variant.live_args.as_deref(), in_live)?;
             env(&field(""), &variant.env)?;
+            check_sandbox(&field(""), variant.sandbox.as_ref(), outside_args)?;
         }
         Ok(())
     }
@@ -299,6 +316,45 @@ fn check_list(
     let mut texts = texts.unwrap_or_default().iter().enumerate();
     texts
         .try_for_each(|(index, text)| check_template(&format!("{field}[{index}]"), text, no_prompt))
+}
+
+/// Also refuses a relative path at load time. What a variable stands for is known at launch only.
+fn check_sandbox(
+    prefix: &str,
+    setting: Option<&SandboxSetting>,
+    no_prompt: Option<&str>,
+) -> Result<(), String> {
+    let Some(mut sandbox) = setting.and_then(SandboxSetting::sandbox).cloned() else {
+        return Ok(());
+    };
+    for (list, paths) in path_lists(&mut sandbox) {
+        for (index, path) in paths.iter().enumerate() {
+            let text = path.to_str().unwrap_or_default();
+            let field = format!("{prefix}{list}[{index}]");
+            check_template(&field, text, no_prompt)?;
+            let first = text.split('/').next().unwrap_or_default();
+            if !["", "~", "{workspace}"].contains(&first) && !first.starts_with("${")
+                || text.is_empty()
+            {
+                return Err(format!(
+                    "{field}: {text:?} is a relative path; begin it with `/`, `~/` or `{{workspace}}/`"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The paths of a sandbox that was defined in code are literal.
+fn escape_paths(mut sandbox: Sandbox) -> Sandbox {
+    for (_, paths) in path_lists(&mut sandbox) {
+        for path in paths {
+            if let Some(text) = path.to_str() {
+                *path = Template::escape(text).into();
+            }
+        }
+    }
+    sandbox
 }
 
 fn escape_all<'a>(texts: impl Iterator<Item = &'a mut String>) {

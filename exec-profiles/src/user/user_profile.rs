@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use exec_core::{PermissionRule, StopLadder};
+use exec_core::{PermissionRule, SandboxSetting, StopLadder};
 use serde::{Deserialize, Serialize};
 
 use super::stop_steps;
@@ -14,8 +14,9 @@ use crate::{EventFormat, FailureRule, Launcher, LiveProtocol};
 /// With [`binary`](Self::binary) it describes a new agent. Without, it changes a profile that is
 /// registered in code: the one that [`base`](Self::base) names, or else the one with its own label.
 ///
-/// The texts of `binary`, `args`, `append_args`, `follow_up_args`, `live_args`, `env` and `wrapper` are
-/// templates. They may contain host variables (`${VAR}`) and the placeholders `{prompt}`, `{session_id}` (the
+/// The texts of `binary`, `args`, `append_args`, `follow_up_args`, `live_args`, `env`, `wrapper` and the
+/// paths of `sandbox` are templates. They may contain host variables (`${VAR}`) and the placeholders
+/// `{prompt}`, `{session_id}` (the
 /// agent's own id) and `{workspace}`. The launch expands them, so the registry never stores a secret,
 /// and a variable that is not set refuses only that launch. Write `$${` and `{{prompt}}` for the
 /// literal text.
@@ -80,6 +81,11 @@ pub struct UserProfile {
     /// removes the wrapper of the base.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wrapper: Option<Vec<String>>,
+    /// The sandbox, in the file as `"off"` or as a table `{ write = ["{workspace}"], read = "all", hide =
+    /// ["~/.ssh"] }`; see [`Sandbox`](exec_core::Sandbox). It replaces the sandbox of the base as a
+    /// whole, except for the folders that the agent itself needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxSetting>,
     /// The steps of a stop, in the file as `[{ action = "interrupt", grace_ms = 2000 }]`. The actions
     /// are `close_stdin`, `interrupt` and `terminate`. `KILL` always follows the last step.
     #[serde(with = "stop_steps", skip_serializing_if = "Option::is_none")]
@@ -141,6 +147,9 @@ pub struct UserVariant {
     /// Variables to add to the `env` of the profile.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// The sandbox, in place of the sandbox of the profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxSetting>,
 }
 
 /// The source of the session id of an agent that the user file describes.
@@ -199,6 +208,7 @@ impl fmt::Debug for UserProfile {
             .field("protocol", &self.protocol)
             .field("live_args", &self.live_args)
             .field("permissions", &self.permissions)
+            .field("sandbox", &self.sandbox)
             .field("env", &self.env.keys().collect::<Vec<_>>())
             .field("variants", &self.variants)
             .finish_non_exhaustive()
@@ -215,6 +225,7 @@ impl fmt::Debug for UserVariant {
             .field("live_args", &self.live_args)
             .field("permissions", &self.permissions)
             .field("env", &self.env.keys().collect::<Vec<_>>())
+            .field("sandbox", &self.sandbox)
             .finish()
     }
 }

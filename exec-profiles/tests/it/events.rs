@@ -75,6 +75,34 @@ fn round_cost(event: &mut AgentEvent) {
     }
 }
 
+/// A cost budget relies on it.
+#[test]
+fn exactly_the_agents_that_report_a_cost_say_so() {
+    let mut with_cost = Vec::new();
+    for file in transcripts() {
+        let mut events = events_of(&file).into_iter().flatten();
+        let reports = events.any(|event| {
+            matches!(&event.kind, AgentEventKind::Usage(totals)
+                if totals.run.cost_usd.or(totals.session.cost_usd).is_some())
+        });
+        if reports {
+            let format = format_of(&file);
+            assert!(format.parser().reports_cost(), "{file}");
+            with_cost.push(format);
+        }
+    }
+    for format in [
+        EventFormat::Claude,
+        EventFormat::Codex,
+        EventFormat::Gemini,
+        EventFormat::Opencode,
+        EventFormat::Cursor,
+    ] {
+        let says = format.parser().reports_cost();
+        assert_eq!(says, with_cost.contains(&format), "{format:?}");
+    }
+}
+
 #[test]
 fn every_run_starts_once_and_finishes_once() {
     for name in transcripts() {

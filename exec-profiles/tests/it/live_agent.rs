@@ -286,7 +286,11 @@ impl LiveAgent {
         match self.wire {
             Wire::Claude => self
                 .write(&json!({"type": "system", "subtype": "init", "session_id": self.session})),
-            Wire::Codex => self.result(id, &json!({"turn": {"id": self.turn_id()}})),
+            Wire::Codex => {
+                self.result(id, &json!({"turn": {"id": self.turn_id()}}))?;
+                let begun = json!({"threadId": self.session, "turn": {"id": self.turn_id()}});
+                self.write(&json!({"method": "turn/started", "params": begun}))
+            }
             Wire::Acp => Ok(()),
         }
     }
@@ -366,7 +370,7 @@ impl LiveAgent {
             // Whatever else arrives now is not expected from a host that answers at once.
             match self.read(None)? {
                 Some(FromHost::Refusal { id: answered }) if answered == json!(id) => {
-                    self.answers_to_unknown += 1
+                    self.answers_to_unknown += 1;
                 }
                 _ => {
                     return Err(io::Error::other(
@@ -402,8 +406,9 @@ impl LiveAgent {
     /// Dies here, in the middle of a message, if the fault says so.
     fn step(&self, step: Step) {
         if self.fault == Fault::Death(step) {
-            print!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"res");
-            let _ = io::stdout().flush();
+            let mut out = io::stdout().lock();
+            let _ = out.write_all(br#"{"jsonrpc":"2.0","id":1,"res"#);
+            let _ = out.flush();
             std::process::exit(3);
         }
     }

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use exec_core::{
     AgentEventKind, Decision, DriverCommand, DriverOutput, DriverSignal, LaunchRequest,
-    ProtocolDriver, SessionId, TurnOutcome,
+    ProtocolDriver, SessionId, TurnOutcome, UsageTotals,
 };
 use exec_profiles::ProfileRegistry;
 use serde::Deserialize;
@@ -137,7 +137,10 @@ impl Replay {
                         format!("{of}result {short:?} is_error={is_error}")
                     }
                     AgentEventKind::Usage(totals) => {
-                        format!("{of}usage {}", serde_json::to_string(totals).unwrap())
+                        format!(
+                            "{of}usage {}",
+                            serde_json::to_string(&rounded(*totals)).unwrap()
+                        )
                     }
                     AgentEventKind::Error(failure) => {
                         format!("{of}error {:?} {:?}", failure.kind, failure.message)
@@ -206,7 +209,7 @@ impl Replay {
         let subtype = line["request"]["subtype"].as_str().unwrap_or_default();
         match (method, subtype) {
             ("session/prompt", _) => {
-                self.command(DriverCommand::Prompt(&text_of(&params["prompt"])))
+                self.command(DriverCommand::Prompt(&text_of(&params["prompt"])));
             }
             ("turn/start", _) => self.command(DriverCommand::Prompt(&text_of(&params["input"]))),
             ("_session/steering", _) => {
@@ -332,6 +335,14 @@ fn check(name: &str, request: &LaunchRequest) {
         "UPDATE_GOLDEN=1 rewrites {}",
         golden.display()
     );
+}
+
+/// The last digit of a cost depends on how exactly serde_json parses, which is one of its features.
+fn rounded(mut totals: UsageTotals) -> UsageTotals {
+    for usage in [&mut totals.run, &mut totals.session] {
+        usage.cost_usd = usage.cost_usd.map(|cost| (cost * 1e9).round() / 1e9);
+    }
+    totals
 }
 
 #[test]

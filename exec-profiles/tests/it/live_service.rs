@@ -1,5 +1,6 @@
 //! Live sessions of the scripted agent, through the service and a profile.
 
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,10 +47,10 @@ pub(crate) fn play(home: &Path) {
     let number = |name| std::env::var(name).unwrap().parse::<usize>().unwrap();
     let args: Vec<String> = std::env::args().collect();
     // The test harness has begun a line.
-    println!();
+    io::stdout().write_all(b"\n").unwrap();
     let (wire, fault) = (WIRES[number(WIRE)], all_faults()[number(FAULT)]);
     if let Err(error) = live_agent::run(wire, fault, home.to_owned(), &args) {
-        eprintln!("live agent: {error}");
+        let _ = writeln!(io::stderr(), "live agent: {error}");
         std::process::exit(1);
     }
     // Without the summary of the test harness.

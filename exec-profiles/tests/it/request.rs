@@ -66,6 +66,23 @@ pub(crate) fn launch(
         .command(request.context.variant_label.as_deref())
         .unwrap();
     let parameters = profile.build_process_parameters(&command, request)?;
+    Ok(started(command, parameters))
+}
+
+/// The process of a live session; `None` if the profile has no live mode.
+pub(crate) fn live(
+    registry: &ProfileRegistry,
+    request: &LaunchRequest,
+) -> Result<Option<Launch>, Box<dyn std::error::Error + Send + Sync>> {
+    let profile = find(registry, &request.context.profile_label);
+    let command: CommandConfig = profile
+        .command(request.context.variant_label.as_deref())
+        .unwrap();
+    let parameters = profile.build_live_parameters(&command, request)?;
+    Ok(parameters.map(|parameters| started(command, parameters)))
+}
+
+fn started(command: CommandConfig, parameters: ProcessParameters) -> Launch {
     let mut argv = Vec::new();
     if let Some(wrapper) = &parameters.wrapper {
         argv.push(wrapper.binary.clone());
@@ -75,11 +92,11 @@ pub(crate) fn launch(
     argv.extend(parameters.args.clone());
     let mut env = command.env;
     env.extend(parameters.env.clone());
-    Ok(Launch {
+    Launch {
         argv,
         env,
         parameters,
-    })
+    }
 }
 
 pub(crate) fn find(registry: &ProfileRegistry, label: &str) -> Arc<dyn Profile> {

@@ -33,6 +33,7 @@ use std::collections::HashMap;
 use super::raw_object::{RawObject, decode_string};
 use super::stored_entry::new_line;
 use super::timestamp;
+use super::token_record::{self, TokenRecord};
 
 /// An entry that was recovered.
 pub(crate) struct SalvagedEntry {
@@ -76,23 +77,48 @@ pub(crate) fn salvage(bytes: &[u8], is_value: impl Fn(&str) -> bool) -> Vec<Salv
     search.found.into_iter().flatten().collect()
 }
 
-/// Whether bytes without a whole entry are the rest of a store: nothing (a power cut can empty or
-/// zero a file), the key `storage`, or the first bytes of a store. Any other file is not ours.
+/// Whether bytes without a whole entry are the rest of a store. Any other file is not ours, and the key
+/// `storage` alone proves nothing: other programs use it too.
+///
+/// - Nothing, or the first bytes of a store: a power cut can empty, zero or shorten a file.
+/// - Whole JSON is a store if a member of `storage` has the keys of an entry, or if there is a token
+///   record. Damage that leaves whole JSON changes values, not the shape.
+/// - Torn JSON is a store if it begins as this crate writes it, or has the keys.
 pub(crate) fn is_recognisable(bytes: &[u8]) -> bool {
-    let text: Vec<u8> = bytes
+    let start: Vec<u8> = bytes
         .iter()
         .copied()
         .filter(|byte| *byte != 0 && !byte.is_ascii_whitespace())
-        .take(START.len())
+        .take(START.len() + 1)
         .collect();
-    text == START || (text.len() < START.len() && START.starts_with(&text)) || has_key(bytes)
+    if START.starts_with(&start) {
+        return true;
+    }
+    if serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() {
+        let members = std::str::from_utf8(bytes).ok().and_then(RawObject::fields);
+        return members.unwrap_or_default().iter().any(|(key, value)| {
+            let entries = || RawObject::fields(value).unwrap_or_default();
+            match &**key {
+                "storage" => entries().iter().any(|(_, entry)| has_entry_keys(entry)),
+                token_record::KEY => TokenRecord::from_json(value).is_some(),
+                _ => false,
+            }
+        });
+    }
+    let has = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
+    bytes.starts_with(COMPACT_START)
+        || has(b"\"storage\"") && (has(b"\"updated_at\"") || has(b"\"timed_store\""))
 }
 
 const START: &[u8] = b"{\"storage\":{";
 
-fn has_key(bytes: &[u8]) -> bool {
-    let key = b"\"storage\"";
-    bytes.windows(key.len()).any(|window| window == key)
+/// The first line of the form that [`NextVersion`](super::NextVersion) writes.
+const COMPACT_START: &[u8] = b"{\"storage\":{\n";
+
+fn has_entry_keys(entry: &str) -> bool {
+    let members = RawObject::fields(entry).unwrap_or_default();
+    let has = |name: &str| members.iter().any(|(key, _)| key == name);
+    has("data") && has("updated_at")
 }
 
 /// How often each byte may be handed to the general parser.
@@ -447,7 +473,7 @@ mod tests {
             "{",
             "{ \"sto",
             "{\"storage\":{",
-            "x\"storage\"y",
+            "x\"storage\"y\"updated_at\"",
         ] {
             assert!(is_recognisable(text.as_bytes()), "{text}");
         }
@@ -457,6 +483,7 @@ mod tests {
             "null",
             "#!/bin/sh\n",
             "{\"store\":{}}",
+            "x\"storage\"y",
             "root:x:0:0",
         ] {
             assert!(!is_recognisable(text.as_bytes()), "{text}");

@@ -7,6 +7,7 @@ use redis::cluster_async::ClusterConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{Client, Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Script};
+use tokio::time::timeout_at;
 
 /// A connection to one server or to a cluster. It reconnects by itself.
 #[derive(Clone)]
@@ -28,6 +29,23 @@ pub(super) struct Call<'a> {
 pub(super) struct Acknowledgement {
     pub(super) replicas: u32,
     pub(super) within: Duration,
+}
+
+/// When a call must have ended; `None` if only [`RETRY_FOR`] limits it.
+pub(super) type Deadline = Option<tokio::time::Instant>;
+
+/// Why a call failed, and whether the server may have executed it.
+pub(super) struct CallFailure {
+    pub(super) cause: CallError,
+    pub(super) may_be_executed: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CallError {
+    #[error(transparent)]
+    Redis(#[from] RedisError),
+    #[error("the server did not answer in time")]
+    TimedOut,
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -92,19 +110,38 @@ impl Connection {
         &self,
         call: &Call<'_>,
         acknowledgement: Option<Acknowledgement>,
-    ) -> RedisResult<(Vec<String>, u32)> {
+        deadline: Deadline,
+    ) -> Result<(Vec<String>, u32), CallFailure> {
         let start = Instant::now();
         let mut pause = FIRST_PAUSE;
         let mut has_script = true;
+        let mut may_be_executed = false;
         loop {
-            match self.attempt(call, has_script, acknowledgement).await {
-                Err(error) if is_missing_script(&error) && has_script => has_script = false,
-                Err(error) if is_temporary(&error) && start.elapsed() < RETRY_FOR => {
+            let attempt = self.attempt(call, has_script, acknowledgement);
+            let cause = match within(deadline, attempt).await {
+                Ok(answer) => return Ok(answer),
+                Err(cause) => cause,
+            };
+            may_be_executed |= cause.may_be_executed();
+            match &cause {
+                CallError::Redis(error) if is_missing_script(error) && has_script => {
+                    has_script = false;
+                }
+                CallError::Redis(error)
+                    if is_temporary(error)
+                        && start.elapsed() < RETRY_FOR
+                        && !is_over(deadline, pause) =>
+                {
                     tracing::debug!(%error, "repeating a call");
                     tokio::time::sleep(pause).await;
                     pause = (2 * pause).min(LAST_PAUSE);
                 }
-                result => return result,
+                _ => {
+                    return Err(CallFailure {
+                        cause,
+                        may_be_executed,
+                    });
+                }
             }
         }
     }
@@ -149,6 +186,40 @@ impl Call<'_> {
             .arg(&self.keys)
             .arg(&self.arguments);
         command
+    }
+}
+
+impl CallError {
+    /// Whether the server may have executed a call that failed like this: it was sent, and the answer
+    /// did not arrive.
+    fn may_be_executed(&self) -> bool {
+        match self {
+            Self::Redis(error) => {
+                let is_lost =
+                    error.is_io_error() || error.is_connection_dropped() || error.is_timeout();
+                is_lost && !error.is_connection_refusal()
+            }
+            Self::TimedOut => true,
+        }
+    }
+}
+
+/// Whether the deadline is over after `pause`.
+fn is_over(deadline: Deadline, pause: Duration) -> bool {
+    deadline.is_some_and(|end| tokio::time::Instant::now() + pause >= end)
+}
+
+/// Waits for `attempt` until the deadline.
+pub(super) async fn within<T>(
+    deadline: Deadline,
+    attempt: impl Future<Output = RedisResult<T>>,
+) -> Result<T, CallError> {
+    match deadline {
+        None => Ok(attempt.await?),
+        Some(end) => {
+            let answer = timeout_at(end, attempt).await;
+            Ok(answer.map_err(|_| CallError::TimedOut)??)
+        }
     }
 }
 

@@ -11,6 +11,11 @@
 //!   the last number of each client with its answer. A call whose answer was lost is sent again
 //!   with its number, and gets the remembered answer. A copy that arrives after a later call (a
 //!   stalled connection) is refused.
+//! - *Limits.* A call with a deadline ends with it, and says whether the server may have executed it. A
+//!   copy may still be under way then, so the next read sends an empty change first: its number makes
+//!   the server refuse the copy, and the read is the truth.
+//! - *Dropped guards* release on a thread with a runtime and a connection of its own, because the
+//!   runtime of the handle may end before a task of it runs.
 //! - *Failover.* Replication is asynchronous: a promoted replica may not know the last grants, and
 //!   not the last token. So a token is larger than the server's time in milliseconds, too. With
 //!   `acknowledged_by`, a `WAIT` follows the script on the same connection; a grant that too few

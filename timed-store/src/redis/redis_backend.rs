@@ -1,14 +1,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::{Client, IntoConnectionInfo, RedisError, Script};
 use tokio::runtime::Handle;
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard};
+use tokio::time::{Instant, timeout_at};
 
-use super::connection::{Acknowledgement, Call, Connection, is_wrong_type, tcp_settings};
+use super::connection::{
+    Acknowledgement, Call, CallError, CallFailure, Connection, Deadline, is_wrong_type,
+    tcp_settings, within,
+};
 use super::subscriber::Subscriber;
 use crate::format::TokenRecord;
 use crate::store::{
@@ -22,6 +26,10 @@ const TICKET_MS: u64 = 3000;
 
 /// How often a waiter looks without news: messages can be lost.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a claim with a limit may take beyond it: for the answer of an attempt that was sent in time,
+/// and to withdraw a grant that was not acknowledged.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Keeps the entries in a hash of a Redis server. See the module's theory.
 pub(crate) struct RedisBackend {
@@ -43,6 +51,8 @@ struct RedisServer {
     /// last one only.
     changes: AsyncMutex<()>,
     last_request: AtomicU64,
+    /// Whether the last change has no answer: a copy of it may still be under way.
+    is_doubtful: AtomicBool,
     subscriber: Mutex<Weak<Subscriber>>,
     scripts: Scripts,
 }
@@ -100,6 +110,7 @@ impl RedisBackend {
         let failed = |source: RedisError| Error::Server {
             action: "connect to",
             location: location.clone(),
+            may_be_done: false,
             source: source.into(),
         };
         let waits = acknowledgement.map_or(Duration::ZERO, |acknowledged| acknowledged.within);
@@ -126,6 +137,7 @@ impl RedisBackend {
                 key,
                 changes: AsyncMutex::new(()),
                 last_request: AtomicU64::new(0),
+                is_doubtful: AtomicBool::new(false),
                 subscriber: Mutex::new(Weak::new()),
                 scripts: Scripts {
                     change: script!("change.lua"),
@@ -164,11 +176,25 @@ impl RedisBackend {
     }
 
     /// Reads the live entries.
+    ///
+    /// Race: a change was given up or cancelled, and a copy of it waits in the network. A read could
+    /// overtake it on a new connection, and its answer would be false a moment later. So an empty
+    /// change comes first: the server refuses every copy with a lower number.
     async fn read(&self, field: &str) -> Result<Reading, Error> {
+        // If the lock is held, the change that holds it does the same.
+        if self.server.is_doubtful.load(Ordering::Relaxed)
+            && let Ok(_alone) = self.server.changes.try_lock()
+        {
+            let mut arguments = vec![self.own_field(), "none".to_owned()];
+            arguments.resize(7, String::new());
+            let script = &self.server.scripts.change;
+            self.server.numbered(script, arguments, None, None).await?;
+        }
         let call = self.server.call(
             "read",
             &self.server.scripts.read,
             vec![field.to_owned()],
+            None,
             None,
         );
         let (answer, _) = call.await?;
@@ -190,18 +216,18 @@ impl RedisBackend {
                 entries.push(entry);
             }
         }
-        self.evict(ended).await;
+        self.evict(ended, None).await;
         Ok(Reading { version, entries })
     }
 
     /// Removes entries whose owner process has ended. The next look does it, if it fails.
-    async fn evict(&self, ended: Vec<String>) {
+    async fn evict(&self, ended: Vec<String>, deadline: Deadline) {
         if ended.is_empty() {
             return;
         }
         let evict = self
             .server
-            .call("change", &self.server.scripts.evict, ended, None);
+            .call("change", &self.server.scripts.evict, ended, None, deadline);
         if let Err(error) = evict.await {
             let path = self.settings.path.display();
             tracing::warn!(%path, %error, "cannot remove the entry of a process that has ended");
@@ -244,7 +270,11 @@ impl RedisBackend {
     }
 
     /// Changes the own entry; `None` if another change came between.
-    async fn change(&self, change: OwnEntryChange) -> Result<Option<bool>, Error> {
+    async fn change(
+        &self,
+        change: OwnEntryChange,
+        deadline: Deadline,
+    ) -> Result<Option<bool>, Error> {
         let OwnEntryChange {
             operation,
             version,
@@ -252,9 +282,8 @@ impl RedisBackend {
             data,
         } = change;
         let optional = |number: Option<u64>| number.map(|n| n.to_string()).unwrap_or_default();
-        let _alone = self.server.changes.lock().await;
+        let _alone = self.server.alone(deadline).await?;
         let arguments = vec![
-            self.server.next_request(),
             self.own_field(),
             operation.to_owned(),
             optional(version),
@@ -271,7 +300,7 @@ impl RedisBackend {
         let script = &self.server.scripts.change;
         let call = self
             .server
-            .call("change", script, arguments, acknowledgement);
+            .numbered(script, arguments, acknowledgement, deadline);
         let (answer, acknowledged) = call.await?;
         match answer.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             ["done", was_there, earlier] => {
@@ -285,7 +314,8 @@ impl RedisBackend {
                             .and_then(|e| e.token)
                             .unwrap_or(0),
                     };
-                    return Err(self.withdraw(token, earlier, wanted, acknowledged).await);
+                    let outcome = (wanted, acknowledged);
+                    return Err(self.withdraw(token, earlier, outcome, deadline).await);
                 }
                 Ok(Some(was_there == "1"))
             }
@@ -299,18 +329,18 @@ impl RedisBackend {
         &self,
         token: u64,
         earlier: &str,
-        wanted: Acknowledgement,
-        acknowledged: u32,
+        (wanted, acknowledged): (Acknowledgement, u32),
+        deadline: Deadline,
     ) -> Error {
         let arguments = vec![
-            self.server.next_request(),
             self.own_field(),
             self.settings.session.as_str().to_owned(),
             token.to_string(),
             earlier.to_owned(),
         ];
         let script = &self.server.scripts.withdraw;
-        match self.server.call("change", script, arguments, None).await {
+        let call = self.server.numbered(script, arguments, None, deadline);
+        match call.await {
             Err(error) => error,
             Ok(_) => Error::NotAcknowledged {
                 location: self.server.location.clone(),
@@ -319,6 +349,49 @@ impl RedisBackend {
             },
         }
     }
+}
+
+impl RedisBackend {
+    /// Releases the value of a dropped guard, within `limit`.
+    ///
+    /// The connection of the handle belongs to a runtime that may be about to end, or that waits for
+    /// this very drop. So a thread with a runtime and a connection of its own does it, and the drop
+    /// waits for the thread: at the end of `main` nothing else would.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn release_on_thread(&self, token: u64, limit: Duration) -> Result<bool, Error> {
+        let failed = |source| Error::Thread { source };
+        let (server, field) = (Arc::clone(&self.server), self.own_field());
+        let releasing = std::thread::Builder::new()
+            .name("timed-store-release".to_owned())
+            .spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .map_err(failed)?;
+                let released = runtime.block_on(server.release(field, token, limit));
+                // A name that is being looked up would delay the end.
+                runtime.shutdown_background();
+                released
+            })
+            .map_err(failed)?;
+        releasing.join().unwrap_or(Err(Error::ShuttingDown))
+    }
+}
+
+/// The deadline of a claim, and the time that the replicas have.
+fn limits(queue: &Queue<'_, RedisTurn>) -> (Deadline, Duration) {
+    match queue {
+        // A claim without a limit.
+        Queue::Barge { patience } if patience.is_zero() => (None, Duration::MAX),
+        // The last look of a waiter. The second half of the time is for a withdrawal.
+        Queue::Barge { patience } => (after(*patience), *patience / 2),
+        Queue::Join { left, .. } => (after(left.saturating_add(GRACE)), *left),
+    }
+}
+
+/// `None` if the time is beyond the clock's range.
+fn after(limit: Duration) -> Deadline {
+    Instant::now().checked_add(limit)
 }
 
 /// A change of the own entry.
@@ -350,19 +423,23 @@ impl Backend for RedisBackend {
             data: canonical(value)?,
             ..OwnEntryChange::new("store")
         };
-        self.change(change).await.map(drop)
+        self.change(change, None).await.map(drop)
     }
 
     async fn remove<R: Runtime, T: Value>(
         &self,
         token: Option<u64>,
-        _patience: Patience,
+        patience: Patience,
     ) -> Result<bool, Error> {
         let change = OwnEntryChange {
             token,
             ..OwnEntryChange::new("remove")
         };
-        Ok(self.change(change).await?.unwrap_or(false))
+        let deadline = match patience {
+            Patience::Policy => None,
+            Patience::AtLeast(limit) | Patience::AtMost(limit) => after(limit),
+        };
+        Ok(self.change(change, deadline).await?.unwrap_or(false))
     }
 
     async fn refresh<R: Runtime, T: Value>(
@@ -374,7 +451,7 @@ impl Backend for RedisBackend {
             token,
             ..OwnEntryChange::new("refresh")
         };
-        Ok(self.change(change).await?.unwrap_or(false))
+        Ok(self.change(change, None).await?.unwrap_or(false))
     }
 
     async fn restore<R: Runtime, T: Value>(&self) -> Result<Option<T>, Error> {
@@ -414,6 +491,7 @@ impl Backend for RedisBackend {
         if candidates.is_empty() {
             return Err(no_candidates());
         }
+        let (deadline, wait_limit) = limits(&queue);
         let mut turn = match queue {
             Queue::Barge { .. } => None,
             Queue::Join { turn, .. } => Some(turn),
@@ -422,11 +500,10 @@ impl Backend for RedisBackend {
             .iter()
             .map(canonical)
             .collect::<Result<Vec<_>, _>>()?;
-        let _alone = self.server.changes.lock().await;
+        let _alone = self.server.alone(deadline).await?;
         loop {
             let ticket = turn.as_ref().and_then(|turn| turn.as_ref());
             let mut arguments = vec![
-                self.server.next_request(),
                 self.own_field(),
                 self.settings.session.as_str().to_owned(),
                 self.settings.ttl_ms.to_string(),
@@ -440,8 +517,11 @@ impl Backend for RedisBackend {
             ];
             arguments.extend(values.iter().cloned());
             let script = &self.server.scripts.claim;
-            let wanted = self.server.acknowledgement;
-            let call = self.server.call("change", script, arguments, wanted);
+            let wanted = self.server.acknowledgement.map(|wanted| Acknowledgement {
+                within: wanted.within.min(wait_limit),
+                ..wanted
+            });
+            let call = self.server.numbered(script, arguments, wanted, deadline);
             let (answer, acknowledged) = call.await?;
             let answer: Vec<&str> = answer.iter().map(String::as_str).collect();
             let (decision, ticket, holders) = match answer[..] {
@@ -452,7 +532,8 @@ impl Backend for RedisBackend {
                     if let Some(wanted) = wanted
                         && acknowledged < wanted.replicas
                     {
-                        return Err(self.withdraw(token, earlier, wanted, acknowledged).await);
+                        let outcome = (wanted, acknowledged);
+                        return Err(self.withdraw(token, earlier, outcome, deadline).await);
                     }
                     let decision = Decision::Granted {
                         candidate,
@@ -491,7 +572,7 @@ impl Backend for RedisBackend {
             if ended.is_empty() {
                 return Ok((decision, Vec::new()));
             }
-            self.evict(ended).await;
+            self.evict(ended, deadline).await;
         }
     }
 
@@ -523,16 +604,17 @@ impl Backend for RedisBackend {
                 data,
                 ..OwnEntryChange::new(operation)
             };
-            if self.change(change).await?.is_some() {
+            if self.change(change, None).await?.is_some() {
                 return Ok(answer);
             }
         }
     }
 
-    async fn leave<R: Runtime>(&self, turn: RedisTurn) {
+    async fn leave<R: Runtime>(&self, turn: RedisTurn, limit: Duration) {
+        let script = &self.server.scripts.leave;
         let leave = self
             .server
-            .call("change", &self.server.scripts.leave, vec![turn.0], None);
+            .call("change", script, vec![turn.0], None, after(limit));
         if let Err(error) = leave.await {
             let path = self.settings.path.display();
             tracing::warn!(%path, %error, "cannot leave the queue; the place expires");
@@ -557,9 +639,21 @@ impl Backend for RedisBackend {
 }
 
 impl RedisServer {
-    fn next_request(&self) -> String {
+    /// A call with a number, which the server executes once. The caller holds the lock of the changes.
+    async fn numbered(
+        &self,
+        script: &(Script, &'static str),
+        mut arguments: Vec<String>,
+        acknowledgement: Option<Acknowledgement>,
+        deadline: Deadline,
+    ) -> Result<(Vec<String>, u32), Error> {
         let last = self.last_request.fetch_add(1, Ordering::Relaxed);
-        (last + 1).to_string()
+        arguments.insert(0, (last + 1).to_string());
+        self.is_doubtful.store(true, Ordering::Relaxed);
+        let answer = self.call("change", script, arguments, acknowledgement, deadline);
+        let answer = answer.await?;
+        self.is_doubtful.store(false, Ordering::Relaxed);
+        Ok(answer)
     }
 
     async fn call(
@@ -568,6 +662,7 @@ impl RedisServer {
         (script, text): &(Script, &'static str),
         arguments: Vec<String>,
         acknowledgement: Option<Acknowledgement>,
+        deadline: Deadline,
     ) -> Result<(Vec<String>, u32), Error> {
         let call = Call {
             script,
@@ -575,17 +670,68 @@ impl RedisServer {
             keys: [&self.key, &self.request_key],
             arguments,
         };
-        let answer = self.connection.call(&call, acknowledgement).await;
-        answer.map_err(|error| {
-            if is_wrong_type(&error) {
-                return self.damaged();
-            }
-            Error::Server {
-                action,
-                location: self.location.clone(),
-                source: error.into(),
-            }
+        let answer = self.connection.call(&call, acknowledgement, deadline).await;
+        answer.map_err(|failure| self.failed(action, failure))
+    }
+
+    fn failed(&self, action: &'static str, failure: CallFailure) -> Error {
+        let CallFailure {
+            cause,
+            may_be_executed,
+        } = failure;
+        if let CallError::Redis(error) = &cause
+            && is_wrong_type(error)
+        {
+            return self.damaged();
+        }
+        Error::Server {
+            action,
+            location: self.location.clone(),
+            may_be_done: may_be_executed && action == "change",
+            source: cause.into(),
+        }
+    }
+
+    /// Waits for the other changes of this handle. If the time is over then, nothing was sent.
+    async fn alone(&self, deadline: Deadline) -> Result<AsyncMutexGuard<'_, ()>, Error> {
+        let Some(end) = deadline else {
+            return Ok(self.changes.lock().await);
+        };
+        let alone = timeout_at(end, self.changes.lock()).await;
+        alone.map_err(|_| {
+            let failure = CallFailure {
+                cause: CallError::TimedOut,
+                may_be_executed: false,
+            };
+            self.failed("change", failure)
         })
+    }
+
+    /// Removes an entry on a connection of its own, which works on any runtime.
+    ///
+    /// The request has a key of its own too: the numbers of the handle's requests must arrive in
+    /// their order. The token keeps a later claim, and a refresh that is under way finds no entry.
+    async fn release(&self, field: String, token: u64, limit: Duration) -> Result<bool, Error> {
+        let deadline = after(limit);
+        let not_sent = |cause| CallFailure {
+            cause,
+            may_be_executed: false,
+        };
+        let connection = within(deadline, Connection::open(&self.client, Duration::ZERO)).await;
+        let connection = connection.map_err(|cause| self.failed("change", not_sent(cause)))?;
+        let client_id = TokenRecord::id_text(RandomState::new().hash_one(token));
+        let (script, text) = &self.scripts.change;
+        // Request, field, operation, version, token, ttl, owner, data.
+        let arguments = ["1", &field, "remove", "", &token.to_string(), "0", "", ""];
+        let call = Call {
+            script,
+            text,
+            keys: [&self.key, &format!("{}:request:{client_id}", self.key)],
+            arguments: arguments.map(str::to_owned).to_vec(),
+        };
+        let answer = connection.call(&call, None, deadline).await;
+        let (answer, _) = answer.map_err(|failure| self.failed("change", failure))?;
+        Ok(answer.get(1).is_some_and(|was_there| was_there == "1"))
     }
 
     fn damaged(&self) -> Error {

@@ -71,14 +71,15 @@ pub(crate) trait Backend {
         body: &mut impl FnMut(&mut Transaction<T>) -> A,
     ) -> Result<A, Error>;
 
-    /// Leaves the queue, for a waiter whose time is over.
-    async fn leave<R: Runtime>(&self, turn: Self::Turn);
+    /// Leaves the queue, for a waiter whose time is over. It takes `limit` at most.
+    async fn leave<R: Runtime>(&self, turn: Self::Turn, limit: Duration);
 
     /// Starts to watch for changes.
     fn changes(&self) -> Changes;
 }
 
-/// How long a change of the own entry may wait for the lock of the files.
+/// How long a change of the own entry may wait for the lock of the files. On a server the two times
+/// limit the whole change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Patience {
     /// As the handle's policy says.

@@ -44,11 +44,12 @@ macro_rules! each {
 /// (SIGSTOP) keeps its place and does not take the value; the others must not wait for it for ever.
 const STALLED: Duration = Duration::from_secs(1);
 
-/// How long the last attempt of a waiter may wait for the lock.
+/// How long the last attempt of a waiter may wait for the lock, or for the server.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
-/// How long the release by a dropped guard may wait for the lock, at least.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the release by a dropped guard may wait for the lock, at least; on a server the time that it
+/// has.
+pub(crate) const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// An entry expires when its age is above its timeout, which is a millisecond later.
 pub(crate) const EXPIRED: Duration = Duration::from_millis(1);
@@ -240,8 +241,11 @@ impl Core {
             R::at_most(pause, changes.changed()).await;
         }
         let claim = self.barge::<R, T>(candidates, LAST_LOOK).await;
-        if let Some(turn) = turn {
-            backend.leave::<R>(turn).await;
+        // After an error the place is left to expire: the server is away.
+        if let (Some(turn), Ok(_)) = (turn, &claim) {
+            let end = limit.saturating_add(LAST_LOOK);
+            let left = end.saturating_sub(R::now() - start);
+            backend.leave::<R>(turn, left).await;
         }
         claim
     }

@@ -497,7 +497,7 @@ impl Backend for FileBackend {
         .map(|done| done.answer)
     }
 
-    async fn leave<R: Runtime>(&self, turn: WaitTicket) {
+    async fn leave<R: Runtime>(&self, turn: WaitTicket, _limit: Duration) {
         drop(turn);
     }
 
@@ -645,6 +645,7 @@ mod tests {
             ttl_ms: 1000,
             owner: None,
             on_incident: None,
+            met: Default::default(),
         };
         for at in 0..text.len() {
             for value in 0..=255 {

@@ -16,6 +16,8 @@ pub(crate) use backend::Value;
 #[cfg(feature = "redis")]
 pub(crate) use backend::{Backend, Patience, Queue};
 pub(crate) use changes::{Changes, Signal, Source};
+#[cfg(all(feature = "redis", feature = "tokio"))]
+pub(crate) use core::RELEASE_PATIENCE;
 pub(crate) use core::{AnyBackend, Core, EXPIRED, LONGEST_PAUSE};
 #[cfg(feature = "redis")]
 pub(crate) use decision::{Decision, no_candidates};

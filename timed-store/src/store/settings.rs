@@ -1,5 +1,6 @@
+use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::Clock;
 use crate::disk::Location;
@@ -16,7 +17,12 @@ pub(crate) struct Settings {
     pub(crate) ttl_ms: u64,
     pub(crate) owner: Option<OwnerProcess>,
     pub(crate) on_incident: Option<IncidentHandler>,
+    /// What the operations of this handle, its clones and its slots have met and no caller has taken.
+    pub(crate) met: Arc<Mutex<VecDeque<Incident>>>,
 }
+
+/// How many incidents a handle keeps; the oldest are dropped.
+const MAX_INCIDENTS: usize = 64;
 
 /// The options of a handle on a file.
 #[derive(Clone)]
@@ -80,9 +86,22 @@ impl Settings {
         })
     }
 
+    pub(crate) fn take_incidents(&self) -> Vec<Incident> {
+        let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        met.drain(..).collect()
+    }
+
     pub(crate) fn report(&self, incidents: &[Incident]) {
         for incident in incidents {
             tracing::error!("{incident}");
+            {
+                let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+                if met.len() == MAX_INCIDENTS {
+                    met.pop_front();
+                }
+                met.push_back(incident.clone());
+            }
+            // Without the lock: the handler may use the store.
             if let Some(handler) = &self.on_incident {
                 handler(incident);
             }

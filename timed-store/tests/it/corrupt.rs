@@ -239,7 +239,18 @@ fn json_of_another_shape_is_corrupt() {
 #[test]
 fn a_file_that_was_never_a_store_is_an_error_and_stays_unchanged() {
     let place = Place::new();
-    for text in ["[]", "null", "{}", "export PATH=/bin\n", "{\"version\": 1}"] {
+    let other_files = [
+        "export PATH=/bin\n",
+        "{\"version\": 1}",
+        // The key `storage` of another program, whole and torn.
+        r#"{"storage":{"type":"s3","bucket":"b"},"updated_at":"2025-08-18T10:20:30.456Z"}"#,
+        r#"{"name":"app","storage":{"cache":{"data":"/var/cache"}}}"#,
+        r#"{"storage":{"type":"s3","buck"#,
+        "{\n  \"storage\": {\n    \"type\": \"s3\"",
+        r#"["storage","updated_at"]"#,
+        "the keys \"storage\" and \"data\"",
+    ];
+    for &text in OTHER_SHAPES.iter().chain(&other_files) {
         place.write(text);
         let store = place.store("a");
         for result in [
@@ -260,11 +271,16 @@ fn a_file_that_was_never_a_store_is_an_error_and_stays_unchanged() {
         assert_eq!(place.files(), ["state.json", "state.json.flock"]);
     }
     // The remains of a store are recovered, also without a lock file.
-    for text in OTHER_SHAPES
-        .iter()
-        .filter(|text| text.contains("storage"))
-        .chain(&["", "{\"stor"])
-    {
+    for text in [
+        "",
+        "\0\0\0\0",
+        "{\"stor",
+        "{\"storage\":{",
+        "{\"storage\":{\n\"a\":{\"da",
+        "{\n  \"storage\": {\n    \"a\": {\n      \"updated_at\": \"2025-08-1",
+        r#"{"storage":{"a":{"data":5,"updated_at":"2025-08-18T10:20:30.456Z"},"b":6}}"#,
+        r#"{"storage":[],"timed_store":{"id":"00000000000000ab","token":7}}"#,
+    ] {
         let place = Place::new();
         place.write(text);
         assert_eq!(place.store("a").restore().unwrap(), None, "{text}");
@@ -296,6 +312,43 @@ fn damage_is_in_the_result_of_the_operation() {
     ));
     let lease = store.claim(s("alma")).unwrap().granted().unwrap();
     assert!(lease.incidents().is_empty());
+}
+
+#[test]
+fn damage_that_a_result_has_no_room_for_can_be_asked_for() {
+    let place = Place::new();
+    let text = small_file();
+    let damaged = &text[..text.find("\"c\"").unwrap()];
+    let store = place.store("me");
+    let operations: [(&str, &dyn Fn()); 7] = [
+        ("restore", &|| drop(store.restore().unwrap())),
+        ("store", &|| store.store(&s("x")).unwrap()),
+        ("refresh", &|| assert!(!store.refresh().unwrap())),
+        ("remove", &|| assert!(!store.remove().unwrap())),
+        ("validate", &|| assert!(!store.validate(1).unwrap())),
+        ("others", &|| drop(store.get_other_entries().unwrap())),
+        ("transaction", &|| store.transaction(|_| ()).unwrap()),
+    ];
+    for (name, operation) in operations {
+        place.write(damaged);
+        operation();
+        let met = store.clone().take_incidents();
+        assert!(
+            matches!(met[..], [Incident::Recovered { saved: 2, .. }]),
+            "{name}: {met:?}"
+        );
+        assert_eq!(store.take_incidents(), [], "{name}");
+    }
+    // Slots share the list, which is bounded.
+    let slot = store.slot("other").unwrap();
+    for _ in 0..70 {
+        write_private(
+            &place.folder.path().join("state.json.slots"),
+            damaged.as_bytes(),
+        );
+        slot.store(&s("x")).unwrap();
+    }
+    assert_eq!(store.take_incidents().len(), 64);
 }
 
 /// A reader cannot repair a file whose lock is held.

@@ -442,6 +442,153 @@ async fn the_async_store_on_a_server_is_the_same_store() {
     drop(blocking);
 }
 
+/// The part of a process whose `main` ends with its guard.
+pub(crate) fn release_at_the_end_of_main(url: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let store = timed_store::TimedStorage::<String>::redis_builder(url, "state")
+            .session(SessionId::new("short").unwrap())
+            .connect()
+            .await
+            .unwrap();
+        let lease = store.claim(s("x")).await.unwrap().granted().unwrap();
+        let _guard = store.keep_alive(lease).unwrap().release_on_drop();
+    });
+}
+
+#[test]
+fn a_guard_that_is_dropped_at_the_end_of_a_process_releases_its_value() {
+    let server = RedisServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    let part = format!("release-at-end {}", server.url());
+    let status = crate::worker::Worker::start(&part, folder.path()).wait();
+    assert!(status.success(), "see above");
+    assert!(number(&server, "token") > 0, "it was claimed");
+    let b = open(&server.url(), "b");
+    assert!(granted(b.claim(s("x"))).is_some());
+}
+
+/// A later claim of the same session has another token.
+#[tokio::test]
+async fn a_dropped_guard_on_a_server_leaves_a_later_claim_alone() {
+    let server = RedisServer::start_with(&[]);
+    let url = server.url();
+    let store = timed_store::TimedStorage::<String>::connect(&url, "state").await;
+    let store = store.unwrap();
+    let lease = store.claim(s("x")).await.unwrap().granted().unwrap();
+    let guard = store.keep_alive(lease).unwrap().release_on_drop();
+    store.remove().await.unwrap();
+    store.claim(s("x")).await.unwrap().granted().unwrap();
+    drop(guard);
+    assert_eq!(store.restore().await.unwrap(), Some(s("x")));
+}
+
+/// The calls below have far less time than a call without a limit takes to give up (ten seconds). The
+/// outer limit stands between the two.
+const ENDS: Duration = Duration::from_secs(8);
+
+#[tokio::test]
+async fn a_call_with_a_limit_ends_with_it_while_the_server_is_away() {
+    let mut server = RedisServer::start();
+    let url = server.url();
+    let store = timed_store::TimedStorage::<String>::connect(&url, "state").await;
+    let store = store.unwrap();
+    let lease = store.claim(s("w")).await.unwrap().granted().unwrap();
+    let guard = store.keep_alive(lease).unwrap().release_on_drop();
+    server.kill();
+    let limit = Duration::from_millis(100);
+    let claim = tokio::time::timeout(ENDS, store.claim_within(s("x"), limit)).await;
+    let error = claim.expect("the limit is over").unwrap_err();
+    assert!(matches!(error, Error::Server { .. }), "{error:?}");
+    // While another call of the handle repeats itself, nothing is sent.
+    let value = s("v");
+    let (long, short) = tokio::join!(
+        tokio::time::timeout(ENDS / 2, store.store(&value)),
+        tokio::time::timeout(ENDS, store.claim_within(s("x"), limit)),
+    );
+    assert!(long.is_err(), "it is repeated for longer");
+    let error = short.expect("the limit is over").unwrap_err();
+    let Error::Server { may_be_done, .. } = error else {
+        panic!("{error:?}");
+    };
+    assert!(!may_be_done);
+    let dropping = tokio::task::spawn_blocking(move || drop(guard));
+    let dropped = tokio::time::timeout(ENDS, dropping).await;
+    dropped.expect("the drop ends").unwrap();
+}
+
+/// The server grants the claim, and its answer does not arrive in time.
+#[test]
+fn a_claim_that_was_cut_says_that_it_may_be_granted_and_can_be_repeated() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let a = open(&proxy.url(), "a");
+    // Afterwards the server knows the script, so one request executes it.
+    assert!(granted(a.claim(s("w"))).is_some());
+    proxy.stall_answers(true);
+    let error = a.claim_within(s("x"), Duration::from_millis(100));
+    let error = error.unwrap_err();
+    let Error::Server { may_be_done, .. } = error else {
+        panic!("{error:?}");
+    };
+    assert!(may_be_done, "it is granted");
+    assert!(
+        error
+            .to_string()
+            .ends_with("; the change may have been done")
+    );
+    let b = open(&server.url(), "b");
+    assert_eq!(granted(b.claim(s("x"))), None, "the error is right");
+    let first = number(&server, "token");
+    proxy.stall_answers(false);
+    assert_eq!(a.restore().unwrap(), Some(s("x")));
+    assert_eq!(granted(a.claim(s("x"))), Some(first));
+}
+
+/// A copy of a claim that was given up may wait in the network. A read that came before it would be
+/// false a moment later, so the server is told first to refuse the copy: by a later number.
+#[test]
+fn a_read_after_a_claim_without_an_answer_fences_late_copies() {
+    let mut server = RedisServer::start();
+    let a = open(&server.url(), "a");
+    a.store(&s("w")).unwrap();
+    let last_request = |server: &RedisServer| {
+        let keys: Vec<String> = server.command(&["KEYS", "*:request:*"]);
+        let number: Vec<u8> = server.command(&["GETRANGE", &keys[0], "0", "0"]);
+        number[0] - b'0'
+    };
+    assert_eq!(last_request(&server), 1);
+    assert_eq!(a.restore().unwrap(), Some(s("w")));
+    assert_eq!(last_request(&server), 1, "a read has no number");
+    server.kill();
+    a.claim_within(s("x"), Duration::from_millis(1))
+        .unwrap_err();
+    server.restart();
+    assert_eq!(a.restore().unwrap(), Some(s("w")));
+    assert_eq!(last_request(&server), 3, "2 is the claim");
+    assert_eq!(a.restore().unwrap(), Some(s("w")));
+    assert_eq!(last_request(&server), 3);
+}
+
+/// A limit that is shorter than the time of the replicas still withdraws the grant.
+#[test]
+fn a_claim_with_a_limit_is_withdrawn_within_it() {
+    let pair = Pair::start();
+    let a = open_acknowledged(&pair.primary.url(), "a", PATIENT);
+    pair.link.stall(true);
+    for limit in [Duration::ZERO, HASTY] {
+        let claim = a.claim_within(s("x"), limit);
+        assert!(
+            matches!(claim, Err(Error::NotAcknowledged { .. })),
+            "{claim:?}"
+        );
+        assert_eq!(a.restore().unwrap(), None);
+    }
+}
+
 /// The part of a process that trusts the test's certificates.
 #[cfg(feature = "redis-tls")]
 pub(crate) fn use_tls(url: &str) {

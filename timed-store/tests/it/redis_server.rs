@@ -132,6 +132,8 @@ struct Network {
     is_ended: AtomicBool,
     /// Nothing passes, in either direction, and nothing is lost: it waits.
     is_stalled: AtomicBool,
+    /// Answers of the server wait.
+    holds_answers: AtomicBool,
     /// Answers of the server are thrown away, and the connection is closed.
     loses_answers: AtomicBool,
     connections: Mutex<Vec<TcpStream>>,
@@ -170,6 +172,12 @@ impl Proxy {
 
     pub(crate) fn stall(&self, is_stalled: bool) {
         self.network.is_stalled.store(is_stalled, Ordering::SeqCst);
+    }
+
+    pub(crate) fn stall_answers(&self, is_stalled: bool) {
+        self.network
+            .holds_answers
+            .store(is_stalled, Ordering::SeqCst);
     }
 
     /// Loses the next answer, and the connection with it.
@@ -221,7 +229,11 @@ impl Network {
     fn copy(&self, mut from: TcpStream, mut to: TcpStream, is_answer: bool) {
         let mut buffer = [0; 16 << 10];
         while let Ok(length @ 1..) = from.read(&mut buffer) {
-            while self.is_stalled.load(Ordering::SeqCst) && !self.is_ended.load(Ordering::SeqCst) {
+            let is_held = || {
+                self.is_stalled.load(Ordering::SeqCst)
+                    || is_answer && self.holds_answers.load(Ordering::SeqCst)
+            };
+            while is_held() && !self.is_ended.load(Ordering::SeqCst) {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             if is_answer && self.loses_answers.swap(false, Ordering::SeqCst) {

@@ -29,6 +29,8 @@ fn play() {
         ("claim-in-time", _) => namespaces::claim_in_another_time(folder),
         ("read-only", _) => namespaces::read_only(folder),
         ("wait-for", arguments) => waiting::wait_for(folder, arguments),
+        #[cfg(feature = "redis")]
+        ("release-at-end", url) => crate::redis::release_at_the_end_of_main(url),
         #[cfg(feature = "redis-tls")]
         ("tls", url) => crate::redis::use_tls(url),
         ("unprivileged", name) => files::unprivileged(folder, name),

@@ -5,6 +5,8 @@ use std::time::Duration;
 use super::answer::Answer;
 use super::ask::Ask;
 use super::cluster_manager::ClusterManager;
+use super::frame;
+use super::wait_graph::{WaitEdge, WaitGraph};
 use crate::Error;
 use crate::answer::marker::Marker;
 use crate::log::Message;
@@ -32,6 +34,7 @@ pub struct SendToOptions {
     is_command: bool,
     without_marker: bool,
     waits_for_person: bool,
+    is_framed: bool,
 }
 
 impl SendToOptions {
@@ -75,6 +78,15 @@ impl SendToOptions {
         self
     }
 
+    /// Puts the line `[Message from agent <sender>, not from the user]` before the message of an agent, and replaces its
+    /// control characters, also if the receiver is a `plain` program. The other agents always get it, except for a
+    /// [`command`](Self::command); the log has the text without it. Messages of an outsider have no such line.
+    #[must_use]
+    pub fn framed(mut self) -> Self {
+        self.is_framed = true;
+        self
+    }
+
     /// Waits, within the time limit, while the agent asks a person for approval or shows a dialog; the default is to
     /// refuse the message at once.
     #[must_use]
@@ -105,12 +117,18 @@ impl SendToOptions {
 #[derive(Clone, Debug)]
 pub struct Agent {
     name: String,
+    /// Whether it is an agent of the cluster.
+    is_member: bool,
     cluster: ClusterManager,
 }
 
 impl Agent {
-    pub(crate) fn new(name: String, cluster: ClusterManager) -> Self {
-        Self { name, cluster }
+    pub(super) fn new(name: String, is_member: bool, cluster: ClusterManager) -> Self {
+        Self {
+            name,
+            is_member,
+            cluster,
+        }
     }
 
     /// The name of the agent.
@@ -138,7 +156,9 @@ impl Agent {
     /// earlier answer did not arrive within the time limit. [`Error::NoAnswer`] if the agent ended its turn
     /// without an answer. Otherwise as [`PaneIo::send_message`](crate::PaneIo::send_message) and
     /// [`PaneIo::get_response`](crate::PaneIo::get_response). A message that was refused is not logged; a later
-    /// failure is logged as an `error`.
+    /// failure is logged as an `error`. [`Error::NotAllowed`] if `may_message` of the sender does not name the receiver,
+    /// and [`Error::Cycle`] if this process runs in the pane of the sender and the receiver waits for the sender; both
+    /// are logged as `refused`.
     ///
     /// # Cancel safety
     ///
@@ -184,7 +204,49 @@ impl Agent {
         content: &str,
         options: &SendToOptions,
     ) -> Result<Answer, Error> {
+        let _wait = self.enter_wait(to_agent).await?;
+        self.ask_unguarded(to_agent, content, options).await
+    }
+
+    /// As [`ask`](Self::ask), for a process that delivers the message of another one: it is not the process that waits.
+    pub(crate) async fn ask_unguarded(
+        &self,
+        to_agent: &str,
+        content: &str,
+        options: &SendToOptions,
+    ) -> Result<Answer, Error> {
+        self.check_receiver(to_agent)?;
         self.message(to_agent, content, options, true)?.run().await
+    }
+
+    /// Records that this agent waits, if the program that calls is the agent: another one that sends in its name does not
+    /// keep the agent from answering.
+    async fn enter_wait(&self, to_agent: &str) -> Result<Option<WaitEdge>, Error> {
+        if !self.is_member || self.cluster.own_agent().await? != Some(&self.name) {
+            return Ok(None);
+        }
+        self.cluster.agent_config(to_agent)?;
+        let graph = WaitGraph::new(self.cluster.pane_io().folder());
+        let edge = graph.enter(&self.name, to_agent);
+        edge.map(Some).inspect_err(|error| {
+            let logger = self.cluster.logger();
+            logger.log_refusal(&self.name, to_agent, error);
+        })
+    }
+
+    /// Refuses a receiver that the configuration does not allow.
+    fn check_receiver(&self, to_agent: &str) -> Result<(), Error> {
+        self.cluster.agent_config(to_agent)?;
+        if !self.is_member || self.cluster.agent_config(&self.name)?.allows(to_agent) {
+            return Ok(());
+        }
+        let error = Error::NotAllowed {
+            from: self.name.clone(),
+            to: to_agent.to_owned(),
+        };
+        let logger = self.cluster.logger();
+        logger.log_refusal(&self.name, to_agent, &error);
+        Err(error)
     }
 
     /// Sends a message to another agent without waiting for an answer.
@@ -216,11 +278,12 @@ impl Agent {
         content: &str,
         options: &SendToOptions,
     ) -> Result<(), Error> {
+        self.check_receiver(to_agent)?;
         let post = self.message(to_agent, content, options, false)?;
         post.run().await.map(drop)
     }
 
-    fn message(
+    pub(crate) fn message(
         &self,
         to_agent: &str,
         content: &str,
@@ -230,15 +293,22 @@ impl Agent {
         let receiver = self.cluster.agent_config(to_agent)?;
         let mut marker = receiver.marker.clone();
         let mut content = content.to_owned();
-        let submit = &self.cluster.monitor(to_agent)?.definition().submit;
+        let definition = self.cluster.monitor(to_agent)?.definition();
+        let submit = &definition.submit;
         if (options.nonce || submit.nonce) && wants_answer {
             let nonce = uuid::Uuid::new_v4().simple().to_string();
             marker = format!("{marker} {}", &nonce[..8]);
             content = format!("{content} (end your answer with this line: {marker})");
         }
-        let text = match options.is_command || !is_special(&content, &submit.special_first) {
-            true => content.clone(),
-            false => format!("{}\n{content}", self.header()),
+        let is_framed = options.is_framed || submit.frame.unwrap_or(!definition.is_plain());
+        let text = if options.is_command {
+            content.clone()
+        } else if self.is_member && is_framed {
+            frame::framed(&self.name, &content, definition.is_plain())
+        } else if is_special(&content, &submit.special_first) {
+            format!("{}\n{content}", self.header())
+        } else {
+            content.clone()
         };
         let mut response =
             ResponseOptions::default().timeout(options.timeout.unwrap_or(receiver.timeout));
@@ -259,6 +329,7 @@ impl Agent {
             without_marker: options.without_marker,
             waits_for_person: options.waits_for_person,
             is_command: options.is_command,
+            delivery: None,
         })
     }
 

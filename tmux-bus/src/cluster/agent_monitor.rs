@@ -73,6 +73,8 @@ pub(crate) struct Observation {
     /// Whether a person looks at the scroll-back: what is typed does not reach the program.
     pub(crate) in_copy_mode: bool,
     pub(crate) exit: Option<Exit>,
+    /// The process of the pane, in the same step of tmux as the screen. 0 if there is none.
+    pub(crate) pid: u32,
     /// What a dialog asks.
     pub(crate) say: Option<String>,
     pub(crate) tried: Vec<TriedRule>,
@@ -95,6 +97,7 @@ impl Observation {
             screen,
             in_copy_mode: false,
             exit: None,
+            pid: 0,
             say: reading.say,
             tried: reading.tried,
             is_by_hook_alone: false,
@@ -294,7 +297,7 @@ impl AgentMonitor {
     async fn capture_once(&self, report: Option<&HookReport>) -> Result<Observation, Error> {
         let pane = self.pane;
         let line = format!(
-            "display-message -p -t {pane} \"#{{cursor_x}} #{{cursor_y}} #{{pane_width}} #{{alternate_on}} #{{pane_in_mode}} #{{pane_title}}\" ; capture-pane -p -t {pane}"
+            "display-message -p -t {pane} \"#{{cursor_x}} #{{cursor_y}} #{{pane_width}} #{{alternate_on}} #{{pane_in_mode}} #{{pane_pid}} #{{pane_title}}\" ; capture-pane -p -t {pane}"
         );
         let request = Request::new("capture-pane", line).blocks(2);
         let bodies = self.control.run(request).await?;
@@ -303,15 +306,19 @@ impl AgentMonitor {
             return Err(incomplete());
         };
         let facts = String::from_utf8_lossy(facts);
-        let mut fields = facts.trim_end_matches('\n').splitn(6, ' ');
+        let mut fields = facts.trim_end_matches('\n').splitn(7, ' ');
         let mut number = || -> Option<usize> { fields.next()?.parse().ok() };
         let (column, row) = (number().ok_or_else(incomplete)?, number().unwrap_or(0));
         let (width, alternate) = (number().unwrap_or(0), number() == Some(1));
         let in_copy_mode = number().is_some_and(|modes| modes > 0);
+        // tmux 3.8 has no process id for a dead pane.
+        let pid = number().and_then(|pid| u32::try_from(pid).ok());
         let title = fields.next().unwrap_or_default();
         let text = String::from_utf8_lossy(text);
         let screen = Screen::new(&text, width, Cursor { row, column }, title, alternate);
-        Ok(self.evaluate(screen, in_copy_mode, report))
+        let mut seen = self.evaluate(screen, in_copy_mode, report);
+        seen.pid = pid.unwrap_or(0);
+        Ok(seen)
     }
 
     fn exit(&self) -> Option<Exit> {
@@ -343,6 +350,7 @@ impl AgentMonitor {
             screen,
             in_copy_mode,
             exit,
+            pid: 0,
             say: reading.say,
             tried: reading.tried,
             is_by_hook_alone,

@@ -32,6 +32,7 @@ use crate::control::tap::deadline;
 use crate::definition::agent_definition::AgentDefinition;
 use crate::definition::hook_rules::HookRules;
 use crate::hook::{EventFolder, HookTurn, LaunchFolder};
+use crate::inbox::Delivery;
 use crate::log::{FileWatch, Message, MessageType};
 use crate::pane::pane_lock::PaneLockGuard;
 use crate::pane::typist::Typist;
@@ -41,7 +42,7 @@ use crate::{Error, PartialAnswer};
 
 /// One message to an agent.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(crate) struct Ask {
     pub(super) cluster: ClusterManager,
     pub(super) pane: PaneId,
     /// As it is logged.
@@ -56,11 +57,13 @@ pub(super) struct Ask {
     /// Waits while the agent asks a person something.
     pub(super) waits_for_person: bool,
     pub(super) is_command: bool,
+    /// For a message of an inbox.
+    pub(crate) delivery: Option<Delivery>,
 }
 
 impl Ask {
     /// Sends the message and returns the answer; an empty one if none is wanted.
-    pub(super) async fn run(self) -> Result<Answer, Error> {
+    pub(crate) async fn run(self) -> Result<Answer, Error> {
         let (pane, io) = (self.pane, self.cluster.pane_io());
         let lock = io.lock(pane, &self.text).await?;
         let limit = deadline(Instant::now(), self.response.timeout);
@@ -101,7 +104,13 @@ impl Ask {
     }
 
     /// Steps 3 to 6 of the theory.
-    async fn send_and_read(self, typist: Option<Typist>, lock: PaneLockGuard, mut reply: Reply) {
+    async fn send_and_read(
+        mut self,
+        typist: Option<Typist>,
+        lock: PaneLockGuard,
+        mut reply: Reply,
+    ) {
+        let delivery = self.delivery.take();
         let io = self.cluster.pane_io();
         let launch = self.launch();
         let bound = match self.wants_answer {
@@ -120,10 +129,22 @@ impl Ask {
             Ok(owed) => owed,
             Err(error) => return reply.send(Err(error)),
         };
-        let sent = match io
-            .send_locked(self.pane, &self.text, &self.send, typist, lock)
-            .await
+        if let Some(delivery) = &delivery
+            && let Err(error) = delivery.begin().await
         {
+            owed.settle();
+            return reply.send(Err(error));
+        }
+        let sent = io
+            .send_locked(self.pane, &self.text, &self.send, typist, lock)
+            .await;
+        if let Some(delivery) = delivery
+            && let Err(error) = delivery.end(sent.as_ref().map(drop)).await
+        {
+            tracing::error!(%error, "cannot record a delivery, which is uncertain now");
+            reply.send(Err(error));
+        }
+        let sent = match sent {
             Ok(sent) => sent,
             Err(error) => {
                 if !matches!(error, Error::SubmitUnknown { .. }) {

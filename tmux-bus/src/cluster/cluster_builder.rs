@@ -1,20 +1,21 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::sync::OnceCell;
 
 use super::agent_config::AgentConfig;
-use super::agent_monitor::AgentMonitor;
 use super::cluster_config::ClusterConfig;
-use super::cluster_manager::{Cluster, ClusterManager};
+use super::cluster_manager::{Cluster, ClusterAgent, ClusterManager};
+use super::primer;
+use super::reconciler::{self, Reconciler, StartResults};
 use crate::Error;
-use crate::control::command_queue::Request;
-use crate::control::quoting::{quote, quote_literal};
+use crate::bus::courier;
 use crate::definition::agent_definition::AgentDefinition;
 use crate::definition::agent_definitions::AgentDefinitions;
+use crate::inbox::Inbox;
 use crate::log::MessageLogger;
 use crate::pane::PaneId;
 use crate::timing::STOP_GRACE;
@@ -27,6 +28,9 @@ const MIN_PANE: (usize, usize) = (120, 41);
 
 /// The option of a pane with the name of the definition that its agent was started with.
 pub(super) const DEFINITION_OPTION: &str = "@tmux_bus_definition";
+
+/// The option of a pane with the digest of the configuration that its agent was started with.
+pub(super) const DIGEST_OPTION: &str = "@tmux_bus_digest";
 
 /// Options for starting or finding a cluster.
 ///
@@ -53,6 +57,7 @@ pub struct ClusterBuilder {
     dialogs: Option<Duration>,
     definitions: Option<PathBuf>,
     log: Option<PathBuf>,
+    command: Option<PathBuf>,
 }
 
 impl fmt::Debug for ClusterBuilder {
@@ -75,6 +80,7 @@ impl ClusterBuilder {
             dialogs: None,
             definitions: None,
             log: None,
+            command: None,
         }
     }
 
@@ -128,6 +134,27 @@ impl ClusterBuilder {
         self
     }
 
+    /// Sets the command `tmux-bus`, by which the agents talk to each other; the default is the one on `PATH`, or beside
+    /// this program. Its folder is added to the end of the agents' `PATH`, and a short text behind their personality
+    /// tells them how to use it. Without a command they are told nothing.
+    pub fn command(mut self, command: impl Into<PathBuf>) -> Self {
+        self.command = Some(command.into());
+        self
+    }
+
+    /// The inbox of the cluster, which need not run. Its folder is `inbox-<session name>` beside the log.
+    #[must_use]
+    pub fn inbox(&self) -> Inbox {
+        let log = self.log_path();
+        let folder = format!("inbox-{}", self.config.session_name);
+        let agents = self.config.agents.iter().map(|agent| agent.name.clone());
+        Inbox::new(
+            log.with_file_name(folder),
+            self.config.inbox,
+            agents.collect(),
+        )
+    }
+
     /// Starts all agents in parallel and returns when all are ready.
     ///
     /// # Errors
@@ -147,10 +174,11 @@ impl ClusterBuilder {
         let (columns, rows) = window_size(self.config.agents.len());
         let logger = self.logger()?;
         let definitions = self.load_definitions()?;
-        let definitions = self.resolve(&definitions, &BTreeMap::new())?;
+        // Before the session exists.
+        self.resolve(&definitions, &BTreeMap::new())?;
         let server = self.server.clone().size(columns, rows).start().await?;
-        let panes = match create_panes(&self.config, &server).await {
-            Ok(panes) => panes,
+        let (cluster, launched) = match self.reconcile(&server, logger, &definitions).await {
+            Ok(started) => started,
             Err(error) => {
                 if let Err(error) = server.stop(STOP_GRACE).await {
                     tracing::warn!(%error, "cannot stop a cluster that did not start");
@@ -158,73 +186,138 @@ impl ClusterBuilder {
                 return Err(error);
             }
         };
-        let cluster = self.cluster(server, logger, definitions, panes);
-        start_agents(&cluster).await?;
-        Ok(ClusterManager::new(cluster))
+        reconciler::wait_until_ready(&cluster, launched).await?;
+        Ok(with_courier(cluster).await)
     }
 
-    /// Attaches to a cluster that another process started.
+    /// Attaches to a cluster that another process started, and brings it to this configuration: an agent that was added
+    /// is started, one whose command, environment, personality, working folder or program has changed is restarted, one
+    /// that was removed is stopped. The other agents are not touched. Returns when the started agents are ready.
+    ///
+    /// The messages in the inbox of an agent that was removed become dead letters.
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`], [`Error::Config`] for an agent program that is not known, and as
-    /// [`ServerBuilder::attach`]. An agent of the configuration that has no pane there is a `tracing` warning;
-    /// calls that name it fail with [`Error::UnknownAgent`].
+    /// [`Error::NotRunning`], [`Error::Config`] for an agent program that is not known, [`Error::NotReady`] as
+    /// [`start`](Self::start), [`Error::StillAlive`] if the processes of an agent did not end, and as
+    /// [`ServerBuilder::attach`].
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: it changes nothing.
+    /// Not cancel safe: some agents may not be started or stopped yet; call it again to continue.
     pub async fn attach(mut self) -> Result<ClusterManager, Error> {
         let logger = self.logger()?;
         let definitions = self.load_definitions()?;
         let server = self.server.clone().attach().await?;
-        let infos = server.control().list_panes_and_exits().await?;
-        let panes: BTreeMap<String, PaneId> = infos
-            .into_iter()
-            .filter(|info| !info.agent.is_empty())
-            .map(|info| (info.agent, info.id))
-            .collect();
+        let (cluster, launched) = self.reconcile(&server, logger, &definitions).await?;
+        reconciler::wait_until_ready(&cluster, launched).await?;
+        Ok(with_courier(cluster).await)
+    }
+
+    /// As [`attach`](Self::attach), and leaves all agents as they are: for a process that only sends messages or
+    /// looks, such as a command inside of a pane. An agent of the configuration that has no pane is a `tracing`
+    /// warning; calls that name it fail with [`Error::UnknownAgent`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`], [`Error::Config`] for an agent program that is not known, and as
+    /// [`ServerBuilder::attach`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it changes nothing.
+    pub async fn attach_unchanged(mut self) -> Result<ClusterManager, Error> {
+        let logger = self.logger()?;
+        let definitions = self.load_definitions()?;
+        let server = self.server.clone().attach().await?;
+        // Fills the table of panes.
+        server.control().list_panes_and_exits().await?;
+        let running = reconciler::running_agents(&server).await?;
         for agent in &self.config.agents {
-            if !panes.contains_key(&agent.name) {
+            if !running.contains_key(&agent.name) {
                 tracing::warn!(agent = %agent.name, "this agent has no pane in the running cluster");
             }
         }
-        let running = running_definitions(&server).await?;
-        let running = panes
+        let names = running
             .iter()
-            .filter_map(|(agent, pane)| Some((agent.as_str(), running.get(pane)?.as_str())))
+            .map(|(agent, running)| (agent.as_str(), running.definition.as_str()))
             .collect();
-        let definitions = self.resolve(&definitions, &running)?;
-        let cluster = self.cluster(server, logger, definitions, panes);
+        let definitions = self.resolve(&definitions, &names)?;
+        let panes = running
+            .into_iter()
+            .map(|(agent, found)| (agent, found.pane));
+        let cluster = self.cluster(&server, logger, definitions, panes.collect())?;
         Ok(ClusterManager::new(cluster))
+    }
+
+    /// Starts, restarts and stops agents; they need not be ready yet.
+    async fn reconcile(
+        self,
+        server: &Server,
+        logger: MessageLogger,
+        known: &AgentDefinitions,
+    ) -> Result<(Arc<Cluster>, StartResults), Error> {
+        let config = self.config.clone();
+        let reconciler = Reconciler::lock(server, &config).await?;
+        let definitions = self.resolve(known, &BTreeMap::new())?;
+        let unchanged = reconciler.unchanged(&definitions)?;
+        let names = unchanged
+            .iter()
+            .map(|(agent, running)| (*agent, running.definition.as_str()))
+            .collect();
+        let definitions = self.resolve(known, &names)?;
+        let panes = reconciler.create_panes().await?;
+        server.control().list_panes_and_exits().await?;
+        let cluster = self.cluster(server, logger, definitions, panes)?;
+        // Before the agents start: they may use the command at once.
+        cluster.store_record()?;
+        let agents = config.agents.iter().map(|agent| agent.name.clone());
+        let changed: Vec<_> = agents
+            .filter(|agent| !unchanged.contains_key(agent.as_str()))
+            .collect();
+        let launched = reconciler.apply(&cluster, &changed).await?;
+        Ok((cluster, launched))
     }
 
     fn cluster(
         self,
-        server: Server,
+        server: &Server,
         logger: MessageLogger,
         definitions: Vec<Arc<AgentDefinition>>,
         panes: BTreeMap<String, PaneId>,
-    ) -> Arc<Cluster> {
-        let monitors = self
-            .config
-            .agents
-            .iter()
-            .zip(definitions)
-            .filter_map(|(agent, definition)| {
-                let pane = *panes.get(&agent.name)?;
-                let monitor = AgentMonitor::new(server.control().clone(), pane, definition);
-                Some((agent.name.clone(), monitor))
-            })
-            .collect();
-        Arc::new(Cluster {
+    ) -> Result<Arc<Cluster>, Error> {
+        let command = match &self.command {
+            Some(command) => {
+                Some(std::path::absolute(command).map_err(Error::io("make absolute", command))?)
+            }
+            None => primer::find_command(),
+        };
+        let mut agents = BTreeMap::new();
+        for (agent, definition) in self.config.agents.iter().zip(definitions) {
+            let cluster_agent = ClusterAgent {
+                definition,
+                monitor: OnceLock::new(),
+            };
+            if let Some(pane) = panes.get(&agent.name) {
+                cluster_agent.set_pane(server.control(), *pane);
+            }
+            agents.insert(agent.name.clone(), cluster_agent);
+        }
+        Ok(Arc::new(Cluster {
+            definitions: self
+                .definitions
+                .clone()
+                .or(self.config.agent_definitions.clone()),
+            inbox: self.inbox(),
             config: self.config,
-            server,
+            server: server.clone(),
             logger,
+            command,
             question: self.question,
             dialogs: self.dialogs,
-            monitors,
-        })
+            agents,
+            own_agent: OnceCell::new(),
+        }))
     }
 
     /// The known agent programs. Mistakes of the user's file become warnings.
@@ -272,75 +365,21 @@ impl ClusterBuilder {
     }
 
     fn logger(&self) -> Result<MessageLogger, Error> {
+        MessageLogger::open(self.log_path())
+    }
+
+    fn log_path(&self) -> PathBuf {
         let default = || self.config.base_dir.join(MessageLogger::DEFAULT_PATH);
-        MessageLogger::open(self.log.clone().unwrap_or_else(default))
+        self.log.clone().unwrap_or_else(default)
     }
 }
 
-/// The names of the definitions that the programs in the panes were started with.
-async fn running_definitions(server: &Server) -> Result<BTreeMap<PaneId, String>, Error> {
-    let session = server.session();
-    let line = format!("list-panes -s -t ={session}: -F \"#{{pane_id}} #{{{DEFINITION_OPTION}}}\"");
-    let list = server.control().run_one("list-panes", line).await?;
-    let parse = |line: &str| {
-        let (pane, name) = line.split_once(' ')?;
-        Some((PaneId::parse(pane.as_bytes())?, name.to_owned()))
-    };
-    Ok(list.lines().filter_map(parse).collect())
-}
-
-/// Starts all agents in parallel. One that is not ready does not stop the others.
-async fn start_agents(cluster: &Arc<Cluster>) -> Result<(), Error> {
-    let mut starting = JoinSet::new();
-    for (position, agent) in cluster.config.agents.iter().enumerate() {
-        let (cluster, name) = (Arc::clone(cluster), agent.name.clone());
-        starting.spawn(async move { (position, cluster.start_agent(&name).await) });
-    }
-    let mut failed = BTreeMap::new();
-    while let Some(started) = starting.join_next().await {
-        match started {
-            Ok((_, Ok(()))) => {}
-            Ok((position, Err(error))) => {
-                failed.insert(position, error);
-            }
-            Err(error) => return Err(Error::unfinished("start", &error)),
-        }
-    }
-    let Some((_, mut first)) = failed.pop_first() else {
-        return Ok(());
-    };
-    for error in failed.values() {
-        tracing::warn!("{error}");
-    }
-    if let Error::NotReady { others, .. } = &mut first {
-        let agents = &cluster.config.agents;
-        others.extend(failed.keys().map(|&position| agents[position].name.clone()));
-    }
-    Err(first)
-}
-
-/// Creates all panes, in the order of `pane_index`, before the first program starts: no program is
-/// resized while it draws.
-async fn create_panes(
-    config: &ClusterConfig,
-    server: &Server,
-) -> Result<BTreeMap<String, PaneId>, Error> {
-    // The name of the agent, not the title, which the program sets.
-    let border = "set-option -gw pane-border-status top ; set-option -gw pane-border-format \" #{@tmux_bus_agent} \"";
-    let request = Request::new("set-option", border.to_owned()).blocks(2);
-    server.control().run(request).await?;
-    let mut panes = BTreeMap::new();
-    for agent in &config.agents {
-        let pane = server.create_pane().await?;
-        let name = quote(&agent.name);
-        let option = format!("set-option -p -t {pane} @tmux_bus_agent {name}");
-        server.control().run_one("set-option", option).await?;
-        let name = quote_literal(&agent.name);
-        let title = format!("select-pane -t {pane} -T {name}");
-        server.control().run_one("select-pane", title).await?;
-        panes.insert(agent.name.clone(), pane);
-    }
-    Ok(panes)
+/// The messages that wait are delivered also if no program of the user does so.
+async fn with_courier(cluster: Arc<Cluster>) -> ClusterManager {
+    let command = cluster.command.clone();
+    let cluster = ClusterManager::new(cluster);
+    courier::start_if_needed(&cluster, command.as_deref()).await;
+    cluster
 }
 
 /// The size of a window in which the `tiled` layout of tmux gives each pane its smallest size.

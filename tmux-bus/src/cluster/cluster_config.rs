@@ -7,12 +7,14 @@ use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 
 use super::agent_config::{AgentConfig, AgentRole};
+use super::cluster_config_builder::ClusterConfigBuilder;
 use crate::Error;
 use crate::answer::marker::Marker;
+use crate::inbox::{InboxLimits, MAX_LEFT_MESSAGE};
 use crate::timing::ANSWER_TIMEOUT;
 use crate::tmux::server_builder::check_session_name;
 
-/// The configuration of a cluster, read from a YAML file.
+/// The configuration of a cluster, read from a YAML file or made by [`builder`](Self::builder).
 ///
 /// ```
 /// use tmux_bus::{AgentRole, ClusterConfig};
@@ -35,7 +37,7 @@ use crate::tmux::server_builder::check_session_name;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClusterConfig {
-    /// The file.
+    /// The file; the working folder for a configuration in code. It is a part of the identity of the cluster.
     pub path: PathBuf,
     /// The base of relative paths: the folder of the file, or its parent if that folder is called
     /// `config`.
@@ -52,6 +54,8 @@ pub struct ClusterConfig {
     pub agent_definitions: Option<PathBuf>,
     /// The agents, in the order of the layout.
     pub agents: Vec<AgentConfig>,
+    /// Bounds of the inbox.
+    pub inbox: InboxLimits,
     /// Likely mistakes that are not errors. Each is a `tracing` warning too.
     pub warnings: Vec<String>,
 }
@@ -71,6 +75,37 @@ struct ClusterSection {
     work_dir: Spanned<String>,
     #[serde(default)]
     agent_definitions: Option<PathBuf>,
+    #[serde(default)]
+    inbox: Option<Spanned<InboxSection>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InboxSection {
+    #[serde(default)]
+    max_message_bytes: Option<usize>,
+    #[serde(default)]
+    max_messages: Option<usize>,
+    #[serde(default)]
+    keep_days: Option<f64>,
+}
+
+impl InboxSection {
+    fn limits(&self) -> Result<InboxLimits, String> {
+        let mut limits = InboxLimits::default();
+        if let Some(bytes) = self.max_message_bytes {
+            limits.max_message_bytes = bytes;
+        }
+        if let Some(messages) = self.max_messages {
+            limits.max_messages = messages;
+        }
+        if let Some(days) = self.keep_days {
+            let keep = Duration::try_from_secs_f64(days * 24.0 * 3600.0);
+            limits.keep = keep.map_err(|_| format!("keep_days `{days}` is not a duration"))?;
+        }
+        check_limits(&limits)?;
+        Ok(limits)
+    }
 }
 
 #[derive(Deserialize)]
@@ -89,15 +124,23 @@ struct AgentSection {
     timeout_s: Option<Spanned<f64>>,
     #[serde(default)]
     env: BTreeMap<String, String>,
+    #[serde(default)]
+    may_message: Option<Vec<Spanned<String>>>,
 }
 
 impl ClusterConfig {
+    /// A configuration in code, without a file.
+    pub fn builder(name: impl Into<String>) -> ClusterConfigBuilder {
+        ClusterConfigBuilder::new(name.into())
+    }
+
     /// Reads and checks a configuration file.
     ///
     /// # Errors
     ///
     /// [`Error::Io`] if it cannot be read; [`Error::Config`] with the position if a key is missing or
-    /// unknown, a name, marker or `pane_index` is not unique, or a prompt file is missing.
+    /// unknown, a name, marker or `pane_index` is not unique, `may_message` names no
+    /// agent, or a prompt file is missing.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let given = path.as_ref();
         let path = given.canonicalize().map_err(Error::io("read", given))?;
@@ -130,10 +173,18 @@ impl ConfigReader {
         check_session_name(&session.value)
             .map_err(|error| self.wrong(session.defined, error.to_string()))?;
         let work_dir = self.work_dir(&file.cluster.work_dir, base_dir, &mut warnings)?;
+        let inbox = match &file.cluster.inbox {
+            Some(inbox) => inbox
+                .value
+                .limits()
+                .map_err(|reason| self.wrong(inbox.defined, reason))?,
+            None => InboxLimits::default(),
+        };
         if file.agents.value.is_empty() {
             return Err(self.wrong(file.agents.defined, "there are no agents".into()));
         }
         self.check_unique(&file.agents.value)?;
+        self.check_receivers(&file.agents.value)?;
         let mut agents = Vec::new();
         for agent in file.agents.value {
             agents.push(self.agent(agent, base_dir, &mut warnings)?);
@@ -153,6 +204,7 @@ impl ConfigReader {
                 .agent_definitions
                 .map(|path| base_dir.join(path)),
             agents,
+            inbox,
             warnings,
         })
     }
@@ -207,6 +259,23 @@ impl ConfigReader {
         Ok(())
     }
 
+    fn check_receivers(&self, agents: &[AgentSection]) -> Result<(), Error> {
+        for receiver in agents
+            .iter()
+            .filter_map(|a| a.may_message.as_ref())
+            .flatten()
+        {
+            if !agents
+                .iter()
+                .any(|agent| agent.name.value == receiver.value)
+            {
+                let reason = format!("may_message: there is no agent `{}`", receiver.value);
+                return Err(self.wrong(receiver.defined, reason));
+            }
+        }
+        Ok(())
+    }
+
     fn agent(
         &self,
         agent: AgentSection,
@@ -214,13 +283,7 @@ impl ConfigReader {
         warnings: &mut Vec<String>,
     ) -> Result<AgentConfig, Error> {
         let name = agent.name.value;
-        if name.is_empty() || name.contains(char::is_control) || name.contains(char::is_whitespace)
-        {
-            return Err(self.wrong(
-                agent.name.defined,
-                format!("name `{name}` must have at least one character, and no spaces"),
-            ));
-        }
+        check_name(&name).map_err(|reason| self.wrong(agent.name.defined, reason))?;
         Marker::new(&agent.marker.value)
             .map_err(|error| self.wrong(agent.marker.defined, error.to_string()))?;
         let path = base.join(&agent.personality_prompt_path.value);
@@ -250,26 +313,21 @@ impl ConfigReader {
                     )
                 })?,
         };
-        if let Some(key) = agent
-            .env
-            .keys()
-            .find(|key| key.is_empty() || key.contains(['=', '\0']))
-        {
-            return Err(self.wrong(
-                agent.name.defined,
-                format!("env of agent `{name}`: `{key}` is not the name of a variable"),
-            ));
-        }
+        check_env(&name, &agent.env).map_err(|reason| self.wrong(agent.name.defined, reason))?;
         Ok(AgentConfig {
             name,
             role: AgentRole::from(agent.role.as_str()),
             personality_prompt_path: path,
+            personality_text: None,
             marker: agent.marker.value,
             pane_index: agent.pane_index.value,
             agent: agent.agent,
             command: agent.command,
             timeout,
             env: agent.env,
+            may_message: agent
+                .may_message
+                .map(|names| names.into_iter().map(|name| name.value).collect()),
         })
     }
 
@@ -279,6 +337,34 @@ impl ConfigReader {
             position: position(at),
             reason,
         }
+    }
+}
+
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.contains(char::is_control) || name.contains(char::is_whitespace) {
+        return Err(format!(
+            "name `{name}` must have at least one character, and no spaces"
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn check_env(name: &str, env: &BTreeMap<String, String>) -> Result<(), String> {
+    let is_wrong = |key: &&String| key.is_empty() || key.contains(['=', '\0']);
+    match env.keys().find(is_wrong) {
+        Some(key) => Err(format!(
+            "env of agent `{name}`: `{key}` is not the name of a variable"
+        )),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn check_limits(limits: &InboxLimits) -> Result<(), String> {
+    match limits.max_message_bytes > MAX_LEFT_MESSAGE {
+        true => Err(format!(
+            "max_message_bytes must be at most {MAX_LEFT_MESSAGE}"
+        )),
+        false => Ok(()),
     }
 }
 

@@ -1,26 +1,30 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use super::agent::Agent;
 use super::agent_config::AgentConfig;
 use super::agent_monitor::{AgentMonitor, Observation, until};
-use super::cluster_builder::{ClusterBuilder, DEFINITION_OPTION};
+use super::cluster_builder::ClusterBuilder;
 use super::cluster_config::ClusterConfig;
 use super::cluster_status::{AgentStatus, ClusterStatus};
 use super::owed_answer::OwedAnswer;
-use super::readiness::{self, Readiness};
+use super::readiness::{self, Readiness, Unready};
+use super::reconciler;
 use super::stop_on_drop::StopOnDrop;
-use crate::definition::agent_definition::LaunchRules;
-use crate::hook::LaunchFolder;
+use crate::control::control_client::ControlClient;
+use crate::definition::agent_definition::AgentDefinition;
+use crate::inbox::{Deliverer, DeliveryEnd, Inbox};
 use crate::log::MessageLogger;
 use crate::pane::PaneId;
 use crate::pane::PaneIo;
+use crate::pane::caller_pane;
 use crate::pane::pane_info::PaneInfo;
 use crate::pane::pane_processes;
 use crate::state::{AgentState, Explanation};
@@ -63,7 +67,7 @@ impl fmt::Debug for ClusterManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClusterManager")
             .field("server", &self.cluster.server)
-            .field("agents", &self.cluster.monitors.keys())
+            .field("agents", &self.cluster.agents.keys())
             .finish_non_exhaustive()
     }
 }
@@ -72,9 +76,23 @@ pub(super) struct Cluster {
     pub(super) config: ClusterConfig,
     pub(super) server: Server,
     pub(super) logger: MessageLogger,
+    /// The user's file of definitions.
+    pub(super) definitions: Option<PathBuf>,
+    /// The command `tmux-bus`.
+    pub(super) command: Option<PathBuf>,
+    pub(super) inbox: Inbox,
     pub(super) question: Option<String>,
     pub(super) dialogs: Option<Duration>,
-    pub(super) monitors: BTreeMap<String, AgentMonitor>,
+    pub(super) agents: BTreeMap<String, ClusterAgent>,
+    /// The agent in whose pane this process runs.
+    pub(super) own_agent: OnceCell<Option<String>>,
+}
+
+/// An agent of the configuration.
+pub(super) struct ClusterAgent {
+    pub(super) definition: Arc<AgentDefinition>,
+    /// Set when its pane is known.
+    pub(super) monitor: OnceLock<AgentMonitor>,
 }
 
 impl ClusterManager {
@@ -100,7 +118,8 @@ impl ClusterManager {
         Self::builder(config).start().await
     }
 
-    /// Attaches to a running cluster with the default options, see [`ClusterBuilder::attach`].
+    /// Attaches to a running cluster with the default options, and starts, restarts and stops agents whose configuration
+    /// has changed, see [`ClusterBuilder::attach`].
     ///
     /// # Errors
     ///
@@ -131,6 +150,70 @@ impl ClusterManager {
         &self.cluster.logger
     }
 
+    /// Messages that are left for the agents.
+    #[must_use]
+    pub fn inbox(&self) -> &Inbox {
+        &self.cluster.inbox
+    }
+
+    /// Delivers the messages of the [`inbox`](Self::inbox), each when its receiver is idle, until the future is dropped.
+    ///
+    /// One process of the cluster delivers at a time; the others wait here, and the first of them takes over when it
+    /// ends. A message is typed as by [`Agent::post_to`], and logged: never into a draft, a dialog or an approval, and
+    /// not while the agent works. A program without rules is idle when it shows a prompt. The messages of an agent that
+    /// has ended wait for its restart; those of an agent without a pane wait until it has one. Files and agents are
+    /// watched by events.
+    ///
+    /// ```no_run
+    /// use tmux_bus::{ClusterConfig, ClusterManager, Error};
+    ///
+    /// async fn postman(config: ClusterConfig) -> Result<(), Error> {
+    ///     loop {
+    ///         let builder = ClusterManager::builder(config.clone());
+    ///         let cluster = builder.attach_unchanged().await?;
+    ///         match cluster.deliver_inbox().await {
+    ///             Err(Error::ServerGone { .. }) => continue,
+    ///             ended => return ended,
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ServerGone`] if the session has ended, [`Error::Io`] and [`Error::NotPrivate`] for the files of the inbox.
+    /// What was not delivered still waits.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a message that is being typed is typed to its end, and recorded, by a task of its own.
+    pub async fn deliver_inbox(&self) -> Result<(), Error> {
+        self.deliver(DeliveryEnd::Never).await
+    }
+
+    /// As [`deliver_inbox`](Self::deliver_inbox), until no message waits. A message for an agent that stays busy or has
+    /// ended waits until it expires.
+    ///
+    /// # Errors
+    ///
+    /// As [`deliver_inbox`](Self::deliver_inbox).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`deliver_inbox`](Self::deliver_inbox).
+    pub async fn deliver_inbox_until_empty(&self) -> Result<(), Error> {
+        self.deliver(DeliveryEnd::Empty).await
+    }
+
+    async fn deliver(&self, end: DeliveryEnd) -> Result<(), Error> {
+        let deliverer = Deliverer {
+            cluster: self.clone(),
+            inbox: self.cluster.inbox.clone(),
+            end,
+        };
+        deliverer.run().await
+    }
+
     /// Sends to panes and reads answers, without the log.
     #[must_use]
     pub fn pane_io(&self) -> PaneIo {
@@ -146,8 +229,13 @@ impl ClusterManager {
         Ok(self.monitor(agent)?.pane())
     }
 
-    pub(super) fn monitor(&self, agent: &str) -> Result<&AgentMonitor, Error> {
+    pub(crate) fn monitor(&self, agent: &str) -> Result<&AgentMonitor, Error> {
         self.cluster.monitor(agent)
+    }
+
+    /// Looks for panes of agents that had none when this process attached.
+    pub(crate) async fn find_panes(&self) -> Result<(), Error> {
+        self.cluster.find_panes().await
     }
 
     /// The marker of an agent.
@@ -166,14 +254,30 @@ impl ClusterManager {
     /// [`Error::UnknownAgent`] with the known names.
     pub fn agent(&self, name: &str) -> Result<Agent, Error> {
         let name = self.agent_config(name)?.name.clone();
-        Ok(Agent::new(name, self.clone()))
+        Ok(Agent::new(name, true, self.clone()))
     }
 
     /// A sender that is not an agent of the cluster, such as the user. Its messages are logged; no
     /// agent can send to it.
     #[must_use]
     pub fn outsider(&self, name: impl Into<String>) -> Agent {
-        Agent::new(name.into(), self.clone())
+        Agent::new(name.into(), false, self.clone())
+    }
+
+    /// A sender that may have been an agent, and may not be one any more.
+    pub(crate) fn sender(&self, name: &str, is_agent: bool) -> Agent {
+        Agent::new(name.to_owned(), is_agent, self.clone())
+    }
+
+    /// The agent in whose pane this process runs, or that has started it.
+    pub(super) async fn own_agent(&self) -> Result<Option<&str>, Error> {
+        let cluster = &self.cluster;
+        let find = || async {
+            let panes = cluster.server.control().list_panes_and_exits().await?;
+            let pane = caller_pane::find(&panes);
+            Ok::<_, Error>(pane.map(|pane| pane.agent.clone()))
+        };
+        Ok(cluster.own_agent.get_or_try_init(find).await?.as_deref())
     }
 
     pub(super) fn agent_config(&self, agent: &str) -> Result<&AgentConfig, Error> {
@@ -194,7 +298,11 @@ impl ClusterManager {
         let server = &self.cluster.server;
         let infos = server.control().list_panes_and_exits().await?;
         let mut observing = JoinSet::new();
-        for (name, monitor) in self.cluster.monitors.clone() {
+        for (name, agent) in &self.cluster.agents {
+            let Some(monitor) = agent.monitor.get().cloned() else {
+                continue;
+            };
+            let name = name.clone();
             observing.spawn(async move { (name, monitor.observe().await) });
         }
         let mut observed = BTreeMap::new();
@@ -329,16 +437,7 @@ impl ClusterManager {
     /// Not cancel safe: the agent may be stopped or not ready; call it again to start it.
     pub async fn restart(&self, agent: &str) -> Result<(), Error> {
         let pane = self.get_pane(agent)?;
-        let server = &self.cluster.server;
-        let mut infos = server.control().list_panes_and_exits().await?;
-        infos.retain(|info| info.id == pane);
-        let pids = pane_processes::end(&infos, STOP_GRACE).await;
-        if !pids.is_empty() {
-            return Err(Error::StillAlive {
-                session: server.session().to_owned(),
-                pids,
-            });
-        }
+        end_program(&self.cluster.server, pane).await?;
         self.cluster.start_agent(agent).await
     }
 
@@ -370,6 +469,14 @@ impl ClusterManager {
     }
 }
 
+impl ClusterAgent {
+    /// The pane of an agent stays the same.
+    pub(super) fn set_pane(&self, control: &ControlClient, pane: PaneId) {
+        let new = || AgentMonitor::new(control.clone(), pane, Arc::clone(&self.definition));
+        self.monitor.get_or_init(new);
+    }
+}
+
 impl Cluster {
     fn agent_config(&self, name: &str) -> Result<&AgentConfig, Error> {
         let mut agents = self.config.agents.iter();
@@ -377,8 +484,9 @@ impl Cluster {
         agent.ok_or_else(|| self.unknown(name))
     }
 
-    fn monitor(&self, agent: &str) -> Result<&AgentMonitor, Error> {
-        let monitor = self.monitors.get(agent);
+    pub(super) fn monitor(&self, agent: &str) -> Result<&AgentMonitor, Error> {
+        let monitor = self.agents.get(agent);
+        let monitor = monitor.and_then(|agent| agent.monitor.get());
         monitor.ok_or_else(|| self.unknown(agent))
     }
 
@@ -387,54 +495,69 @@ impl Cluster {
         Error::UnknownAgent {
             name: name.to_owned(),
             known: agents
-                .filter(|agent| self.monitors.contains_key(agent))
+                .filter(|agent| self.agents[agent].monitor.get().is_some())
                 .collect(),
         }
     }
 
+    /// Looks for panes of agents that had none when this process attached.
+    async fn find_panes(&self) -> Result<(), Error> {
+        let control = self.server.control();
+        control.list_panes_and_exits().await?;
+        for (name, running) in reconciler::running_agents(&self.server).await? {
+            if let Some(agent) = self.agents.get(&name) {
+                agent.set_pane(control, running.pane);
+            }
+        }
+        Ok(())
+    }
+
     /// Starts the program of an agent and waits until it is ready.
     pub(super) async fn start_agent(&self, name: &str) -> Result<(), Error> {
-        let agent = self.agent_config(name)?;
-        let monitor = self.monitor(name)?;
-        let readiness = Readiness {
-            server: &self.server,
-            monitor,
-            agent,
-            question: self.question.as_deref(),
-            dialogs: self.dialogs,
-        };
-        let started = async {
-            self.launch(agent, monitor).await?;
-            readiness.wait().await
-        };
-        started.await.map_err(|unready| Error::NotReady {
-            agent: name.to_owned(),
-            advice: unready.advice,
-            others: Vec::new(),
-            source: Box::new(unready.source),
-        })
+        self.launch_agent(name).await?;
+        self.wait_until_ready(name).await
     }
 
     /// Starts the program of an agent, with the hooks of its definition.
-    async fn launch(&self, agent: &AgentConfig, monitor: &AgentMonitor) -> Result<(), Error> {
-        let (pane, definition) = (monitor.pane(), monitor.definition());
-        let io = self.server.pane_io();
-        let before = io.panes().launch(pane);
-        let mut launch = agent.launch(&self.config.work_dir, definition);
-        if definition.launch != LaunchRules::default() {
-            let id = launch.new_id();
-            let folder = LaunchFolder::new(io.folder(), &id);
-            launch = definition.launch.inject(&folder, launch, &agent.env)?;
-            launch = launch.id(id);
-        }
-        let name = &definition.name;
-        let option = format!("set-option -p -t {pane} {DEFINITION_OPTION} {name}");
-        let control = self.server.control();
-        control.run_one("set-option", option).await?;
-        self.server.launch(pane, &launch).await?;
-        if let Some(before) = before {
-            LaunchFolder::new(io.folder(), &before).remove();
-        }
-        Ok(())
+    pub(super) async fn launch_agent(&self, name: &str) -> Result<(), Error> {
+        let launched = self.launch(self.agent_config(name)?, self.monitor(name)?);
+        launched
+            .await
+            .map_err(|error| not_ready(name, error.into()))
+    }
+
+    pub(super) async fn wait_until_ready(&self, name: &str) -> Result<(), Error> {
+        let readiness = Readiness {
+            server: &self.server,
+            monitor: self.monitor(name)?,
+            agent: self.agent_config(name)?,
+            question: self.question.as_deref(),
+            dialogs: self.dialogs,
+        };
+        let ready = readiness.wait().await;
+        ready.map_err(|unready| not_ready(name, unready))
+    }
+}
+
+/// Ends the program in a pane with all its processes.
+pub(super) async fn end_program(server: &Server, pane: PaneId) -> Result<(), Error> {
+    let mut infos = server.control().list_panes_and_exits().await?;
+    infos.retain(|info| info.id == pane);
+    let pids = pane_processes::end(&infos, STOP_GRACE).await;
+    if !pids.is_empty() {
+        return Err(Error::StillAlive {
+            session: server.session().to_owned(),
+            pids,
+        });
+    }
+    Ok(())
+}
+
+fn not_ready(agent: &str, unready: Unready) -> Error {
+    Error::NotReady {
+        agent: agent.to_owned(),
+        advice: unready.advice,
+        others: Vec::new(),
+        source: Box::new(unready.source),
     }
 }

@@ -125,4 +125,8 @@ pub(crate) struct SubmitRules {
     /// Whether the agent follows the request for a marker that is made for one message.
     #[serde(default)]
     pub(crate) nonce: bool,
+    /// Whether a message of another agent begins with a line that says so; the default is yes for an agent whose
+    /// screen is known.
+    #[serde(default)]
+    pub(crate) frame: Option<bool>,
 }

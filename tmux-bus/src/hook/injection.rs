@@ -8,6 +8,7 @@
 //! | `{events}` | the folder for events |
 //! | `{hook EVENT}` | the command line that stores an event, escaped for a JSON string |
 //! | `{notify}` | a TOML list: the hook program, then the notify program of the user |
+//! | `{bus}` | the command `tmux-bus`, escaped for a JSON string |
 //! | `{plugin_url}` | the `file:` URL of `tmux-bus.js` in the folder of the launch |
 //!
 //! Nothing of the user is lost. Where the command line has an option of `args` already, or the environment a variable
@@ -28,7 +29,7 @@ use super::launch_folder::LaunchFolder;
 use super::shell_words::{self, ShellWord};
 use crate::Error;
 use crate::definition::agent_definition::{HookSource, LaunchFile, LaunchRules};
-use crate::tmux::launch::{Launch, shell_quote};
+use crate::tmux::launch::{COMMAND_VARIABLE, Launch, shell_quote};
 
 const OPENCODE: &str = include_str!("opencode.js");
 const PLUGIN: &str = "tmux-bus.js";
@@ -50,6 +51,10 @@ impl LaunchRules {
             env,
             work_dir: work_dir.unwrap_or_default(),
             words: shell_words::split(launch.command()),
+            bus: launch
+                .variable(COMMAND_VARIABLE)
+                .unwrap_or("tmux-bus")
+                .to_owned(),
         };
         injection.write_files()?;
         let mut launch = launch;
@@ -74,6 +79,8 @@ struct Injection<'a> {
     /// Relative paths of the user begin here.
     work_dir: PathBuf,
     words: Vec<ShellWord>,
+    /// The command `tmux-bus`.
+    bus: String,
 }
 
 impl Injection<'_> {
@@ -201,11 +208,10 @@ impl Injection<'_> {
                 Some("private") => lossy(self.folder.path()),
                 Some("events") => lossy(&self.folder.events()),
                 Some("notify") => self.notify()?,
+                Some("bus") => json_text(&self.bus),
                 Some("plugin_url") => file_url(&self.folder.path().join(PLUGIN)),
                 Some(name) if name.starts_with("hook ") => {
-                    let command = self.folder.hook_command(&name["hook ".len()..]);
-                    let json = Value::String(command).to_string();
-                    json[1..json.len() - 1].to_owned()
+                    json_text(&self.folder.hook_command(&name["hook ".len()..]))
                 }
                 _ => {
                     out.push('{');
@@ -243,6 +249,12 @@ impl Injection<'_> {
 pub(super) fn gemini_home(env: &BTreeMap<String, String>) -> PathBuf {
     let home = known(env, "GEMINI_CLI_HOME").or_else(|| known(env, "HOME"));
     Path::new(&home.unwrap_or_default()).join(".gemini")
+}
+
+/// A text for the inside of a JSON string.
+fn json_text(text: &str) -> String {
+    let json = Value::from(text).to_string();
+    json[1..json.len() - 1].to_owned()
 }
 
 /// The folder of Codex.

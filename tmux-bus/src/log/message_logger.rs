@@ -85,6 +85,21 @@ impl MessageLogger {
         self.append(message, message_type, Some(reply_to))
     }
 
+    /// Logs that a message was refused because of its sender: it is in no pane, and the user should know of it.
+    pub(crate) fn log_refusal(&self, from: &str, to: &str, error: &Error) {
+        let is_refusal = matches!(
+            error,
+            Error::Cycle { .. } | Error::NotAllowed { .. } | Error::NotTheSender { .. }
+        );
+        if !is_refusal {
+            return;
+        }
+        let refusal = Message::new(from, to, error.to_string());
+        if let Err(error) = self.log(&refusal, MessageType::from("refused")) {
+            tracing::error!(%error, "cannot log a refusal");
+        }
+    }
+
     fn append(
         &self,
         message: &Message,

@@ -1,5 +1,6 @@
 //! One pane: its state, its lock, and sending to it.
 
+pub(crate) mod caller_pane;
 mod echo_wait;
 mod exit;
 pub(crate) mod exit_watch;

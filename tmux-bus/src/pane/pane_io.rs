@@ -13,9 +13,11 @@ use super::typist::Typist;
 use crate::answer::answer_reader::AnswerReader;
 use crate::answer::extract;
 use crate::answer::marker::Marker;
+use crate::cluster::agent_monitor::Observation;
 use crate::control::command_queue::Request;
 use crate::control::control_client::ControlClient;
 use crate::control::tap::Tap;
+use crate::state::AgentState;
 use crate::timing::{ANSWER_QUIET, ANSWER_TIMEOUT};
 use crate::{Error, PartialAnswer, Refusal};
 
@@ -338,6 +340,19 @@ impl PaneIo {
         let row: usize = row.parse().unwrap_or(usize::MAX);
         let screen = String::from_utf8_lossy(screen);
         Ok(screen.lines().nth(row).is_some_and(extract::is_prompt))
+    }
+
+    /// Whether the input line of an idle agent has a text that this crate typed and did not submit.
+    pub(crate) fn has_own_draft(&self, pane: PaneId, seen: &Observation) -> bool {
+        let sender = self.sender(pane, &SendOptions::default(), None);
+        seen.state == AgentState::Idle && !seen.in_copy_mode && sender.has_own_draft(seen)
+    }
+
+    /// Whether the program of a pane runs, by a fresh list.
+    pub(crate) async fn is_alive(&self, pane: PaneId) -> Result<bool, Error> {
+        self.control.list_panes_and_exits().await?;
+        let target = self.control.panes().target(pane);
+        Ok(target.is_some_and(|target| target.exit.is_none()))
     }
 
     /// The folder of the session.

@@ -129,18 +129,10 @@ pub(crate) struct Sender {
 impl Sender {
     /// Refuses text that no pane can take.
     pub(crate) fn check(pane: PaneId, message: &str) -> Result<(), Error> {
-        let reason = if message.is_empty() {
-            Refusal::Empty
-        } else if message.len() > MAX_MESSAGE {
-            Refusal::TooLong
-        } else if message.contains('\0') {
-            Refusal::Nul
-        } else if message.contains("\x1b[201~") || message.contains("\u{9b}201~") {
-            Refusal::PasteEnd
-        } else {
-            return Ok(());
-        };
-        Err(Error::refused(pane, reason))
+        match refusal_of_text(message) {
+            Some(reason) => Err(Error::refused(pane, reason)),
+            None => Ok(()),
+        }
     }
 
     pub(crate) async fn send(
@@ -411,6 +403,21 @@ impl Sender {
                 source: Box::new(error),
             },
         }
+    }
+}
+
+/// Why no pane can take a text.
+pub(crate) fn refusal_of_text(message: &str) -> Option<Refusal> {
+    if message.is_empty() {
+        Some(Refusal::Empty)
+    } else if message.len() > MAX_MESSAGE {
+        Some(Refusal::TooLong)
+    } else if message.contains('\0') {
+        Some(Refusal::Nul)
+    } else if message.contains("\x1b[201~") || message.contains("\u{9b}201~") {
+        Some(Refusal::PasteEnd)
+    } else {
+        None
     }
 }
 

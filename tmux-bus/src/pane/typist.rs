@@ -18,6 +18,8 @@
 //! - **Race.** The screen changes between a look and the key that depends on it. tmux itself compares the
 //!   cursor with that of the look, in the same step as the paste: a dialog, a draft and a new frame move
 //!   it. On a difference nothing is pasted, and the screen is read again.
+//! - **Race.** The program ends after Enter. Whether it has read the message is not known:
+//!   [`Error::SubmitUnknown`].
 //! - **Race.** A person types while the message is pasted. The input line then shows another text than
 //!   the message, and Enter is not sent: [`Error::NotSubmitted`].
 //!
@@ -138,9 +140,10 @@ impl Sender {
         let pattern = self.pasted_pattern(typist);
         let holds = |seen: &Observation| shows(seen, &wanted, pattern);
         let is_fit = |seen: &Observation| typist.is_command || seen.input != InputLine::OtherMode;
-        let mut shown = match self.look(typist, &output, TYPE_LIMIT, holds).await? {
+        let look = |limit| self.look(typist, pid, &output, limit, holds);
+        let mut shown = match look(TYPE_LIMIT).await? {
             Ok(seen) if is_fit(&seen) => seen,
-            Ok(seen) | Err(seen) => return Err(self.not_taken(typist, seen).await?),
+            Ok(seen) | Err(seen) => return Err(self.not_taken(typist, pid, seen).await?),
         };
         sleep_until(Instant::now() + submit.delay).await;
         let report = loop {
@@ -149,31 +152,48 @@ impl Sender {
             if let Some(report) = entered {
                 break report;
             }
-            shown = match self.look(typist, &output, TYPE_LIMIT, holds).await? {
+            shown = match look(TYPE_LIMIT).await? {
                 Ok(seen) if is_fit(&seen) => seen,
-                Ok(seen) | Err(seen) => return Err(self.not_taken(typist, seen).await?),
+                Ok(seen) | Err(seen) => return Err(self.not_taken(typist, pid, seen).await?),
             };
         };
         let left = |seen: &Observation| {
             !holds(seen) && (seen.input != InputLine::Missing || seen.state != AgentState::Unknown)
         };
-        match self.look(typist, &output, LEAVE_LIMIT, left).await? {
+        let unknown = |error| Error::SubmitUnknown {
+            pane: self.pane,
+            source: Box::new(error),
+        };
+        let looked = self.look(typist, pid, &output, LEAVE_LIMIT, left).await;
+        match looked.map_err(unknown)? {
             Ok(_) => {
                 typed.remove();
                 Ok(Some(report))
             }
-            Err(seen) if holds(&seen) => Err(self.not_taken(typist, seen).await?),
-            Err(seen) => Err(Error::SubmitUnknown {
-                pane: self.pane,
-                source: Box::new(self.refused_with(Refusal::Busy, &seen)),
-            }),
+            // It may have read the Enter before it ended.
+            Err(seen) if seen.exit.is_some() || seen.pid != pid => {
+                Err(unknown(self.refused_with(Refusal::Dead, &seen)))
+            }
+            Err(seen) if holds(&seen) => match self.not_taken(typist, pid, seen).await {
+                Ok(
+                    error @ (Error::NotSubmitted { .. }
+                    | Error::Refused {
+                        reason: Refusal::NotTaken,
+                        ..
+                    }),
+                ) => Err(error),
+                Ok(error) | Err(error) => Err(unknown(error)),
+            },
+            Err(seen) => Err(unknown(self.refused_with(Refusal::Busy, &seen))),
         }
     }
 
-    /// Looks at the screen after each frame, for at most `limit`, until `accept` holds.
+    /// Looks at the screen after each frame, for at most `limit`, until `accept` holds, or the process `pid` has ended. A
+    /// program that was started again shows an empty input line, too.
     async fn look(
         &self,
         typist: &Typist,
+        pid: u32,
         output: &Tap,
         limit: Duration,
         accept: impl Fn(&Observation) -> bool,
@@ -184,10 +204,15 @@ impl Sender {
                 .quiet(SUBMIT_QUIET, (Instant::now() + FRAME_QUIET).min(limit))
                 .await;
             let seen = typist.monitor.look().await?;
+            let has_ended = seen.pid != pid || seen.exit.is_some();
+            // A command such as `/exit` ends the program.
+            if has_ended && !(typist.is_command && accept(&seen)) {
+                return Ok(Err(seen));
+            }
             if accept(&seen) {
                 return Ok(Ok(seen));
             }
-            if Instant::now() >= limit || seen.exit.is_some() {
+            if Instant::now() >= limit {
                 return Ok(Err(seen));
             }
             output.changed(limit).await;
@@ -200,8 +225,21 @@ impl Sender {
         Ok(typed.is_some_and(|typed| shows(seen, &visible(&typed), pattern)))
     }
 
+    /// As `is_own`; a record that cannot be read is none.
+    pub(super) fn has_own_draft(&self, seen: &Observation) -> bool {
+        self.is_own(seen, None).unwrap_or(false)
+    }
+
     /// Removes a message that the agent did not take; the error says whether it is gone.
-    async fn not_taken(&self, typist: &Typist, seen: Observation) -> Result<Error, Error> {
+    async fn not_taken(
+        &self,
+        typist: &Typist,
+        pid: u32,
+        seen: Observation,
+    ) -> Result<Error, Error> {
+        if seen.pid != pid {
+            return Ok(self.refused_with(Refusal::Dead, &seen));
+        }
         let pattern = self.pasted_pattern(typist);
         if self.is_own(&seen, pattern)? && self.clear(typist, pattern).await? {
             return Ok(self.refused_with(Refusal::NotTaken, &seen));

@@ -1,6 +1,6 @@
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::control::quoting::{quote, quote_literal};
 use crate::pane::PaneId;
@@ -13,6 +13,13 @@ const EXIT_REPORT: &str = "7770";
 
 /// The environment variable with the id of the launch.
 pub(crate) const LAUNCH_VARIABLE: &str = "TMUX_BUS_LAUNCH";
+
+/// The environment variables by which the command `tmux-bus` in a pane finds its cluster: the name of the agent, the
+/// folder of the session, the command itself, and the file with the personality of the agent.
+pub(crate) const AGENT_VARIABLE: &str = "TMUX_BUS_AGENT";
+pub(crate) const FOLDER_VARIABLE: &str = "TMUX_BUS_FOLDER";
+pub(crate) const COMMAND_VARIABLE: &str = "TMUX_BUS_COMMAND";
+pub(crate) const PERSONALITY_VARIABLE: &str = "TMUX_BUS_PERSONALITY";
 
 /// A program to start in a pane.
 ///
@@ -30,6 +37,7 @@ pub struct Launch {
     work_dir: Option<PathBuf>,
     env: Vec<(String, String)>,
     id: Option<String>,
+    also_on_path: Option<PathBuf>,
 }
 
 impl fmt::Debug for Launch {
@@ -51,6 +59,7 @@ impl Launch {
             work_dir: None,
             env: Vec::new(),
             id: None,
+            also_on_path: None,
         }
     }
 
@@ -68,10 +77,23 @@ impl Launch {
         self
     }
 
+    /// Adds a folder to the end of `PATH`: programs of the user with the same names come first.
+    pub(crate) fn also_on_path(mut self, folder: &Path) -> Self {
+        self.also_on_path = Some(folder.to_owned());
+        self
+    }
+
     /// The id of this launch: the one that was set, or a new one.
     pub(crate) fn new_id(&self) -> String {
         let new = || uuid::Uuid::new_v4().simple().to_string();
         self.id.clone().unwrap_or_else(new)
+    }
+
+    /// The value of a variable that was added.
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+        let mut env = self.env.iter().rev();
+        let found = env.find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
     }
 
     pub(crate) fn command(&self) -> &str {
@@ -107,7 +129,12 @@ impl Launch {
         for (name, value) in &self.env {
             line.push_str(&format!(" -e {}", quote(format!("{name}={value}"))));
         }
-        let wrapper = quote(wrapper(&self.command, id));
+        let path = self.also_on_path.as_ref().map(|folder| {
+            let folder = shell_quote(&folder.to_string_lossy());
+            format!("PATH=\"${{PATH:+$PATH:}}\"{folder}; export PATH; ")
+        });
+        let command = format!("{}{}", path.unwrap_or_default(), self.command);
+        let wrapper = quote(wrapper(&command, id));
         line.push_str(&format!(" /bin/sh -c {wrapper}"));
         Ok(line)
     }

@@ -3,8 +3,8 @@
 pub(crate) mod launch;
 mod server;
 pub(crate) mod server_builder;
-mod session_folder;
-mod tmux_program;
+pub(crate) mod session_folder;
+pub(crate) mod tmux_program;
 pub(crate) mod tmux_version;
 
 pub use launch::Launch;

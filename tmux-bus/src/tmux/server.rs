@@ -168,10 +168,7 @@ impl Server {
         let request = Request::new("split-window", split).blocks(2);
         let created = match control.run(request).await {
             Err(Error::TmuxFailed { message, .. }) if message.contains("no space") => {
-                let window = format!(
-                    "new-window -d -t ={session}: -P -F \"#{{pane_id}}\" \"{PLACEHOLDER}\""
-                );
-                control.run(Request::new("new-window", window)).await
+                return self.create_window().await;
             }
             created => created,
         };
@@ -179,22 +176,57 @@ impl Server {
         PaneId::parse(&id).ok_or_else(|| Error::failed("split-window", "no pane id"))
     }
 
+    /// Creates a pane without a program in a window of its own: the other panes keep their sizes.
+    pub(crate) async fn create_window(&self) -> Result<PaneId, Error> {
+        let session = &self.inner.session;
+        let window =
+            format!("new-window -d -t ={session}: -P -F \"#{{pane_id}}\" \"{PLACEHOLDER}\"");
+        let request = Request::new("new-window", window);
+        let id = self.inner.control.run(request).await?.into_iter().next();
+        PaneId::parse(&id.unwrap_or_default())
+            .ok_or_else(|| Error::failed("new-window", "no pane id"))
+    }
+
     /// Starts a program in a pane, in place of the program that may run there.
     pub(crate) async fn launch(&self, pane: PaneId, launch: &Launch) -> Result<(), Error> {
+        self.launch_with(pane, launch, &[]).await
+    }
+
+    /// As [`launch`](Self::launch), and sets options of the pane in the same step of tmux.
+    pub(crate) async fn launch_with(
+        &self,
+        pane: PaneId,
+        launch: &Launch,
+        options: &[(&str, &str)],
+    ) -> Result<(), Error> {
         let id = launch.new_id();
-        let line = format!(
-            "set-option -p -t {pane} @tmux_bus_launch {id} ; set-option -p -t {pane} @tmux_bus_bracketing 0 ; {}",
-            launch.respawn(pane, &id)?
-        );
+        let own = [
+            ("@tmux_bus_launch", id.as_str()),
+            ("@tmux_bus_bracketing", "0"),
+        ];
+        let mut line = String::new();
+        for (name, value) in own.iter().chain(options) {
+            line.push_str(&format!("set-option -p -t {pane} {name} {value} ; "));
+        }
+        line.push_str(&launch.respawn(pane, &id)?);
         let control = &self.inner.control;
         control.panes().starting(pane, &id);
+        let blocks = own.len() + options.len() + 1;
         let respawned = control
-            .run(Request::new("respawn-pane", line).blocks(3))
+            .run(Request::new("respawn-pane", line).blocks(blocks))
             .await;
         control.panes().started(pane);
         respawned?;
         control.list_panes_and_exits().await?;
         Ok(())
+    }
+
+    pub(crate) fn folder(&self) -> &SessionFolder {
+        &self.inner.folder
+    }
+
+    pub(crate) fn program(&self) -> &Path {
+        &self.inner.tmux.program
     }
 
     pub(crate) fn control(&self) -> &ControlClient {

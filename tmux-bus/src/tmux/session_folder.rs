@@ -57,6 +57,11 @@ impl SessionFolder {
         &self.path
     }
 
+    /// The folder of all sessions.
+    pub(crate) fn base(&self) -> &Path {
+        &self.base
+    }
+
     pub(crate) fn socket(&self) -> Result<PathBuf, Error> {
         let socket = self.path.join("tmux");
         if socket.as_os_str().len() > MAX_SOCKET {
@@ -195,7 +200,7 @@ fn remove_all(away: &Path) -> io::Result<()> {
 
 /// A hash that is the same in all versions and processes, unlike the hashes of the standard library. It
 /// need not resist attackers: the owner of the folder is checked.
-fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })

@@ -163,7 +163,7 @@ async fn another_process_attaches_to_the_cluster() {
     assert!(answer.starts_with("several\nTEST OK 1"), "{answer}");
     // An agent that was added to the configuration later has no pane; the others are found.
     let again = builder(&team.dir, config(&team.dir, &["Lines", "Raw", "Lines"]))
-        .attach()
+        .attach_unchanged()
         .await
         .unwrap();
     let error = again.get_pane("agent2").unwrap_err();

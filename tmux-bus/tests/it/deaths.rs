@@ -218,6 +218,17 @@ async fn a_killed_client_process_while_a_pane_floods_does_not_hang_the_server() 
         .unwrap();
 }
 
+/// Whether the process and its descendants have a mark: a limit that is not the default.
+fn is_marked(pid: &str) -> bool {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let limit = limits
+        .lines()
+        .find(|line| line.starts_with("Max realtime timeout"));
+    let has_mark = limit.is_some_and(|line| line.split_whitespace().nth(3) != Some("unlimited"));
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    has_mark && children.is_ok_and(|pids| pids.split_whitespace().all(is_marked))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_in_sessions_of_their_own_are_ended_too() {
     // Their parent is alive or has ended, the client of this process is gone, or the environment
@@ -238,6 +249,12 @@ async fn processes_in_sessions_of_their_own_are_ended_too() {
             "run {cleared} {path} setsid sh -c 'echo $$ > {}; exec sleep 1000' </dev/null >/dev/null 2>&1 &",
             file.display()
         );
+        if case == "cleared" {
+            // The processes of a pane get their mark right after their start, not at their start.
+            let id = pane.to_string();
+            let wrapper = server.tmux(&["display-message", "-p", "-t", &id, "#{pane_pid}"]);
+            eventually("all processes are marked", || is_marked(wrapper.trim()));
+        }
         server.ask(pane, &command).await.unwrap();
         eventually("it runs", || {
             fs::read_to_string(&file).is_ok_and(|pid| pid.ends_with('\n'))

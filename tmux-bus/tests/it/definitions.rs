@@ -165,7 +165,7 @@ async fn an_attached_process_knows_which_program_was_started() {
     let started = builder(&dir, command).start().await.unwrap();
     let _guard = started.stop_on_drop();
     // Without a command it would be Claude Code.
-    let attached = builder(&dir, "").attach().await.unwrap();
+    let attached = builder(&dir, "").attach_unchanged().await.unwrap();
     let status = attached.status().await.unwrap();
     assert_eq!(status.agents[0].definition, "plain");
     assert_eq!(status.agents[0].state, AgentState::Idle);

@@ -9,6 +9,7 @@
 )]
 
 mod fake_agent;
+mod mail_agent;
 mod pane_program;
 mod recorded_agent;
 mod support;
@@ -17,13 +18,19 @@ mod worker;
 mod answers;
 mod cluster;
 mod config;
+#[cfg(feature = "cli")]
+mod conversation;
 mod deaths;
 mod definitions;
 mod faults;
 mod hooks;
+mod inbox;
+mod inbox_storm;
 mod late;
 mod log;
 mod privacy;
+mod reconcile;
 mod sends;
 mod states;
 mod typing;
+mod vocabulary;

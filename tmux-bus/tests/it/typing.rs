@@ -183,11 +183,9 @@ impl Team {
         Self { cluster, pane, dir }
     }
 
+    /// Its messages are typed as they are, without the frame of an agent.
     fn boss(&self) -> Agent {
-        self.cluster
-            .agent("boss")
-            .or_else(|_| self.cluster.agent("it"))
-            .unwrap()
+        self.cluster.outsider("boss")
     }
 
     async fn ask(&self, message: &str, options: &SendToOptions) -> Result<String, Error> {
@@ -436,4 +434,15 @@ async fn a_message_waits_while_a_person_reads_the_scroll_back() {
         assert!(answer.unwrap().starts_with("echo 5"), "{agent}");
         assert_eq!(team.events(), "message hello\n", "{agent}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_of_an_agent_says_so_unless_it_is_a_command() {
+    let team = Team::start().await;
+    let agent = team.cluster.agent("it").unwrap();
+    agent.ask("it", "!hello", &patient()).await.unwrap();
+    let command = patient().command();
+    agent.post_to_with("it", "!hello", &command).await.unwrap();
+    let expected = "message [Message from agent it, not from the user]|!hello\nshell hello\n";
+    eventually("both messages", || team.events() == expected);
 }

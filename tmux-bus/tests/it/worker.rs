@@ -2,7 +2,9 @@
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use crate::{fake_agent, late, log, pane_program, sends, typing};
+use crate::{
+    fake_agent, inbox, inbox_storm, late, log, mail_agent, pane_program, reconcile, sends, typing,
+};
 
 const PART: &str = "TMUX_BUS_TEST_PART";
 const ARGUMENTS: [&str; 5] = [
@@ -23,8 +25,15 @@ fn play() {
         ["typed"] => typing::play(),
         ["agent", name] => fake_agent::run(name),
         ["ask", folder, message] => late::ask_and_wait(folder, message),
+        #[cfg(feature = "cli")]
+        ["library", folder, from, to] => crate::conversation::ask_by_library(folder, from, to),
         ["pane", program] => pane_program::run(program),
         ["send", folder, pane, name, count] => sends::send_messages(folder, pane, name, count),
+        ["mail"] => mail_agent::run(),
+        ["deliver", folder] => inbox::deliver(folder),
+        ["storm-send", folder, sender, count] => inbox_storm::send(folder, sender, count),
+        ["storm-deliver", folder] => inbox_storm::deliver(folder),
+        ["attach", folder] => reconcile::attach(folder),
         ["log", path, name] => log::write_entries(path, name),
         _ => panic!("no part `{part}`"),
     }
@@ -36,6 +45,13 @@ pub(crate) fn in_a_pane(part: &str) -> (&'static str, String, String) {
     let exe = std::env::current_exe().unwrap();
     let command = format!("exec '{}' {}", exe.display(), ARGUMENTS.join(" "));
     (PART, part.to_owned(), command)
+}
+
+/// A command line for `sh` that plays a part.
+#[cfg(feature = "cli")]
+pub(crate) fn shell_command(part: &str) -> String {
+    let (variable, part, command) = in_a_pane(part);
+    format!("{variable}='{part}' sh -c \"{command}\"")
 }
 
 /// A helper process. It is killed on drop.

@@ -1,0 +1,451 @@
+//! What the executions of a group or a session have used: a file that several hosts write.
+//!
+//! # Theory
+//!
+//! A line is the total of one execution so far. A later line of the same execution replaces the
+//! earlier one, so that every execution counts exactly once, whatever was written how often, and
+//! however its host ended. The sum over all executions is what the group has used.
+//!
+//! Only the holder of the file's lock reads and writes. A reader remembers how far it has read, and
+//! reads on from there; to read a line twice has no effect. A line without its newline (a torn
+//! write of a killed host) was never acknowledged: `json_lines` cuts it off.
+//!
+//! **Compaction.** Executions that have ended become one `base` line. The new file replaces the old
+//! one by a rename, under the lock of the old one. A writer that has opened the old file before the
+//! rename sees, with the lock, that the path refers to another file, and opens again; a reader that
+//! remembers the old file begins anew. An execution that was killed with its host never ends in the
+//! file, and keeps its line.
+//!
+//! **Example.** `A` and `B` are executions of two hosts; B's host is killed.
+//!
+//! | line | sum of the tokens |
+//! |---|---|
+//! | `A 10` | 10 |
+//! | `B 7` | 17 |
+//! | `A 30` | 37 |
+//! | `B 9`, torn | 37 |
+//! | `A 35, ended` | 42 |
+//! | compacted: `base 35`, `B 7` | 42 |
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+
+use super::spent::Spent;
+use crate::shared::json_lines;
+use crate::shared::kernel_lock::LockedFile;
+use crate::shared::private_file;
+use crate::{Error, ExecutionId, SessionId};
+
+/// A ledger is rewritten when it reaches this size, or twice its size after the last rewrite.
+const COMPACT_AT: u64 = 256 << 10;
+/// The longest name of a group.
+const MAX_NAME: usize = 64;
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum LedgerLine {
+    /// The sum of executions that have ended.
+    Base(Spent),
+    Execution {
+        id: ExecutionId,
+        spent: Spent,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        ended: bool,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    path: PathBuf,
+    /// The file that `read_to` and the sums belong to: device and inode.
+    file: Option<(u64, u64)>,
+    read_to: u64,
+    compact_at: u64,
+    base: Spent,
+    live: HashMap<ExecutionId, Spent>,
+}
+
+impl Ledger {
+    /// Opens no file.
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            file: None,
+            read_to: 0,
+            compact_at: COMPACT_AT,
+            base: Spent::default(),
+            live: HashMap::new(),
+        }
+    }
+
+    /// The sum of all executions.
+    pub(crate) fn total(&mut self) -> Result<Spent, Error> {
+        // Without a file nothing was used, and the look does not create one.
+        if !self.path.exists() {
+            return Ok(Spent::default());
+        }
+        self.lock()?;
+        Ok(self.sum())
+    }
+
+    /// Enters an execution if `check` accepts the sum of the others. Both happen under one lock:
+    /// two launches cannot both take the last turn.
+    pub(crate) fn enter<E: From<Error>>(
+        &mut self,
+        id: &ExecutionId,
+        spent: Spent,
+        check: impl FnOnce(Spent) -> Result<(), E>,
+    ) -> Result<Spent, E> {
+        if let Some(folder) = self.path.parent() {
+            private_file::create_folder(folder).map_err(Error::from)?;
+        }
+        let file = self.lock()?;
+        let others = self.others(id);
+        check(others)?;
+        self.append(&file, id, spent, false)?;
+        Ok(others)
+    }
+
+    /// Replaces what an execution has used. Returns what the others have used.
+    pub(crate) fn update(
+        &mut self,
+        id: &ExecutionId,
+        spent: Spent,
+        ended: bool,
+    ) -> Result<Spent, Error> {
+        let file = self.lock()?;
+        let others = self.others(id);
+        if ended || self.live.get(id) != Some(&spent) {
+            let len = self.append(&file, id, spent, ended)?;
+            if ended && len > self.compact_at {
+                self.compact()?;
+            }
+        }
+        Ok(others)
+    }
+
+    /// The session has got another id: its ledger gets another name. If the other id has a ledger
+    /// already, the execution moves there.
+    pub(crate) fn rename(
+        &mut self,
+        path: PathBuf,
+        id: &ExecutionId,
+        spent: Spent,
+    ) -> Result<(), Error> {
+        // A minted id can become the final one.
+        if path == self.path {
+            return Ok(());
+        }
+        let _file = self.lock()?;
+        if path.exists() {
+            // Entered there first: the other order could lose the execution.
+            let mut other = Self::new(path);
+            other.update(id, spent, false)?;
+            std::fs::remove_file(&self.path).map_err(Error::io("remove", &self.path))?;
+            *self = other;
+        } else {
+            std::fs::rename(&self.path, &path).map_err(Error::io("rename", &self.path))?;
+            self.path = path;
+        }
+        Ok(())
+    }
+
+    fn sum(&self) -> Spent {
+        self.live
+            .values()
+            .fold(self.base, |sum, spent| sum + *spent)
+    }
+
+    fn others(&self, id: &ExecutionId) -> Spent {
+        self.sum() - self.live.get(id).copied().unwrap_or_default()
+    }
+
+    /// Locks the current file, and reads what is new in it.
+    fn lock(&mut self) -> Result<LockedFile, Error> {
+        let file = loop {
+            let file = json_lines::open_locked(&self.path)?;
+            if self.is_current(&file)? {
+                break file;
+            }
+        };
+        let mut bytes = Vec::new();
+        let read = (&*file)
+            .seek(SeekFrom::Start(self.read_to))
+            .and_then(|_| (&*file).read_to_end(&mut bytes));
+        read.map_err(Error::io("read", &self.path))?;
+        for (_, line) in json_lines::whole_lines(&bytes) {
+            match serde_json::from_slice(line) {
+                Ok(line) => self.apply(line),
+                Err(error) => {
+                    let path = self.path.display();
+                    tracing::warn!(%path, %error, "damaged line of a budget");
+                }
+            }
+        }
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n');
+        self.read_to += whole.map_or(0, |at| at as u64 + 1);
+        Ok(file)
+    }
+
+    /// Whether the path refers to the file. Forgets what was read from another file.
+    fn is_current(&mut self, file: &File) -> Result<bool, Error> {
+        let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+        let there = match self.path.symlink_metadata() {
+            Ok(there) => Some(identity(there)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(Error::io("inspect", &self.path)(error)),
+        };
+        let locked = file.metadata().map_err(Error::io("inspect", &self.path))?;
+        // A file that is shorter was replaced by a person.
+        let is_shorter = locked.len() < self.read_to;
+        let locked = identity(locked);
+        if self.file != Some(locked) || is_shorter {
+            self.file = Some(locked);
+            self.read_to = 0;
+            self.base = Spent::default();
+            self.live.clear();
+        }
+        Ok(there == Some(locked))
+    }
+
+    fn apply(&mut self, line: LedgerLine) {
+        match line {
+            LedgerLine::Base(spent) => self.base = spent,
+            LedgerLine::Execution { id, spent, ended } => {
+                self.live.remove(&id);
+                if ended {
+                    self.base = self.base + spent;
+                } else {
+                    self.live.insert(id, spent);
+                }
+            }
+        }
+    }
+
+    fn append(
+        &mut self,
+        file: &LockedFile,
+        id: &ExecutionId,
+        spent: Spent,
+        ended: bool,
+    ) -> Result<u64, Error> {
+        let line = LedgerLine::Execution {
+            id: id.clone(),
+            spent,
+            ended,
+        };
+        let appended = write_line(file, &line);
+        let (len, written) = appended.map_err(Error::io("write", &self.path))?;
+        if len == self.read_to + written {
+            self.read_to = len;
+            self.apply(line);
+        } else {
+            // The tail before the line was repaired: read all lines again.
+            self.file = None;
+        }
+        Ok(len)
+    }
+
+    /// The caller holds the lock of the current file.
+    fn compact(&mut self) -> Result<(), Error> {
+        let new = self.path.with_extension("new");
+        let mut options = File::options();
+        let options = options.create(true).write(true).truncate(true);
+        let mut file = private_file::open(&new, options)?;
+        let mut text = Vec::new();
+        let executions = self.live.iter().map(|(id, spent)| LedgerLine::Execution {
+            id: id.clone(),
+            spent: *spent,
+            ended: false,
+        });
+        for line in [LedgerLine::Base(self.base)].into_iter().chain(executions) {
+            serde_json::to_writer(&mut text, &line)
+                .map_err(|error| Error::io("write", &new)(error.into()))?;
+            text.push(b'\n');
+        }
+        file.write_all(&text).map_err(Error::io("write", &new))?;
+        std::fs::rename(&new, &self.path).map_err(Error::io("rename", &new))?;
+        self.compact_at = COMPACT_AT.max(2 * text.len() as u64);
+        Ok(())
+    }
+}
+
+/// Returns the new length of the file, and how much of it the line is.
+fn write_line(file: &File, line: &LedgerLine) -> io::Result<(u64, u64)> {
+    let line = serde_json::to_vec(line)?;
+    Ok((json_lines::append(file, &line)?, line.len() as u64 + 1))
+}
+
+/// The ledger of a group.
+pub(crate) fn group_path(state_dir: &Path, name: &str) -> Result<PathBuf, Error> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let begins_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !begins_well || name.len() > MAX_NAME || !name.chars().all(plain) {
+        return Err(Error::Invalid {
+            what: "name of a group",
+            value: name.to_owned(),
+            reason: format!(
+                "a name has at most {MAX_NAME} letters, digits, '-', '_' and '.', and begins with a \
+                 letter or digit"
+            ),
+        });
+    }
+    Ok(state_dir.join(format!("budgets/group-{name}.jsonl")))
+}
+
+/// The ledger of a session. Named by the agent's id, because the name of the whole id may be too
+/// long for a file: it contains the path of the workspace.
+pub(super) fn session_path(state_dir: &Path, session_id: &SessionId) -> Result<PathBuf, Error> {
+    let name = format!("{}:{}", session_id.executor_type(), session_id.native_id());
+    let name = URL_SAFE_NO_PAD.encode(name);
+    if name.len() > 230 {
+        return Err(Error::Invalid {
+            what: "session id",
+            value: session_id.to_string(),
+            reason: "it is too long for a budget of the session".to_owned(),
+        });
+    }
+    Ok(state_dir.join(format!("budgets/session-{name}.jsonl")))
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn id(number: u128) -> ExecutionId {
+        ExecutionId::new(Uuid::from_u128(number).to_string()).unwrap()
+    }
+
+    fn tokens(tokens: u64) -> Spent {
+        Spent {
+            tokens,
+            ..Spent::default()
+        }
+    }
+
+    fn folder() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("group-a.jsonl");
+        (folder, path)
+    }
+
+    fn total(path: &Path) -> u64 {
+        Ledger::new(path.to_owned()).total().unwrap().tokens
+    }
+
+    #[test]
+    fn every_execution_counts_once_for_every_reader() {
+        let (_folder, path) = folder();
+        assert_eq!(total(&path), 0);
+        assert!(!path.exists(), "a look creates nothing");
+        let (mut a, mut b) = (Ledger::new(path.clone()), Ledger::new(path.clone()));
+        assert_eq!(a.update(&id(1), tokens(10), false).unwrap(), tokens(0));
+        assert_eq!(b.update(&id(2), tokens(7), false).unwrap(), tokens(10));
+        assert_eq!(a.update(&id(1), tokens(30), false).unwrap(), tokens(7));
+        assert_eq!(a.update(&id(1), tokens(35), true).unwrap(), tokens(7));
+        assert_eq!(b.update(&id(2), tokens(7), false).unwrap(), tokens(35));
+        assert_eq!(total(&path), 42);
+    }
+
+    #[test]
+    fn a_torn_line_does_not_count_and_hides_no_other() {
+        let (_folder, path) = folder();
+        let mut a = Ledger::new(path.clone());
+        a.update(&id(1), tokens(10), false).unwrap();
+        let mut b = Ledger::new(path.clone());
+        b.update(&id(2), tokens(7), false).unwrap();
+        let mut file = File::options().append(true).open(&path).unwrap();
+        file.write_all(br#"{"execution":{"id":"00000000-0000"#)
+            .unwrap();
+        assert_eq!(total(&path), 17);
+        a.update(&id(1), tokens(11), true).unwrap();
+        b.update(&id(2), tokens(8), false).unwrap();
+        assert_eq!((total(&path), a.total().unwrap().tokens), (19, 19));
+    }
+
+    #[test]
+    fn a_compaction_changes_no_sum_for_any_reader() {
+        let (_folder, path) = folder();
+        let mut other = Ledger::new(path.clone());
+        other.update(&id(0), tokens(5), false).unwrap();
+        let mut ledger = Ledger::new(path.clone());
+        for number in 1..=4000 {
+            ledger.update(&id(number), tokens(1), false).unwrap();
+            ledger.update(&id(number), tokens(2), true).unwrap();
+            if number % 1000 == 0 {
+                let expected = u64::try_from(number).unwrap() * 2;
+                let others = other.update(&id(0), tokens(5), false).unwrap();
+                assert_eq!(others, tokens(expected));
+            }
+        }
+        assert!(path.metadata().unwrap().len() <= COMPACT_AT + 1024);
+        assert_eq!(total(&path), 8005);
+    }
+
+    #[test]
+    fn the_last_turn_is_taken_once() {
+        let (_folder, path) = folder();
+        let taken: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8u128)
+                .map(|thread| {
+                    let path = path.clone();
+                    scope.spawn(move || {
+                        let mut ledger = Ledger::new(path);
+                        let one = tokens(1);
+                        (0..20u128)
+                            .filter(|number| {
+                                let id = id(thread * 100 + number);
+                                let check = |others: Spent| match others.tokens < 10 {
+                                    true => Ok(()),
+                                    false => Err(Error::NoStateFolder),
+                                };
+                                ledger.enter(&id, one, check).is_ok()
+                            })
+                            .count()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).sum()
+        });
+        assert_eq!((taken, total(&path)), (10, 10));
+    }
+
+    #[test]
+    fn a_renamed_ledger_keeps_its_sum() {
+        let (folder, path) = folder();
+        let mut ledger = Ledger::new(path.clone());
+        ledger.update(&id(1), tokens(3), false).unwrap();
+        ledger.rename(path.clone(), &id(1), tokens(3)).unwrap();
+        assert_eq!(total(&path), 3);
+        let second = folder.path().join("second.jsonl");
+        ledger.rename(second.clone(), &id(1), tokens(3)).unwrap();
+        assert_eq!((total(&second), path.exists()), (3, false));
+        ledger.update(&id(1), tokens(4), false).unwrap();
+        let third = folder.path().join("third.jsonl");
+        let mut existing = Ledger::new(third.clone());
+        existing.update(&id(9), tokens(100), true).unwrap();
+        ledger.rename(third.clone(), &id(1), tokens(4)).unwrap();
+        assert_eq!((total(&third), second.exists()), (104, false));
+    }
+
+    #[test]
+    fn names_of_groups_are_names_of_files() {
+        let state = Path::new("/s");
+        assert_eq!(
+            group_path(state, "a-1_b.c").unwrap(),
+            Path::new("/s/budgets/group-a-1_b.c.jsonl")
+        );
+        for name in ["", ".", "../a", "a/b", "-a", "a b", &"a".repeat(65)] {
+            assert!(group_path(state, name).is_err(), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Replies as text for people and agents, or as JSON.
+
+use std::io::{self, Write};
+
+use serde_json::json;
+use tmux_bus::MessageLogEntry;
+use tmux_bus::vocabulary::{
+    AskReport, AskState, ExplainReport, Failure, InboxItem, InboxReport, PostState, Reply,
+    StatusReport,
+};
+
+/// Prints a reply on the standard output. Errors of an ask go to standard error.
+pub(crate) fn print(reply: &Reply, is_json: bool, is_detached: bool) {
+    let mut out = io::stdout().lock();
+    if is_json
+        && let Reply::Ask(AskReport {
+            error: Some(failure),
+            ..
+        })
+        | Reply::Wait(AskReport {
+            error: Some(failure),
+            ..
+        }) = reply
+    {
+        print_failure(failure, false);
+    }
+    // An output that is closed is no failure of the verb.
+    let _ = match is_json {
+        true => match serde_json::to_string(reply) {
+            Ok(text) => writeln!(out, "{text}"),
+            Err(error) => Err(error.into()),
+        },
+        false => print_text(&mut out, reply, is_detached),
+    };
+}
+
+fn print_text(out: &mut impl Write, reply: &Reply, is_detached: bool) -> io::Result<()> {
+    match reply {
+        Reply::Ask(report) if is_detached => writeln!(out, "{}", report.id),
+        Reply::Ask(report) | Reply::Wait(report) => print_ask(out, report),
+        Reply::Post(report) => match report.state {
+            PostState::Waiting => writeln!(
+                out,
+                "left for {}; it is delivered when the agent is idle",
+                report.to
+            ),
+            _ => writeln!(out, "delivered to {}", report.to),
+        },
+        Reply::Inbox(report) => print_inbox(out, report),
+        Reply::Status(report) => print_status(out, report),
+        Reply::Explain(report) => print_explanation(out, report),
+        Reply::Log(report) => report
+            .entries
+            .iter()
+            .try_for_each(|entry| write_entry(out, entry)),
+        _ => Ok(()),
+    }
+}
+
+fn print_ask(out: &mut impl Write, report: &AskReport) -> io::Result<()> {
+    if let Some(answer) = &report.answer {
+        let answer = visible(answer);
+        return match answer.ends_with('\n') {
+            true => write!(out, "{answer}"),
+            false => writeln!(out, "{answer}"),
+        };
+    }
+    if let Some(failure) = &report.error {
+        print_failure(failure, false);
+    } else if report.state == AskState::Running {
+        let (to, id) = (&report.to, &report.id);
+        let _ = writeln!(
+            io::stderr(),
+            "{to} has not answered yet; continue with: {}",
+            wait_command(id)
+        );
+    }
+    Ok(())
+}
+
+/// Tells how to continue if this command is ended before the answer comes.
+pub(crate) fn print_started(report: &AskReport) {
+    let (id, to) = (&report.id, &report.to);
+    let _ = writeln!(
+        io::stderr(),
+        "ask {id} to {to}: if this command is ended, continue with: {}",
+        wait_command(id)
+    );
+}
+
+/// The command that waits for an ask, with the configuration that this command has got.
+fn wait_command(id: &impl std::fmt::Display) -> String {
+    let mut args = std::env::args().skip_while(|arg| arg != "--config").skip(1);
+    match args.next() {
+        Some(config) => format!("tmux-bus --config {config} wait {id}"),
+        None => format!("tmux-bus wait {id}"),
+    }
+}
+
+/// Prints a failure on standard error; as JSON also on the standard output.
+pub(crate) fn print_failure(failure: &Failure, is_json: bool) {
+    if is_json {
+        let _ = writeln!(io::stdout(), "{}", json!({ "error": failure }));
+    }
+    let mut stderr = io::stderr().lock();
+    let _ = writeln!(stderr, "tmux-bus: {}", visible(&failure.message));
+    if let Some(hint) = &failure.hint {
+        let _ = writeln!(stderr, "hint: {hint}");
+    }
+}
+
+fn print_inbox(out: &mut impl Write, report: &InboxReport) -> io::Result<()> {
+    let lists = [
+        ("waiting", &report.waiting),
+        ("uncertain", &report.uncertain),
+        ("not delivered", &report.dead),
+    ];
+    if lists.iter().all(|(_, list)| list.is_empty()) {
+        return writeln!(out, "no messages for {}", report.agent);
+    }
+    for (state, list) in lists {
+        for InboxItem {
+            id,
+            from,
+            text,
+            reason,
+            ..
+        } in list
+        {
+            let reason = reason.as_ref().map(|reason| format!(" ({reason})"));
+            let text = visible(text.lines().next().unwrap_or_default());
+            writeln!(
+                out,
+                "{state}{}: {id} from {from}: {text}",
+                reason.unwrap_or_default()
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn print_status(out: &mut impl Write, report: &StatusReport) -> io::Result<()> {
+    writeln!(out, "you are {}", report.you)?;
+    for agent in &report.agents {
+        let state = match &agent.exit {
+            Some(exit) => format!("ended: {exit}"),
+            None if agent.busy && agent.state == "idle" => "busy".to_owned(),
+            None => agent.state.clone(),
+        };
+        writeln!(
+            out,
+            "{:<30} {:<30} {:<10} {state}",
+            agent.name, agent.role, agent.agent
+        )?;
+    }
+    writeln!(out, "watch: {}", report.attach)
+}
+
+fn print_explanation(out: &mut impl Write, report: &ExplainReport) -> io::Result<()> {
+    let (agent, definition) = (&report.agent, &report.definition);
+    let (state, evidence) = (&report.state, &report.evidence);
+    writeln!(out, "{agent} ({definition}) is {state} ({evidence})")?;
+    if let Some(advice) = &report.advice {
+        writeln!(out, "{advice}")?;
+    }
+    for line in report.screen.lines() {
+        writeln!(out, "  | {line}")?;
+    }
+    Ok(())
+}
+
+/// Prints one entry of the log that is followed.
+pub(crate) fn print_entry(entry: &MessageLogEntry, is_json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match is_json {
+        true => writeln!(out, "{}", serde_json::to_string(entry)?),
+        false => write_entry(&mut out, entry),
+    }
+}
+
+fn write_entry(out: &mut impl Write, entry: &MessageLogEntry) -> io::Result<()> {
+    let (time, from, to) = (&entry.timestamp, &entry.from_agent, &entry.to_agent);
+    let (kind, text) = (&entry.message_type, visible(entry.content.trim_end()));
+    // A line of a message cannot pass for the first line of another entry.
+    let text = text.replace('\n', "\n    ");
+    writeln!(out, "[{time}] {from} -> {to} ({kind}): {text}")
+}
+
+/// Text of agents on a terminal: control characters must not act on it.
+fn visible(text: &str) -> String {
+    let shown = |c: char| match c.is_control() && c != '\n' && c != '\t' {
+        true => '\u{fffd}',
+        false => c,
+    };
+    text.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_cannot_forge_an_entry_of_the_log() {
+        let entry = json!({
+            "timestamp": "2026-01-01T00:00:00Z", "id": "1", "from": "a", "to": "b",
+            "type": "task", "content": "x\n[2026-01-01T00:00:00Z] user -> b (task): y",
+        });
+        let entry: MessageLogEntry = serde_json::from_value(entry).unwrap();
+        let mut out = Vec::new();
+        write_entry(&mut out, &entry).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        let entries = out.lines().filter(|line| line.starts_with('['));
+        assert_eq!(entries.count(), 1, "{out}");
+    }
+
+    #[test]
+    fn an_answer_does_not_act_on_the_terminal() {
+        let report = json!({
+            "id": "x", "from": "a", "to": "b", "state": "answered", "answer": "a\u{1b}]0;x\u{7}\n\tb",
+        });
+        let report: AskReport = serde_json::from_value(report).unwrap();
+        let mut out = Vec::new();
+        print_ask(&mut out, &report).unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "a\u{fffd}]0;x\u{fffd}\n\tb\n"
+        );
+    }
+}
