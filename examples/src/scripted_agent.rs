@@ -44,6 +44,10 @@ const HOME: &str = "SCRIPTED_AGENT_HOME";
 /// Directive: continue the last turn.
 const CONTINUE: &str = "[[continue]]";
 
+/// US dollars for a million tokens, read and written: an order of magnitude, so that costs and
+/// budgets can be shown.
+const PRICES: [f64; 2] = [3.0, 15.0];
+
 /// Default wait before each step.
 const THINKING: Duration = Duration::from_millis(120);
 
@@ -209,6 +213,14 @@ impl Conversation {
     }
 }
 
+/// The price of a turn.
+pub(crate) fn cost_usd(usage: &Value) -> f64 {
+    let tokens = ["input_tokens", "output_tokens"].map(|name| usage[name].as_f64());
+    let prices = tokens.iter().zip(PRICES);
+    let sum: f64 = prices.map(|(n, price)| n.unwrap_or_default() * price).sum();
+    sum / 1e6
+}
+
 /// One turn of a conversation.
 struct Turn {
     conversation: Conversation,
@@ -261,10 +273,11 @@ impl Turn {
         let answer = answer(prompt, earlier, &output);
         talk.say(&answer)?;
         let took = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let usage = talk.usage(&self.prompt, &answer);
         talk.emit(json!({
             "type": "result", "subtype": "success", "is_error": false, "result": answer,
-            "duration_ms": took, "num_turns": talk.earlier.len() + 1, "total_cost_usd": 0.0,
-            "usage": talk.usage(&self.prompt, &answer), "permission_denials": [],
+            "duration_ms": took, "num_turns": talk.earlier.len() + 1,
+            "total_cost_usd": cost_usd(&usage), "usage": usage, "permission_denials": [],
         }))
     }
 

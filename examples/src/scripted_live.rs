@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
-use crate::scripted_agent::{Conversation, answer, thinking, tool_command, tool_of, tool_output};
+use crate::scripted_agent::{
+    Conversation, answer, cost_usd, thinking, tool_command, tool_of, tool_output,
+};
 
 /// Runs the agent if the arguments ask for a live session.
 pub(crate) fn run_if_asked(args: &[String]) -> Option<io::Result<()>> {
@@ -34,6 +36,8 @@ struct Agent {
     /// Prompts that came during a turn.
     waiting: Vec<String>,
     requests: u64,
+    /// Of this process so far.
+    cost_usd: f64,
 }
 
 /// Why a turn does not go on.
@@ -72,6 +76,7 @@ impl Agent {
             sender,
             waiting: Vec::new(),
             requests: 0,
+            cost_usd: 0.0,
         })
     }
 
@@ -140,10 +145,12 @@ impl Agent {
         let answer = answer(prompt, &talk.earlier, &output);
         talk.say(&answer)?;
         let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let usage = talk.usage(prompt, &answer);
+        self.cost_usd += cost_usd(&usage);
         talk.emit(json!({
             "type": "result", "subtype": "success", "is_error": false, "result": answer,
-            "duration_ms": took, "num_turns": 1, "total_cost_usd": 0.0,
-            "usage": talk.usage(prompt, &answer), "permission_denials": [],
+            "duration_ms": took, "num_turns": 1, "total_cost_usd": self.cost_usd,
+            "usage": usage, "permission_denials": [],
         }))?;
         Ok(())
     }
