@@ -86,7 +86,15 @@ impl Crew {
 
     /// Writes the files; an existing crew keeps its own.
     pub fn create(&self) -> Result<()> {
-        for name in ["", "config", "config/personalities", "workspace", "state"] {
+        let scripts = format!("workspace/{}", scripted_agent::SCRIPTS);
+        for name in [
+            "",
+            "config",
+            "config/personalities",
+            "workspace",
+            &scripts,
+            "state",
+        ] {
             let folder = self.folder.join(name);
             let made = DirBuilder::new()
                 .recursive(true)
@@ -98,6 +106,9 @@ impl Crew {
                     folder.display()
                 )
             })?;
+        }
+        for (task, script) in self.file.scripts() {
+            self.write(&format!("{scripts}/{task}"), script.as_bytes())?;
         }
         let mut agents = Vec::new();
         for (index, role) in self.in_panes().enumerate() {

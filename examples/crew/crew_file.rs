@@ -219,7 +219,7 @@ impl CrewFile {
             let is_scripted =
                 |role: &&Role| role.name == entry.role && role.agent == scripted_agent::LABEL;
             if self.roles.iter().any(|role| is_scripted(&role)) && !entry.scripted.is_empty() {
-                text = format!("{text}\n{}", entry.scripted);
+                text = format!("{text}\n[[script {}]]", entry.id);
             }
             Task {
                 id: entry.id.clone(),
@@ -229,6 +229,12 @@ impl CrewFile {
             }
         };
         self.tasks.iter().map(task).collect()
+    }
+
+    /// The directives for scripted agents, by task.
+    pub fn scripts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let tasks = self.tasks.iter();
+        tasks.map(|entry| (entry.id.as_str(), entry.scripted.as_str()))
     }
 
     /// The role of this name.

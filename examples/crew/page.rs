@@ -39,7 +39,9 @@ impl Page {
             None => TimedStorage::open(crew.folder.join("roles.json"))?,
         };
         hub.follow(Arc::new(ClaimsSource::new("roles", roles)));
-        hub.follow(Arc::new(SnapshotSource::new("states", storage)));
+        // The storage also has the results of the tasks.
+        let states = SnapshotSource::new("states", storage).only(format!("{}.", crew.id));
+        hub.follow(Arc::new(states));
         let server = BoardServer::builder(hub.clone()).bind().await?;
         let address = server.address();
         report.event(

@@ -13,6 +13,7 @@
 //! | `[[ponder SECONDS]]` | waits after it has used the tool |
 //! | `[[crash]]` | aborts after the tool, without a final event |
 //! | `[[say TEXT]]` | answers with this text |
+//! | `[[script NAME]]` | follows the directives in the file `.scripts/NAME` of the workspace |
 //! | `[[continue]]` | continues the last turn, and does not repeat a tool that has run; a text behind it must be the prompt of that turn, and otherwise begins a new one |
 //!
 //! With `--marker=TEXT` it runs in a tmux pane: [`pane_agent`]. With `--input-format=stream-json` it
@@ -43,6 +44,10 @@ const HOME: &str = "SCRIPTED_AGENT_HOME";
 
 /// Directive: continue the last turn.
 pub const CONTINUE: &str = "[[continue]]";
+
+/// Folder of scripts in the workspace: a prompt with a name is easier to read than one with
+/// directives.
+pub const SCRIPTS: &str = ".scripts";
 
 /// US dollars for a million tokens, read and written: an order of magnitude, so that costs and
 /// budgets can be shown.
@@ -193,7 +198,7 @@ impl Conversation {
             && (rest.is_empty() || rest == last.trim())
         {
             let plan = TurnPlan {
-                prompt: last.clone(),
+                prompt: with_script(last),
                 earlier: earlier.to_vec(),
                 used_tool: self.used_tool.clone(),
                 is_continued: true,
@@ -204,7 +209,7 @@ impl Conversation {
         let prompt = continued.filter(|rest| !rest.is_empty()).unwrap_or(prompt);
         self.remember(&json!(prompt))?;
         let plan = TurnPlan {
-            prompt: prompt.to_owned(),
+            prompt: with_script(prompt),
             earlier: self.earlier.clone(),
             used_tool: None,
             is_continued: false,
@@ -412,6 +417,21 @@ pub(crate) fn tool_output(done: Output) -> (String, bool) {
     let mut output = String::from_utf8_lossy(&done.stdout).into_owned();
     output.push_str(&String::from_utf8_lossy(&done.stderr));
     (output, !done.status.success())
+}
+
+/// The prompt with its script, if it names one that is there.
+fn with_script(prompt: &str) -> String {
+    let is_name = |name: &&str| {
+        let mut letters = name.bytes();
+        letters.all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+    };
+    let script = directive(prompt, "script").filter(is_name);
+    let script =
+        script.and_then(|name| std::fs::read_to_string(Path::new(SCRIPTS).join(name)).ok());
+    match script {
+        Some(script) => format!("{prompt}\n{script}"),
+        None => prompt.to_owned(),
+    }
 }
 
 /// The text of `[[name TEXT]]` in the prompt.

@@ -757,7 +757,7 @@ function drawNeeds() {
 function drawSettled() {
   const settled = [...board.permissions.values()].filter((permission) => permission.settled);
   replace($("settled"), settled.slice(-6).reverse().map(({ settled: end, ...permission }) => h("li", { "data-id": permission.id },
-    h("div", { class: "row" }, h("span", { class: `class ${end.decision ?? "void"}` }, { allow: "allowed", deny: "denied" }[end.decision] ?? "void"),
+    h("div", { class: "row" }, h("span", { class: `class class-${end.decision ?? "void"}` }, { allow: "allowed", deny: "denied" }[end.decision] ?? "void"),
       h("b", {}, nameOf(permission.agent)), h("span", { class: "end" }, `by ${end.by}`)),
     h("p", { class: "sub mono" }, permission.detail || permission.tool))));
 }
@@ -799,7 +799,7 @@ function drawSnapshots() {
 function drawFailures() {
   counted("c-failures", null, board.failures.length);
   replace($("failures"), board.failures.slice(-12).reverse().map((failure) => h("li", { "data-number": failure.number },
-    h("div", { class: "row" }, h("span", { class: `class ${failure.class}` }, failure.class.replaceAll("_", " ")), h("b", {}, nameOf(failure.agent)),
+    h("div", { class: "row" }, h("span", { class: `class class-${failure.class}` }, failure.class.replaceAll("_", " ")), h("b", {}, nameOf(failure.agent)),
       h("span", { class: "end" }, clock(failure.at))),
     h("p", { class: "sub" }, failure.message, failure.resets && failure.resets > now() ? h("span", {}, "\nResets in ", time(failure.resets, "left")) : null))));
 }

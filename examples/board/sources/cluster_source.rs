@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use tmux_bus::{AgentStatus, ClusterManager, LogFilter, MessageLog, SendToOptions};
+use tmux_bus::{AgentStatus, ClusterManager, LogFilter, MessageLog, MessageType, SendToOptions};
 
 use super::super::action::{Action, ActionError};
 use super::super::change::{AgentChange, Change};
 use super::super::entities::{Ability, AgentState, QueueItem};
-use super::super::hub::{Feed, lock};
+use super::super::hub::{Feed, lock, now};
 use super::super::source::Source;
 use super::left_messages::is_left;
 use super::pane_questions::Question;
@@ -75,19 +75,24 @@ impl ClusterSource {
     }
 
     async fn follow_log(&self, feed: &Feed) -> Result<()> {
-        let path = self.0.cluster.logger().path();
+        let (began, path) = (now(), self.0.cluster.logger().path());
         let mut log = MessageLog::follow(path, LogFilter::default());
         loop {
             let entry = log.next().await?;
             let at = OffsetDateTime::parse(&entry.timestamp, &Rfc3339).ok();
             let at = at.map(|at| at.unix_timestamp_nanos() / 1_000_000);
+            let at = at.and_then(|at| u64::try_from(at).ok());
+            // An agent that is back before the next look was never seen as ended.
+            if entry.message_type == MessageType::Error && at >= Some(began) {
+                self.fail(feed, &entry.from_agent, "agent", &entry.content);
+            }
             feed.push(Change::Message {
                 id: entry.id,
                 from: entry.from_agent,
                 to: entry.to_agent,
                 kind: entry.message_type.to_string(),
                 text: entry.content,
-                at: at.and_then(|at| u64::try_from(at).ok()),
+                at,
                 reply_to: entry.reply_to,
             });
         }
@@ -135,7 +140,13 @@ impl ClusterSource {
             None if agent.state.needs_a_person() => {
                 format!("{}: {}", agent.state, agent.evidence.rule)
             }
+            // No rule says that the agent works, but a message to it has no answer yet.
+            None if is_busy(agent) => "answers a message".to_owned(),
             None => agent.evidence.rule.clone(),
+        };
+        let source = match is_busy(agent) {
+            true => "event".to_owned(),
+            false => agent.evidence.source.to_string(),
         };
         let change = AgentChange::new(&agent.name)
             .role(agent.role.as_str())
@@ -143,7 +154,7 @@ impl ClusterSource {
                 &agent.definition,
                 format!("tmux -S {socket} attach -t '{}'", agent.pane),
             )
-            .state(state, &agent.evidence.source.to_string(), &evidence)
+            .state(state, &source, &evidence)
             .can([
                 Ability::Send,
                 Ability::Interrupt,
@@ -381,6 +392,20 @@ impl Source for ClusterSource {
     }
 }
 
+/// Whether the agent works by our own knowledge alone.
+fn is_busy(agent: &AgentStatus) -> bool {
+    use tmux_bus::AgentState as Seen;
+    let says_more = matches!(
+        agent.state,
+        Seen::Starting
+            | Seen::WaitingForApproval
+            | Seen::Dialog { .. }
+            | Seen::Exited
+            | Seen::Working
+    );
+    agent.busy && !says_more && agent.exit.is_none()
+}
+
 fn state_of(agent: &AgentStatus) -> AgentState {
     use tmux_bus::AgentState as Seen;
     if agent.exit.is_some() {
@@ -391,7 +416,7 @@ fn state_of(agent: &AgentStatus) -> AgentState {
         Seen::WaitingForApproval | Seen::Dialog { .. } => AgentState::Waiting,
         Seen::Exited => AgentState::Exited,
         Seen::Working => AgentState::Working,
-        _ if agent.busy => AgentState::Working,
+        _ if is_busy(agent) => AgentState::Working,
         Seen::Idle => AgentState::Idle,
         _ => AgentState::Unknown,
     }

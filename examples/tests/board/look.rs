@@ -43,6 +43,12 @@ async fn nothing_is_cut_and_all_text_can_be_read_in_every_size_and_scheme() {
         message: "the provider refuses requests".to_owned(),
         resets: None,
     });
+    board.feed.push(Change::Failure {
+        agent: "coding".to_owned(),
+        class: "agent".to_owned(),
+        message: "the answer is not complete".to_owned(),
+        resets: None,
+    });
     let tab = Browser::open().await.tab(&board.address).await;
     tab.shows("#link", "live").await;
     tab.shows(".msg .body", "I hand this to the Middle Manager")
@@ -73,6 +79,8 @@ async fn nothing_is_cut_and_all_text_can_be_read_in_every_size_and_scheme() {
                 wide[0].as_u64() <= wide[1].as_u64(),
                 "{name} {pane}: {wide}"
             );
+            let cut = "[...document.querySelectorAll('.agents, .side, #feed, #output')].filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth).map((e) => e.className)";
+            assert_eq!(tab.eval(cut).await, json!([]), "{name} {pane}");
             match (width < 1100, pane) {
                 (false, "main") => tab.screenshot(name).await,
                 (true, _) => tab.screenshot(&format!("{name}-{pane}")).await,
@@ -91,8 +99,8 @@ async fn picture_of_a_running_board() {
     let tab = Browser::open().await.tab(&address).await;
     tab.screen(1440, 900, "light").await;
     tab.shows("#link", "live").await;
-    // A task has come down to the third level, and one of its agents works on it.
-    tab.until("board.messages.length >= 6 && [...board.agents.values()].some((a) => a.state === 'working')")
+    // In the middle of the work: two agents work, another one asks.
+    tab.until("document.querySelector('#needs .ask') && document.querySelectorAll('.agent[data-state=working]').length > 1")
         .await;
     for scheme in ["light", "dark"] {
         tab.screen(1440, 900, scheme).await;
