@@ -100,7 +100,8 @@ async fn run(arguments: Arguments) -> Result<()> {
     if let Some(config) = &arguments.cluster {
         let config = ClusterConfig::load(config)?;
         title.clone_from(&config.name);
-        sources.push(cluster(config).await?);
+        let log = config.work_dir.join(MessageLogger::DEFAULT_PATH);
+        sources.push(cluster(config, log).await?);
     }
     for folder in &arguments.state {
         sources.push(Arc::new(HistorySource::new(folder)));
@@ -202,49 +203,43 @@ fn budget(text: &str) -> std::result::Result<Budget, String> {
     }
 }
 
-/// All parts of a crew that are in its folder.
+/// All parts of a crew that its folder names.
 async fn crew(folder: &Path) -> Result<Vec<Arc<dyn Source>>> {
+    let refused =
+        |reason: &str| format!("{} is not the folder of a crew: {reason}", folder.display());
+    let crew = std::fs::read(folder.join("crew.json")).map_err(|_| refused("no crew.json"))?;
+    let crew: Value = serde_json::from_slice(&crew)?;
+    let id = crew["id"]
+        .as_str()
+        .ok_or_else(|| refused("crew.json has no id"))?;
+    let mut sources: Vec<Arc<dyn Source>> = Vec::new();
     let config = folder.join("config/cluster.yaml");
-    if !config.exists() {
-        let folder = folder.display();
-        return Err(format!("{folder} is not the folder of a crew: no config/cluster.yaml").into());
+    if config.exists() {
+        let log = folder.join(MessageLogger::DEFAULT_PATH);
+        sources.push(cluster(ClusterConfig::load(config)?, log).await?);
     }
-    let crew: Value = match std::fs::read(folder.join("crew.json")) {
-        Ok(json) => serde_json::from_slice(&json)?,
-        Err(_) => Value::Null,
+    let redis = crew["redis"].as_str();
+    let roles = match redis {
+        Some(url) => TimedStorage::connect(url, &format!("{id}-roles")).await?,
+        None => TimedStorage::open(folder.join("roles.json"))?,
     };
-    let mut sources = vec![cluster(ClusterConfig::load(config)?).await?];
-    let names = folder.with_file_name("names.json");
-    if names.exists() {
-        sources.push(claims(&names)?);
-    }
-    let url = match crew["storage"].as_str() {
-        Some("sqlite") => format!("sqlite:{}/snapshots.db", folder.display()),
-        Some(url) if url.contains(':') => url.to_owned(),
+    sources.push(Arc::new(ClaimsSource::new("roles", roles)));
+    let url = match (crew["file"]["storage"].as_str(), redis) {
+        (Some("file" | "sqlite"), Some(url)) => url.to_owned(),
+        (Some("sqlite"), None) => format!("sqlite:{}/snapshots.db", folder.display()),
+        (Some(url), _) if url.contains(':') => url.to_owned(),
         _ => format!("file:{}/snapshots", folder.display()),
     };
-    sources.push(snapshots(&url).await?);
-    for entry in std::fs::read_dir(folder.join("state"))
-        .into_iter()
-        .flatten()
-    {
-        let member = entry?.path();
-        if member.join("owners").is_dir() {
-            sources.push(Arc::new(HistorySource::for_agent(
-                &member,
-                name_of(&member),
-            )));
-        }
-    }
+    let states = SnapshotSource::new("states", agent_snapshot::open_storage(&url).await?);
+    sources.push(Arc::new(states.only(format!("{id}."))));
+    sources.push(Arc::new(HistorySource::new(folder.join("state"))));
     Ok(sources)
 }
 
-async fn cluster(config: ClusterConfig) -> Result<Arc<dyn Source>> {
-    let log = config.work_dir.join(MessageLogger::DEFAULT_PATH);
-    let cluster = ClusterManager::builder(config)
-        .log_file(log)
-        .attach()
-        .await?;
+/// Follows a cluster as it is: a follower starts and stops nothing.
+async fn cluster(config: ClusterConfig, log: PathBuf) -> Result<Arc<dyn Source>> {
+    let cluster = ClusterManager::builder(config).log_file(log);
+    let cluster = cluster.attach_unchanged().await?;
     Ok(Arc::new(ClusterSource::new(cluster)))
 }
 

@@ -544,8 +544,8 @@ text = "do {goal}"
             "f.toml, line 5: unknown agent `nobody`; known: scripted, claude",
         );
         refused(
-            "goal",
-            "storage = \"memory:\"\ngoal",
+            "goal =",
+            "storage = \"memory:\"\ngoal =",
             "f.toml, line 3: unknown storage `memory`",
         );
         refused(
