@@ -20,9 +20,11 @@
 )]
 
 mod crew;
+mod effects;
 mod member;
 mod report;
 mod show;
+mod worker;
 
 use std::error::Error;
 use std::fs;
@@ -67,6 +69,14 @@ struct Arguments {
     task: String,
 }
 
+/// `crew worker`
+#[derive(Parser)]
+#[command(name = "crew worker")]
+struct WorkerCommand {
+    #[command(flatten)]
+    arguments: worker::WorkerArguments,
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     if let Some(code) = scripted_agent::run_if_asked() {
@@ -77,6 +87,10 @@ async fn main() -> ExitCode {
         && member == "member"
     {
         return examples::report(member::run(Path::new(folder), name).await);
+    }
+    if words.get(1).is_some_and(|word| word == "worker") {
+        let WorkerCommand { arguments } = WorkerCommand::parse_from(&words[1..]);
+        return examples::report(worker::run(arguments).await);
     }
     examples::report(run(Arguments::parse()).await)
 }
