@@ -2,13 +2,18 @@
 //! each, without a terminal, until all tasks are done.
 //!
 //! ```sh
-//! crew worker --redis redis://server/0 tasks.json      # on each machine
+//! crew worker --redis redis://server/0 crew.toml      # on each machine
 //! ```
+//!
+//! Unlike a member of a crew, which holds one role for all of its tasks, a worker takes the next task
+//! of any role with a new agent. So any number of workers can share the tasks of one role. Workers
+//! and `crew --redis` with the same file share one list.
 //!
 //! Machines may come and go at any time. A task of a machine that dies or is cut off goes to another
 //! one when its lease has expired; see the theory of [`task_list`](examples::task_list).
 
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,9 +23,9 @@ use examples::task_list::{Overtaken, Place, TakenTask, Task, TaskList};
 use examples::{Result, scripted_agent, until_signal, with_causes};
 use exec_core::{ExecutionContext, ExecutionService, NewChatRequest};
 use exec_profiles::ProfileRegistry;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::crew_file::{CrewFile, Lives};
 use crate::effects::{Announced, Effect, Effects};
 
 /// Prefix of an answer that reports a failure.
@@ -38,7 +43,8 @@ pub(crate) struct WorkerArguments {
     /// The Redis server of the claims [default: a file in the folder, for one machine]
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
-    /// The storage of the answers, such as postgres://user@host/db [default: the Redis server]
+    /// The storage of the answers, such as postgres://user@host/db [default: as the file says; the
+    /// Redis server in place of files]
     #[arg(long, value_name = "ADDRESS")]
     storage: Option<String>,
     /// The name of this worker [default: the name of the machine and the process id]
@@ -47,9 +53,9 @@ pub(crate) struct WorkerArguments {
     /// The folder for the work of the agents
     #[arg(long, value_name = "DIR", default_value = "crew-worker")]
     dir: PathBuf,
-    /// The profile of the agents, such as claude-code
-    #[arg(long, value_name = "LABEL", default_value = scripted_agent::LABEL)]
-    agents: String,
+    /// The agents of the roles in turn: scripted, claude-code, codex, gemini, opencode
+    #[arg(long, value_name = "LABELS", value_delimiter = ',')]
+    agents: Vec<String>,
     /// Take tasks of this role only
     #[arg(long)]
     role: Option<String>,
@@ -65,19 +71,13 @@ pub(crate) struct WorkerArguments {
     /// Go on with a task whose lease is lost, for tests: the storage must refuse the answer
     #[arg(long, hide = true)]
     ignore_loss: bool,
-    /// A JSON file: {"tasks": [{"id": …, "text": …, "role": …, "after": […]}]}
+    /// The file that describes the crew, the same on all machines
     file: PathBuf,
-}
-
-#[derive(Deserialize)]
-struct TaskFile {
-    tasks: Vec<Task>,
 }
 
 /// Exit code 0: all tasks are done. 1: at least one has failed.
 pub(crate) async fn run(arguments: WorkerArguments) -> Result<ExitCode> {
-    let tasks = read_tasks(&arguments.file)?;
-    let worker = Arc::new(Worker::open(arguments, tasks).await?);
+    let worker = Arc::new(Worker::open(arguments).await?);
     let service = worker.service.clone();
     let done = until_signal(Arc::clone(&worker).work_in_parallel()).await;
     service.shutdown(Duration::from_secs(2)).await;
@@ -91,16 +91,9 @@ pub(crate) async fn run(arguments: WorkerArguments) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed > 0)))
 }
 
-fn read_tasks(file: &Path) -> Result<Vec<Task>> {
-    let shown = file.display();
-    let text = std::fs::read(file).map_err(|error| format!("cannot read {shown}: {error}"))?;
-    let file: TaskFile =
-        serde_json::from_slice(&text).map_err(|error| format!("{shown}: {error}"))?;
-    Ok(file.tasks)
-}
-
 struct Worker {
     name: String,
+    file: CrewFile,
     list: TaskList,
     effects: Option<Effects>,
     service: ExecutionService,
@@ -108,31 +101,36 @@ struct Worker {
 }
 
 impl Worker {
-    async fn open(arguments: WorkerArguments, tasks: Vec<Task>) -> Result<Self> {
+    async fn open(arguments: WorkerArguments) -> Result<Self> {
+        let mut file = CrewFile::load(&arguments.file)?;
+        for role in &mut file.roles {
+            role.lives = Lives::Headless;
+        }
+        file.mix(&arguments.agents)?;
         let dir = std::path::absolute(&arguments.dir)?;
-        let storage = match (&arguments.storage, &arguments.redis) {
-            (Some(storage), _) => storage.clone(),
-            (None, Some(url)) => url.clone(),
-            (None, None) => format!("file:{}", dir.join("answers").display()),
+        let storage = arguments.storage.as_deref().unwrap_or(&file.storage);
+        let storage = match (storage, &arguments.redis) {
+            ("file" | "sqlite", Some(url)) => url.clone(),
+            ("file", None) => format!("file:{}", dir.join("snapshots").display()),
+            ("sqlite", None) => format!("sqlite:{}", dir.join("snapshots.db").display()),
+            (address, _) => address.to_owned(),
         };
         let place = match &arguments.redis {
             Some(url) => Place::Redis(url.clone()),
-            None => Place::Folder(dir.join("claims")),
+            None => Place::Folder(dir.clone()),
         };
         let lease = Duration::try_from_secs_f64(arguments.lease)
             .map_err(|error| format!("--lease {}: {error}", arguments.lease))?;
-        let list = TaskList::builder(place, open_storage(&storage).await?, tasks);
-        let list = list.lease(lease).open().await?;
+        // Before the storage, which may be a database in it.
+        let mut private = std::fs::DirBuilder::new();
+        private.recursive(true).mode(0o700).create(&dir)?;
+        let list = TaskList::builder(place, open_storage(&storage).await?, file.tasks());
+        let list = list.name(&file.name).lease(lease).open().await?;
         let effects = arguments.redis.as_deref();
         let effects = effects.map(|url| Effects::new(url, list.name()));
         let name = arguments.name.clone().unwrap_or_else(default_name);
         let registry = ProfileRegistry::new();
         registry.register(scripted_agent::profile(&dir.join("scripted-agent"))?)?;
-        if registry.get_profile(&arguments.agents).is_none() {
-            let known = registry.labels().join(", ");
-            let agents = &arguments.agents;
-            return Err(format!("unknown profile `{agents}`; known: {known}").into());
-        }
         let service = ExecutionService::builder(registry)
             .state_dir(dir.join("state").join(&name))
             .host_name(&name)
@@ -141,6 +139,7 @@ impl Worker {
         service.reap_orphans().await?;
         Ok(Self {
             name,
+            file,
             list,
             effects: effects.transpose()?,
             service,
@@ -254,11 +253,21 @@ impl Worker {
     async fn ask_agent(&self, task: &Task, token: u64) -> Result<String> {
         let workspace = self.arguments.dir.join(format!("work/{}-{token}", task.id));
         std::fs::create_dir_all(&workspace)?;
+        let role = self.file.role(&task.role);
+        let agent = role.map_or(scripted_agent::LABEL, |role| role.agent.as_str());
+        let mut prompt = task.text.clone();
+        let done = self.list.done().await?;
+        for before in done.iter().filter(|done| task.after.contains(&done.id)) {
+            prompt += &format!("\n\nThe answer to {}:\n{}", before.id, before.answer);
+        }
+        if let Some(role) = role {
+            prompt += &format!("\n\n{}", role.personality.trim());
+        }
         let mut reason = String::new();
         for _ in 0..ATTEMPTS {
             let request = NewChatRequest {
-                context: ExecutionContext::for_workspace(&self.arguments.agents, &workspace)?,
-                prompt: task.text.clone(),
+                context: ExecutionContext::for_workspace(agent, &workspace)?,
+                prompt: prompt.clone(),
             };
             let result = self.service.run(request).await?;
             match result.failure {

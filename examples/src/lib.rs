@@ -12,6 +12,7 @@ pub mod availability;
 #[cfg(feature = "board")]
 #[path = "../board/mod.rs"]
 pub mod board;
+pub mod bus_command;
 pub mod console;
 pub mod live_json;
 pub mod pane_agent;

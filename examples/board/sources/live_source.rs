@@ -66,15 +66,24 @@ impl LiveSource {
         Self::default()
     }
 
-    /// Shows a session under this name. `patience` is the deadline of its permission policy, if it
-    /// should be shown.
+    /// Shows a session under this name; it replaces a session that has ended. `patience` is the
+    /// deadline of its permission policy, if it should be shown.
     ///
     /// # Panics
     ///
     /// Outside of a tokio runtime.
     pub fn add(&self, name: impl Into<String>, session: LiveSession, patience: Option<Duration>) {
+        let name = name.into();
+        let known = self.agent(&name).ok();
+        if let (Some(agent), Some(feed)) = (known, self.0.feed.get()) {
+            *lock(&agent.session) = session;
+            agent.introduce(feed);
+            feed.push(AgentChange::new(&agent.name).restarted());
+            tokio::spawn(track(agent, feed.clone()));
+            return;
+        }
         let agent = Arc::new(LiveAgent {
-            name: name.into(),
+            name,
             patience,
             session: Mutex::new(session),
             progress: Mutex::default(),

@@ -19,7 +19,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use examples::redis_server::{RedisServer, SyncLog};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::sandbox::{Sandbox, eventually};
 
@@ -49,15 +49,15 @@ fn run(network: &Network) {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox.tmp(), network);
     let tasks = std::env::var("HOSTS_TASKS").map_or(60, |count| count.parse().unwrap());
-    let task = |at: usize| {
-        json!({
-            "id": format!("t{at}"),
-            "text": format!("[[slow 0.3]][[ponder 0.3]][[tool true]][[say answer {at}]]"),
-        })
+    let ids: BTreeSet<String> = (0..tasks).map(|at| format!("t{at}")).collect();
+    let task = |id: &String| {
+        let text = format!("[[slow 0.3]][[ponder 0.3]][[tool true]][[say answer of {id}]]");
+        format!("[[task]]\nid = \"{id}\"\nrole = \"worker\"\ntext = \"{text}\"\n")
     };
-    let tasks: Vec<Value> = (0..tasks).map(task).collect();
-    let file = sandbox.home().join("tasks.json");
-    std::fs::write(&file, json!({ "tasks": tasks }).to_string()).unwrap();
+    let crew = "[crew]\nname = \"hosts\"\ngoal = \"\"\n\
+        [[role]]\nname = \"worker\"\npersonality = \"You work.\"\n";
+    let tasks: String = ids.iter().map(task).collect();
+    std::fs::write(sandbox.home().join("crew.toml"), format!("{crew}{tasks}")).unwrap();
 
     let events = Events::default();
     let started = Instant::now();
@@ -120,15 +120,13 @@ fn run(network: &Network) {
         "{}: {} tasks in {took:.1} s; taken {} times; effects {}, twice {}, refused {}; \
          lease {LEASE} s, taken over after death {of_dead:.1?} s, after the cut {of_cut:.1?} s",
         network.name(),
-        tasks.len(),
+        ids.len(),
         events.count("", "taken"),
         referee.effects.len(),
         referee.twice().len(),
         events.count("", "overtaken"),
     );
     assert_eq!(referee.twice(), Vec::<String>::new());
-    let ids = tasks.iter().map(|task| task["id"].as_str().unwrap());
-    let ids: BTreeSet<String> = ids.map(str::to_owned).collect();
     assert_eq!(referee.tasks(), ids, "effects are missing");
     let once: BTreeMap<String, u64> = ids.iter().map(|id| (id.clone(), 1)).collect();
     assert_eq!(referee.answers, once, "answers in the storage");
@@ -399,7 +397,7 @@ impl Host {
         let lease = LEASE.to_string();
         worker.args(["worker", "--json", "--ignore-loss", "--redis", url]);
         worker.args(["--name", &name, "--dir", &name, "--lease", &lease]);
-        worker.args(["--parallel", &PARALLEL.to_string(), "tasks.json"]);
+        worker.args(["--parallel", &PARALLEL.to_string(), "crew.toml"]);
         let mut command = match network {
             Network::Processes => Command::new("sh"),
             Network::Namespaces(switch) => {
