@@ -5,7 +5,8 @@
 //! namespace. To die is `kill -9` of all its processes; to be cut off is that the cable is down.
 //! Where namespaces are not allowed a host is a process, and to be cut off is SIGSTOP. In both cases
 //! the host that comes back goes on with its work as if it had not lost its leases (`--ignore-loss`):
-//! the fencing must refuse it.
+//! the fencing must refuse it. With namespaces the answers are on the Redis server, too; with processes
+//! they are in PostgreSQL.
 //!
 //! `HOSTS_TASKS=600 cargo test -p examples --test it hosts -- --nocapture` is a larger run; the
 //! default is 60 tasks. The figures are printed.
@@ -17,11 +18,13 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use examples::postgres_server::PostgresServer;
 use examples::redis_server::{RedisServer, SyncLog};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tempfile::TempDir;
 
-use crate::sandbox::{Sandbox, eventually};
+use crate::sandbox::{SIGNALS, Sandbox, eventually, stdout, with_default_signals};
 
 const LEASE: f64 = 2.0;
 const HOSTS: usize = 3;
@@ -48,21 +51,25 @@ fn a_stopped_host_that_wakes_up_after_its_leases_makes_no_effect_twice() {
 fn run(network: &Network) {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox.tmp(), network);
+    let database = match network {
+        Network::Namespaces(_) => None,
+        Network::Processes => Some(Database::start()),
+    };
     let tasks = std::env::var("HOSTS_TASKS").map_or(60, |count| count.parse().unwrap());
     let ids: BTreeSet<String> = (0..tasks).map(|at| format!("t{at}")).collect();
-    let task = |id: &String| {
+    let tasks = ids.iter().map(|id| {
         let text = format!("[[slow 0.3]][[ponder 0.3]][[tool true]][[say answer of {id}]]");
-        format!("[[task]]\nid = \"{id}\"\nrole = \"worker\"\ntext = \"{text}\"\n")
-    };
-    let crew = "[crew]\nname = \"hosts\"\ngoal = \"\"\n\
-        [[role]]\nname = \"worker\"\npersonality = \"You work.\"\n";
-    let tasks: String = ids.iter().map(task).collect();
-    std::fs::write(sandbox.home().join("crew.toml"), format!("{crew}{tasks}")).unwrap();
+        (id.as_str(), text, Vec::new())
+    });
+    write_crew(&sandbox, tasks);
 
     let events = Events::default();
     let started = Instant::now();
     let mut hosts: Vec<Host> = (0..HOSTS)
-        .map(|number| Host::start(&sandbox, network, &server.url, number, &events))
+        .map(|number| {
+            let worker = worker(&sandbox, number, &server, database.as_ref());
+            Host::start(worker, network, number, &events)
+        })
         .collect();
     for host in &hosts {
         eventually("each host has done a task", || {
@@ -110,7 +117,10 @@ fn run(network: &Network) {
         host.ends();
     }
     let took = started.elapsed().as_secs_f64();
-    let referee = Referee::look(&server);
+    let mut referee = Referee::look(&server);
+    if let Some(database) = &database {
+        referee.answers = database.answers();
+    }
     let of_dead = orphaned
         .iter()
         .filter_map(|task| events.taken_over(task, &dying, died));
@@ -133,6 +143,93 @@ fn run(network: &Network) {
     // The host that came back has tried.
     assert!(events.count(&cut, "overtaken") >= rescued.len());
     sandbox.nothing_runs();
+}
+
+#[test]
+fn one_machine_needs_no_server_and_a_second_run_finds_all_done() {
+    let sandbox = Sandbox::new();
+    let text = |text: &str| format!("[[slow 0]][[ponder 0]]{text}");
+    let tasks = [
+        ("sum", text("[[tool expr 20 + 22]]"), vec![]),
+        ("report", text("Report.[[tool true]]"), vec!["sum"]),
+        ("broken", text("[[crash]]"), vec![]),
+    ];
+    write_crew(&sandbox, tasks.into_iter());
+    let worker = || {
+        let mut worker = sandbox.example("crew");
+        worker.args(["worker", "--json", "--parallel", "2", "crew.toml"]);
+        worker
+    };
+    for taken in [3, 0] {
+        let output = sandbox.run(&mut worker());
+        let events = Events::default();
+        for line in stdout(&output).lines() {
+            let event = serde_json::from_str(line).unwrap();
+            events.0.lock().unwrap().push(event);
+        }
+        // The answer of a task whose agent failed is the failure.
+        assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+        assert_eq!(events.count("", "taken"), taken);
+        assert_eq!(events.count("", "done"), taken);
+        let events = events.0.lock().unwrap();
+        let last = events.last().unwrap();
+        assert_eq!((&last["tasks"], &last["failed"]), (&3.into(), &1.into()));
+    }
+    sandbox.nothing_runs();
+    sandbox.holds(&["crew-worker", "crew.toml"]);
+    let folder = std::fs::metadata(sandbox.home().join("crew-worker")).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(&folder.permissions());
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn a_signal_ends_a_worker_and_its_agents() {
+    for signal in SIGNALS {
+        let sandbox = Sandbox::new();
+        let task = ("long", "[[tool sleep 600]]".to_owned(), vec![]);
+        write_crew(&sandbox, [task].into_iter());
+        let mut worker = sandbox.example("crew");
+        worker.args(["worker", "crew.toml"]);
+        let mut worker = with_default_signals(&worker);
+        let mut worker = worker.stdout(Stdio::null()).spawn().unwrap();
+        eventually("the tool runs", || {
+            let processes = sandbox.processes();
+            processes.iter().any(|line| line.contains(": sleep 600"))
+        });
+        sandbox.ends_by(&mut worker, signal);
+        sandbox.nothing_runs();
+    }
+}
+
+/// Writes `crew.toml` with one role and tasks of id, text and the tasks before.
+fn write_crew<'a>(sandbox: &Sandbox, tasks: impl Iterator<Item = (&'a str, String, Vec<&'a str>)>) {
+    let mut text = "[crew]\nname = \"hosts\"\ngoal = \"\"\n\
+        [[role]]\nname = \"worker\"\npersonality = \"You work.\"\n"
+        .to_owned();
+    for (id, prompt, after) in tasks {
+        text += &format!(
+            "[[task]]\nid = \"{id}\"\nrole = \"worker\"\ntext = \"{prompt}\"\nafter = {after:?}\n"
+        );
+    }
+    std::fs::write(sandbox.home().join("crew.toml"), text).unwrap();
+}
+
+fn worker(
+    sandbox: &Sandbox,
+    number: usize,
+    server: &Server,
+    database: Option<&Database>,
+) -> (String, Command) {
+    let name = format!("host{number}");
+    let mut worker = sandbox.example("crew");
+    let lease = LEASE.to_string();
+    worker.args(["worker", "--json", "--ignore-loss", "--redis", &server.url]);
+    worker.args(["--name", &name, "--dir", &name, "--lease", &lease]);
+    worker.args(["--parallel", &PARALLEL.to_string(), "crew.toml"]);
+    if let Some(database) = database {
+        worker.args(["--storage", &database.server.url()]);
+    }
+    (name, worker)
 }
 
 fn now() -> f64 {
@@ -375,6 +472,49 @@ impl Server {
     }
 }
 
+/// A PostgreSQL server for the answers.
+struct Database {
+    server: PostgresServer,
+    _folder: TempDir,
+}
+
+impl Database {
+    fn start() -> Self {
+        // The path of a socket must be short, and the folder is given to the user of the server.
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        let server = PostgresServer::start(folder.path()).unwrap();
+        Self {
+            server,
+            _folder: folder,
+        }
+    }
+
+    /// How many answers each task has.
+    fn answers(&self) -> BTreeMap<String, u64> {
+        let url = self.server.url();
+        let (config, driver) = (
+            url.strip_prefix("postgres:").unwrap(),
+            tokio_postgres::NoTls,
+        );
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (client, connection) = tokio_postgres::connect(config, driver).await.unwrap();
+            tokio::spawn(connection);
+            let query = "SELECT agent, count(*) FROM agent_snapshot.stream GROUP BY agent";
+            let rows = client.query(query, &[]).await.unwrap();
+            let row = |row: &tokio_postgres::Row| {
+                let (agent, count): (String, i64) = (row.get(0), row.get(1));
+                let task = agent.rsplit('.').next().unwrap().to_owned();
+                (task, u64::try_from(count).unwrap())
+            };
+            rows.iter().map(row).collect()
+        })
+    }
+}
+
 struct Host {
     name: String,
     process: Child,
@@ -386,18 +526,11 @@ struct Host {
 
 impl Host {
     fn start(
-        sandbox: &Sandbox,
+        (name, worker): (String, Command),
         network: &Network,
-        url: &str,
         number: usize,
         events: &Events,
     ) -> Self {
-        let name = format!("host{number}");
-        let mut worker = sandbox.example("crew");
-        let lease = LEASE.to_string();
-        worker.args(["worker", "--json", "--ignore-loss", "--redis", url]);
-        worker.args(["--name", &name, "--dir", &name, "--lease", &lease]);
-        worker.args(["--parallel", &PARALLEL.to_string(), "crew.toml"]);
         let mut command = match network {
             Network::Processes => Command::new("sh"),
             Network::Namespaces(switch) => {
