@@ -7,6 +7,7 @@
 //! cargo run -p examples --example crew -- --file examples/config/three.toml
 //! cargo run -p examples --example crew -- --dir /tmp/crew-1000/3f9a1c22            # continues a crew that was ended
 //! cargo run -p examples --example crew -- --redis redis://host/0 --file crew.toml  # the same on several machines
+//! cargo run -p examples --example crew -- worker --redis redis://host/0 crew.toml  # only takes tasks, without panes
 //! ```
 //!
 //! | module | what it is |
@@ -15,6 +16,7 @@
 //! | `crew.rs` | the folder of a crew and its stores |
 //! | `member.rs` | holds a role, takes its tasks, asks its agent, saves each step |
 //! | `crew_agent.rs`, `pane_agent.rs`, `live_agent.rs` | what a member needs of an agent; agents in panes; headless ones |
+//! | `worker.rs`, `effects.rs` | takes tasks of all roles on one of several machines; a resource that compares fencing tokens |
 //! | `page.rs` | the web page |
 //! | `report.rs` | what is printed |
 //!
@@ -36,11 +38,13 @@
 mod crew;
 mod crew_agent;
 mod crew_file;
+mod effects;
 mod live_agent;
 mod member;
 mod page;
 mod pane_agent;
 mod report;
+mod worker;
 
 use std::fs;
 use std::io::Write;
@@ -49,7 +53,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use examples::task_list::TaskList;
 use examples::{Interrupted, Result, bus_command, scripted_agent, with_causes};
 use exec_core::{ExecutionService, termination_signal};
@@ -70,8 +74,11 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// Runs agents that work on tasks together.
 #[derive(Parser)]
-#[command(name = "crew")]
+#[command(name = "crew", args_conflicts_with_subcommands = true)]
+#[command(disable_help_subcommand = true)]
 struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// The file that describes the crew [default: the five roles of the specification]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -106,6 +113,11 @@ struct Arguments {
     goal: Option<String>,
 }
 
+#[derive(Subcommand)]
+enum Command {
+    Worker(worker::WorkerArguments),
+}
+
 impl Arguments {
     /// The crew that the arguments describe, if they describe one.
     fn crew_file(&self) -> Result<Option<CrewFile>> {
@@ -131,10 +143,14 @@ impl Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match scripted_agent::run_if_asked() {
-        Some(code) => code,
-        None => examples::report(run(Arguments::parse()).await),
+    if let Some(code) = scripted_agent::run_if_asked() {
+        return code;
     }
+    let mut arguments = Arguments::parse();
+    examples::report(match arguments.command.take() {
+        Some(Command::Worker(arguments)) => worker::run(arguments).await,
+        None => run(arguments).await,
+    })
 }
 
 async fn run(arguments: Arguments) -> Result<ExitCode> {

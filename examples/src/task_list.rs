@@ -66,6 +66,10 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Pause before a save is repeated that the storage did not answer.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// How often a take is repeated after a conflict. Two are enough, unless other programs save the same
+/// snapshots.
+const MAX_ATTEMPTS: u32 = 8;
+
 /// A piece of work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
@@ -287,7 +291,9 @@ impl TaskList {
         let guard = slot.keep_alive(lease)?.release_on_drop();
         let token = guard.lease().token();
         let id = snapshot_id(&shared.name, &task.id)?;
+        let mut attempts = 0;
         loop {
+            attempts += 1;
             let stored = shared.storage.load(&id).await?;
             let mut snapshot = stored.unwrap_or_else(|| AgentSnapshot::new(id.clone()));
             if let Some(done) = read_done(task, &snapshot) {
@@ -312,9 +318,10 @@ impl TaskList {
                         snapshot,
                     }));
                 }
-                // Another worker has saved since the load. Each round has seen a larger epoch or
-                // tick 1, so the next one ends above.
-                Err(error) if error.is_conflict() || error.is_rewound() => {}
+                // Another worker has saved since the load: a larger epoch, or tick 1. The next round
+                // finds it.
+                Err(error)
+                    if (error.is_conflict() || error.is_rewound()) && attempts < MAX_ATTEMPTS => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -1,11 +1,12 @@
 //! The examples, run as a user runs them.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod chat;
 mod chat_session;
 mod cluster;
 mod crash_recovery;
 mod crew;
+mod hosts;
 mod inspect;
 mod operator_manager;
 mod path_guard;
