@@ -252,13 +252,11 @@ impl ClusterSource {
             feed.push(Change::QueuedGone { id, outcome });
             let user = self.0.cluster.outsider("user");
             let options = SendToOptions::default().timeout(ANSWER_LIMIT);
-            if let Err(error) = user.ask(agent, &text, &options).await {
-                let class = if error.is_not_sent() {
-                    "not_sent"
-                } else {
-                    "agent"
-                };
-                self.fail(feed, agent, class, &with_causes(&error));
+            // The failure of a message that was sent is in the log, which is followed.
+            if let Err(error) = user.ask(agent, &text, &options).await
+                && error.is_not_sent()
+            {
+                self.fail(feed, agent, "not_sent", &with_causes(&error));
             }
         }
     }
