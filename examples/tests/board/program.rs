@@ -44,7 +44,10 @@ fn what_cannot_be_followed_or_listened_on_is_refused_with_a_reason() {
             &["--demo", "--listen", "0.0.0.0:0"],
             "other machines reach it",
         ),
-        (&["--crew", "/nonexistent"], "is not the folder of a crew: no crew.json"),
+        (
+            &["--crew", "/nonexistent"],
+            "is not the folder of a crew: no crew.json",
+        ),
         (&["--live", "no-such-agent"], "no-such-agent"),
     ];
     for (arguments, expected) in cases {
