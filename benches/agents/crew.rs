@@ -149,7 +149,7 @@ impl Run {
     }
 
     fn is_in_pane(&self, index: usize) -> bool {
-        (index < 2) == (self.number % 2 == 0)
+        (index < 2) == self.number.is_multiple_of(2)
     }
 
     /// Each agent has a slow task, during which one is killed. Then the first agent in a pane asks the other one, the
