@@ -230,7 +230,7 @@ struct Running {
     headless: Arc<Headless>,
     report: Report,
     /// Served as long as it lives.
-    _page: Option<Arc<Page>>,
+    page: Option<Arc<Page>>,
 }
 
 impl Running {
@@ -271,7 +271,7 @@ impl Running {
             page: page.as_ref().map(|page| page.live.clone()),
             ask_command: panes.as_ref().map(|panes| panes.outside_command()),
         };
-        let (headless, _page) = (Arc::new(headless), page);
+        let headless = Arc::new(headless);
         Ok(Self {
             crew,
             tasks,
@@ -279,7 +279,7 @@ impl Running {
             panes,
             headless,
             report,
-            _page,
+            page,
         })
     }
 
@@ -340,7 +340,9 @@ impl Running {
         }
         text += &format!("\n  all files are in {}", folder.display());
         let attach = self.panes.as_ref().and_then(|panes| panes.attach_command());
-        if let (true, Some(attach)) = (kept, &attach) {
+        if let (true, Some(page)) = (kept, &self.page) {
+            text += &format!("\n  agents and page stay until Ctrl-C: {}", page.address);
+        } else if let (true, Some(attach)) = (kept, &attach) {
             let config = self.crew.cluster_file();
             text += &format!(
                 "\n  the agents in panes are still running; watch them with\n    {attach}\n  stop them with\n    \

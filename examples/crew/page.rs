@@ -17,6 +17,8 @@ pub struct Page {
     pub hub: Hub,
     /// The headless agents, which the page can steer.
     pub live: LiveSource,
+    /// Holds the token.
+    pub address: String,
 }
 
 impl Page {
@@ -51,6 +53,6 @@ impl Page {
             &format!("page: {address}"),
         );
         tokio::spawn(server.serve());
-        Ok(Self { hub, live })
+        Ok(Self { hub, live, address })
     }
 }
