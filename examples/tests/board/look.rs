@@ -88,6 +88,18 @@ async fn nothing_is_cut_and_all_text_can_be_read_in_every_size_and_scheme() {
             }
         }
     }
+    for scheme in ["light", "dark"] {
+        tab.screen(1440, 900, scheme).await;
+        tab.eval("showPane('main'); select('research'); showTab('output')")
+            .await;
+        tab.until("document.querySelector('#output div')").await;
+        tab.eval(DRAWN).await;
+        let faint = tab.eval(FAINT_TEXT).await;
+        if faint != json!([]) {
+            found.push(format!("output {scheme}: {faint}"));
+        }
+        tab.screenshot(&format!("output-{scheme}")).await;
+    }
     assert_eq!(found, Vec::<String>::new(), "too faint");
 }
 
