@@ -1,15 +1,17 @@
 //! The examples, run as a user runs them. Each test reads `/proc` to see that no process is left.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod chat;
 mod chat_session;
 mod cluster;
 mod crash_recovery;
 mod crew;
+mod hosts;
 mod inspect;
 mod operator_manager;
 mod path_guard;
 mod ports;
 mod run_agent;
 mod sandbox;
+mod task_list;

@@ -11,7 +11,9 @@ use tmux_bus::{
 };
 
 use crate::pane_program::MARKER;
-use crate::support::{LONG, eventually, is_running, kill_server, need_tmux, tmux};
+#[cfg(target_os = "linux")]
+use crate::support::is_running;
+use crate::support::{LONG, eventually, kill_server, need_tmux, tmux};
 use crate::worker;
 
 /// A cluster of test programs. It is killed when the test ends.

@@ -1,0 +1,95 @@
+//! Claims of a timed store.
+
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use serde_json::Value;
+use timed_store::TimedStorage;
+
+use super::super::change::Change;
+use super::super::entities::{Claim, milliseconds};
+use super::super::hub::Feed;
+use super::super::source::Source;
+use crate::Result;
+
+/// The longest time between two looks: an entry that expires is no change of the file.
+const LOOK: Duration = Duration::from_secs(5);
+/// Two computed ends of one entry differ by rounding.
+const ROUNDING_MS: u64 = 1_000;
+
+/// Shows the entries of a timed store with their sessions and the time that is left.
+pub struct ClaimsSource {
+    label: String,
+    store: TimedStorage<Value>,
+    prefix: String,
+}
+
+impl ClaimsSource {
+    /// A source for a store. The label is shown.
+    #[must_use]
+    pub fn new(label: impl Into<String>, store: TimedStorage<Value>) -> Self {
+        Self {
+            label: label.into(),
+            store,
+            prefix: String::new(),
+        }
+    }
+
+    /// Shows only the sessions whose id begins so, without that beginning.
+    #[must_use]
+    pub fn only(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    async fn claims(&self, before: &[Claim]) -> Result<Vec<Claim>> {
+        let entries = self.store.entries().await?;
+        let claims = entries.iter().filter_map(|(session, entry)| {
+            let session = session.as_str().strip_prefix(&self.prefix)?;
+            let value = match entry.value() {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let expires = milliseconds(SystemTime::now() + entry.expires_in());
+            let mut claim = Claim {
+                store: self.label.clone(),
+                session: session.to_owned(),
+                value,
+                token: entry.token(),
+                expires,
+            };
+            let same = before.iter().find(|old| {
+                old.session == claim.session && old.expires.abs_diff(expires) < ROUNDING_MS
+            });
+            if let Some(same) = same {
+                claim.expires = same.expires;
+            }
+            Some(claim)
+        });
+        Ok(claims.collect())
+    }
+}
+
+#[async_trait]
+impl Source for ClaimsSource {
+    fn name(&self) -> String {
+        format!("claims {}", self.label)
+    }
+
+    async fn follow(&self, feed: Feed) -> Result<()> {
+        let mut claims = Vec::new();
+        let mut changes = self.store.watch();
+        loop {
+            claims = self.claims(&claims).await?;
+            feed.push(Change::Claims {
+                store: self.label.clone(),
+                claims: claims.clone(),
+            });
+            feed.audience().await;
+            // The change itself does not matter: all entries are read again.
+            if let Ok(Err(error)) = tokio::time::timeout(LOOK, changes.next()).await {
+                return Err(error.into());
+            }
+        }
+    }
+}

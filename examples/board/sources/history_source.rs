@@ -1,0 +1,180 @@
+//! Executions that a state folder of exec-core records.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use exec_core::{FailureKind, History, HistoryEntry, HistoryState};
+
+use super::super::change::{AgentChange, Change};
+use super::super::entities::{AgentState, Usage, milliseconds};
+use super::super::hub::Feed;
+use super::super::source::Source;
+use super::used::{self, plus};
+use crate::Result;
+
+/// The time between two looks while a client is there.
+const LOOK: Duration = Duration::from_secs(1);
+/// Most sessions that are shown: the newest.
+const MAX_SESSIONS: usize = 100;
+
+/// Shows the executions of other programs by their records: each session is an agent, or all of
+/// them count for one agent that another source shows.
+pub struct HistorySource {
+    state_dir: PathBuf,
+    agent: Option<String>,
+}
+
+/// What tells that the records have changed.
+type Fingerprint = Option<(u64, Option<SystemTime>)>;
+
+impl HistorySource {
+    /// A source that shows each session as an agent.
+    #[must_use]
+    pub fn new(state_dir: impl Into<PathBuf>) -> Self {
+        let (state_dir, agent) = (state_dir.into(), None);
+        Self { state_dir, agent }
+    }
+
+    /// A source whose usage and failures count for one agent.
+    #[must_use]
+    pub fn for_agent(state_dir: impl Into<PathBuf>, agent: impl Into<String>) -> Self {
+        let (state_dir, agent) = (state_dir.into(), Some(agent.into()));
+        Self { state_dir, agent }
+    }
+
+    fn show(&self, entries: &[HistoryEntry], told: &mut BTreeSet<String>, feed: &Feed) {
+        let mut sessions: BTreeMap<&str, Vec<&HistoryEntry>> = BTreeMap::new();
+        for entry in entries {
+            let session = entry.session_id.as_str();
+            sessions.entry(session).or_default().push(entry);
+        }
+        let mut newest: Vec<(&str, Vec<&HistoryEntry>)> = sessions.into_iter().collect();
+        newest.sort_by_key(|(_, entries)| entries.last().map(|entry| entry.started_at));
+        let all: Usage = newest.iter().fold(Usage::default(), |sum, (_, entries)| {
+            plus(sum, usage(entries))
+        });
+        if let Some(agent) = &self.agent {
+            feed.push(AgentChange::new(agent).usage(all));
+        }
+        for (session, entries) in newest.iter().rev().take(MAX_SESSIONS).rev() {
+            let id = self.agent.as_deref().unwrap_or(session);
+            if self.agent.is_none() {
+                self.show_session(id, entries, feed);
+            }
+            for entry in entries {
+                self.show_failure(id, entry, told, feed);
+            }
+        }
+    }
+
+    fn show_session(&self, id: &str, entries: &[&HistoryEntry], feed: &Feed) {
+        let Some(last) = entries.last() else { return };
+        let (state, detail) = match &last.state {
+            HistoryState::Open => (AgentState::Working, "recorded as running".to_owned()),
+            HistoryState::Reaped => (
+                AgentState::Exited,
+                "its host died; its processes were ended".to_owned(),
+            ),
+            HistoryState::Ended(report) => {
+                let how = match (report.code, report.signal) {
+                    (Some(code), _) => format!("exit code {code}"),
+                    (_, Some(signal)) => format!("signal {signal}"),
+                    _ => "unknown end".to_owned(),
+                };
+                (AgentState::Exited, how)
+            }
+            _ => (
+                AgentState::Unknown,
+                "a record of a newer version".to_owned(),
+            ),
+        };
+        let native = last.session_id.native_id();
+        let short: String = native.chars().take(8).collect();
+        let change = AgentChange {
+            name: Some(format!("{} {short}", last.profile_label)),
+            ..AgentChange::new(id)
+        };
+        let kind = match &last.variant_label {
+            Some(variant) => format!("{}:{variant}", last.profile_label),
+            None => last.profile_label.clone(),
+        };
+        let change = change
+            .kind(kind, last.workspace_path.display().to_string())
+            .role(match entries.len() {
+                1 => "1 execution".to_owned(),
+                n => format!("{n} executions"),
+            })
+            .state(state, "process", detail)
+            .usage(usage(entries))
+            .can([]);
+        feed.push(change);
+    }
+
+    fn show_failure(
+        &self,
+        agent: &str,
+        entry: &HistoryEntry,
+        told: &mut BTreeSet<String>,
+        feed: &Feed,
+    ) {
+        let HistoryState::Ended(report) = &entry.state else {
+            return;
+        };
+        let (class, message) = match (&report.budget, &report.failure) {
+            (Some(notice), _) => ("budget", notice.to_string()),
+            (None, Some(failure)) => (failure.kind.name(), failure.message.clone()),
+            (None, None) => return,
+        };
+        if !told.insert(entry.execution_id.as_str().to_owned()) {
+            return;
+        }
+        let resets = match report.failure.as_ref().map(|failure| &failure.kind) {
+            Some(FailureKind::Limited { resets_at, .. }) => resets_at.map(milliseconds),
+            _ => None,
+        };
+        feed.push(Change::Failure {
+            agent: agent.to_owned(),
+            class: class.to_owned(),
+            message,
+            resets,
+        });
+    }
+}
+
+#[async_trait]
+impl Source for HistorySource {
+    fn name(&self) -> String {
+        format!("state folder {}", self.state_dir.display())
+    }
+
+    async fn follow(&self, feed: Feed) -> Result<()> {
+        let history = History::new(&self.state_dir);
+        let (mut told, mut before) = (BTreeSet::new(), None);
+        loop {
+            let found = fingerprint(&self.state_dir);
+            if found.is_some() && found != before {
+                self.show(&history.load()?.entries, &mut told, &feed);
+                before = found;
+            }
+            tokio::time::sleep(LOOK).await;
+            feed.audience().await;
+        }
+    }
+}
+
+fn fingerprint(state_dir: &Path) -> Fingerprint {
+    let found = std::fs::metadata(state_dir.join("history.jsonl")).ok()?;
+    Some((found.len(), found.modified().ok()))
+}
+
+/// The sum of what the executions of a session have used.
+fn usage(entries: &[&HistoryEntry]) -> Usage {
+    entries.iter().fold(Usage::default(), |sum, entry| {
+        let HistoryState::Ended(report) = &entry.state else {
+            return sum;
+        };
+        plus(sum, used::usage(&report.usage.run))
+    })
+}

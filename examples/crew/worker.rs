@@ -1,0 +1,308 @@
+//! A worker of a crew on several machines: takes tasks from the shared list and runs an agent for
+//! each, without a terminal, until all tasks are done.
+//!
+//! ```sh
+//! crew worker --redis redis://server/0 crew.toml      # on each machine
+//! ```
+//!
+//! Unlike a member of a crew, which holds one role for all of its tasks, a worker takes the next task
+//! of any role with a new agent. So any number of workers can share the tasks of one role. Workers
+//! and `crew --redis` with the same file share one list.
+//!
+//! Machines may come and go at any time. A task of a machine that dies or is cut off goes to another
+//! one when its lease has expired; see the theory of [`task_list`](examples::task_list).
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use agent_snapshot::open_storage;
+use examples::task_list::{Overtaken, Place, TakenTask, Task, TaskList};
+use examples::{Result, scripted_agent, until_signal, with_causes};
+use exec_core::{ExecutionContext, ExecutionService, NewChatRequest};
+use exec_profiles::ProfileRegistry;
+use serde_json::{Value, json};
+
+use crate::crew_file::{CrewFile, Lives};
+use crate::effects::{Announced, Effect, Effects};
+
+/// Prefix of an answer that reports a failure.
+const FAILED: &str = "FAILED: ";
+
+/// How often an agent is started for a task before the failure is its answer.
+const ATTEMPTS: u32 = 3;
+
+/// Pause after a failed call of a server that may be cut off.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Takes tasks from a list that several machines share, until all are done.
+#[derive(clap::Args)]
+pub(crate) struct WorkerArguments {
+    /// The Redis server of the claims [default: a file in the folder, for one machine]
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// The storage of the answers, such as postgres://user@host/db [default: as the file says; the
+    /// Redis server in place of files]
+    #[arg(long, value_name = "ADDRESS")]
+    storage: Option<String>,
+    /// The name of this worker [default: the name of the machine and the process id]
+    #[arg(long)]
+    name: Option<String>,
+    /// The folder for the work of the agents
+    #[arg(long, value_name = "DIR", default_value = "crew-worker")]
+    dir: PathBuf,
+    /// The agents of the roles in turn: scripted, claude-code, codex, gemini, opencode
+    #[arg(long, value_name = "LABELS", value_delimiter = ',')]
+    agents: Vec<String>,
+    /// Take tasks of this role only
+    #[arg(long)]
+    role: Option<String>,
+    /// The number of agents at the same time
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    parallel: usize,
+    /// Seconds after which a task of a silent worker goes to another one
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    lease: f64,
+    /// Print each event as one line of JSON
+    #[arg(long)]
+    json: bool,
+    /// Go on with a task whose lease is lost, for tests: the storage must refuse the answer
+    #[arg(long, hide = true)]
+    ignore_loss: bool,
+    /// The file that describes the crew, the same on all machines
+    file: PathBuf,
+}
+
+/// Exit code 0: all tasks are done. 1: at least one has failed.
+pub(crate) async fn run(arguments: WorkerArguments) -> Result<ExitCode> {
+    let worker = Arc::new(Worker::open(arguments).await?);
+    let service = worker.service.clone();
+    let done = until_signal(Arc::clone(&worker).work_in_parallel()).await;
+    service.shutdown(Duration::from_secs(2)).await;
+    done?;
+    let done = worker.list.done().await?;
+    let failed = done.iter().filter(|done| done.answer.starts_with(FAILED));
+    let failed = failed.count();
+    let text = format!("all {} tasks are done, {failed} failed", done.len());
+    let fields = json!({"event": "finished", "tasks": done.len(), "failed": failed});
+    worker.tell(fields, &text);
+    Ok(ExitCode::from(u8::from(failed > 0)))
+}
+
+struct Worker {
+    name: String,
+    file: CrewFile,
+    list: TaskList,
+    effects: Option<Effects>,
+    service: ExecutionService,
+    arguments: WorkerArguments,
+}
+
+impl Worker {
+    async fn open(arguments: WorkerArguments) -> Result<Self> {
+        let mut file = CrewFile::load(&arguments.file)?;
+        for role in &mut file.roles {
+            role.lives = Lives::Headless;
+        }
+        file.mix(&arguments.agents)?;
+        let dir = std::path::absolute(&arguments.dir)?;
+        let storage = arguments.storage.as_deref().unwrap_or(&file.storage);
+        let storage = match (storage, &arguments.redis) {
+            ("file" | "sqlite", Some(url)) => url.clone(),
+            ("file", None) => format!("file:{}", dir.join("snapshots").display()),
+            ("sqlite", None) => format!("sqlite:{}", dir.join("snapshots.db").display()),
+            (address, _) => address.to_owned(),
+        };
+        let place = match &arguments.redis {
+            Some(url) => Place::Redis(url.clone()),
+            None => Place::Folder(dir.clone()),
+        };
+        let lease = Duration::try_from_secs_f64(arguments.lease)
+            .map_err(|error| format!("--lease {}: {error}", arguments.lease))?;
+        // Before the storage, which may be a database in it.
+        let mut private = std::fs::DirBuilder::new();
+        private.recursive(true).mode(0o700).create(&dir)?;
+        let list = TaskList::builder(place, open_storage(&storage).await?, file.tasks());
+        let list = list.name(&file.name).lease(lease).open().await?;
+        let effects = arguments.redis.as_deref();
+        let effects = effects.map(|url| Effects::new(url, list.name()));
+        let name = arguments.name.clone().unwrap_or_else(default_name);
+        let registry = ProfileRegistry::new();
+        registry.register(scripted_agent::profile(&dir.join("scripted-agent"))?)?;
+        let service = ExecutionService::builder(registry)
+            .state_dir(dir.join("state").join(&name))
+            .host_name(&name)
+            .open()?;
+        // Agents of a predecessor that was killed: their leases are lost.
+        service.reap_orphans().await?;
+        Ok(Self {
+            name,
+            file,
+            list,
+            effects: effects.transpose()?,
+            service,
+            arguments: WorkerArguments { dir, ..arguments },
+        })
+    }
+
+    async fn work_in_parallel(self: Arc<Self>) -> Result<()> {
+        let count = self.list.tasks().len();
+        let text = format!(
+            "{} works on {count} tasks of {}",
+            self.name,
+            self.list.name()
+        );
+        let fields = json!({"event": "started", "tasks": count, "list": self.list.name()});
+        self.tell(fields, &text);
+        let mut lanes = tokio::task::JoinSet::new();
+        for _ in 0..self.arguments.parallel.max(1) {
+            let worker = Arc::clone(&self);
+            lanes.spawn(async move { worker.work().await });
+        }
+        while let Some(ended) = lanes.join_next().await {
+            ended?;
+        }
+        Ok(())
+    }
+
+    /// Works until all tasks are done. A failed call is repeated: a machine that is cut off goes on when
+    /// it is back.
+    async fn work(&self) {
+        loop {
+            let step = async {
+                let role = self.arguments.role.as_deref();
+                if let Some(taken) = self.list.take(&self.name, role).await? {
+                    self.work_on(taken).await?;
+                } else if self.list.is_complete().await? {
+                    return Result::Ok(true);
+                } else {
+                    self.list.changed().await;
+                }
+                Ok(false)
+            };
+            match step.await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => {
+                    let error = with_causes(&*error);
+                    self.tell(json!({"event": "trouble", "error": error}), &error);
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn work_on(&self, taken: TakenTask) -> Result<()> {
+        let (task, token) = (taken.task().id.clone(), taken.token());
+        self.tell_of("taken", &task, token);
+        let mut answer = None;
+        if let Some(effects) = &self.effects {
+            match effects.announce(&task, token).await? {
+                Announced::Free => {}
+                // The earlier worker died or lost its lease before it could record the answer.
+                Announced::Made(text) => answer = Some(text),
+                Announced::Overtaken => return self.overtaken(&task, token),
+            }
+        }
+        let answer = match answer {
+            Some(answer) => answer,
+            None => {
+                let answer = tokio::select! {
+                    answer = self.ask_agent(taken.task(), token) => answer?,
+                    () = taken.lost(), if !self.arguments.ignore_loss => {
+                        self.tell_of("lost", &task, token);
+                        return Ok(());
+                    }
+                };
+                if self.make_effect(&taken, &answer).await? == Effect::Overtaken {
+                    return self.overtaken(&task, token);
+                }
+                answer
+            }
+        };
+        match taken.finish(&answer).await {
+            Ok(()) => self.tell_of("done", &task, token),
+            Err(error) if error.is::<Overtaken>() => return self.overtaken(&task, token),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Repeats a call without an answer. A worker that is cut off gets here: it learns when it is back that
+    /// it was overtaken.
+    async fn make_effect(&self, taken: &TakenTask, answer: &str) -> Result<Effect> {
+        let Some(effects) = &self.effects else {
+            return Ok(Effect::Made);
+        };
+        let (task, token) = (&taken.task().id, taken.token());
+        loop {
+            match effects.make(task, token, &self.name, answer).await {
+                Ok(effect) => return Ok(effect),
+                Err(error) => {
+                    let error = with_causes(&*error);
+                    self.tell(json!({"event": "trouble", "error": error}), &error);
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Runs an agent in a folder of its own: a late worker does not disturb its successor.
+    async fn ask_agent(&self, task: &Task, token: u64) -> Result<String> {
+        let workspace = self.arguments.dir.join(format!("work/{}-{token}", task.id));
+        std::fs::create_dir_all(&workspace)?;
+        let role = self.file.role(&task.role);
+        let agent = role.map_or(scripted_agent::LABEL, |role| role.agent.as_str());
+        let mut prompt = task.text.clone();
+        let done = self.list.done().await?;
+        for before in done.iter().filter(|done| task.after.contains(&done.id)) {
+            prompt += &format!("\n\nThe answer to {}:\n{}", before.id, before.answer);
+        }
+        if let Some(role) = role {
+            prompt += &format!("\n\n{}", role.personality.trim());
+        }
+        let mut reason = String::new();
+        for _ in 0..ATTEMPTS {
+            let request = NewChatRequest {
+                context: ExecutionContext::for_workspace(agent, &workspace)?,
+                prompt: prompt.clone(),
+            };
+            let result = self.service.run(request).await?;
+            match result.failure {
+                None => return Ok(result.text),
+                Some(failure) => reason = failure.message,
+            }
+        }
+        Ok(format!("{FAILED}{reason}"))
+    }
+
+    fn overtaken(&self, task: &str, token: u64) -> Result<()> {
+        self.tell_of("overtaken", task, token);
+        Ok(())
+    }
+
+    fn tell_of(&self, event: &str, task: &str, token: u64) {
+        let fields = json!({"event": event, "task": task, "token": token});
+        self.tell(fields, &format!("{task} {event} (token {token})"));
+    }
+
+    fn tell(&self, mut fields: Value, text: &str) {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let at = since_1970.unwrap_or_default().as_secs_f64();
+        if self.arguments.json {
+            fields["worker"] = json!(self.name);
+            fields["at"] = json!(at);
+            println!("{fields}");
+        } else {
+            println!("{}: {text}", self.name);
+        }
+    }
+}
+
+fn default_name() -> String {
+    let system = rustix::system::uname();
+    let host = system.nodename().to_string_lossy().into_owned();
+    format!("{host}-{}", std::process::id())
+}

@@ -1,0 +1,182 @@
+//! The page over real agents in real tmux panes.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use examples::board::sources::ClusterSource;
+use examples::pane_agent::quoted;
+use serde_json::json;
+use tmux_bus::{ClusterConfig, ClusterManager, StopOnDrop};
+
+use crate::board::Board;
+use crate::page::{open, write};
+
+const AGENTS: [&str; 2] = ["coder", "tester"];
+
+/// Two scripted agents in panes; their program is the board's.
+async fn cluster(folder: &Path) -> StopOnDrop {
+    assert!(
+        examples::on_path("tmux"),
+        "this test needs tmux: `./scripts/setup tmux` installs it"
+    );
+    let program = quoted(env!("CARGO_BIN_EXE_board"));
+    let agents = AGENTS.iter().enumerate().map(|(index, name)| {
+        let personality = folder.join(format!("{name}.txt"));
+        std::fs::write(&personality, "You are an agent.").unwrap();
+        let marker = format!("{} OK", name.to_uppercase());
+        let option = quoted(&format!("--marker={marker}"));
+        json!({
+            "name": name, "role": "specialist", "pane_index": index, "marker": marker,
+            "personality_prompt_path": personality,
+            "command": format!("exec {program} scripted-agent {option}"),
+        })
+    });
+    let agents: Vec<_> = agents.collect();
+    let session = format!("board-{}", std::process::id());
+    let config = json!({
+        "cluster": {"name": "board-test", "session_name": session, "work_dir": folder},
+        "agents": agents,
+    });
+    let file = folder.join("cluster.yaml");
+    std::fs::write(&file, config.to_string()).unwrap();
+    let cluster = ClusterManager::builder(ClusterConfig::load(file).unwrap())
+        .runtime_dir(folder.join("run"))
+        .log_file(folder.join("messages.jsonl"))
+        .start()
+        .await
+        .unwrap();
+    cluster.stop_on_drop()
+}
+
+/// An agent that asks twice before it answers.
+const ASKING: &str = r#"
+answer=
+while true; do
+    printf '\033[2J\033[H%btoy> ' "$answer"
+    IFS= read -r line || exit
+    for command in first second; do
+        printf '\033[2J\033[HRun %s? Enter: yes, Esc: no' "$command"
+        IFS= read -rsn1 key
+        if [ -z "$key" ]; then echo "$command" >>allowed; else echo "$command" >>denied; fi
+    done
+    answer='asked twice\nTOY OK\n'
+done
+"#;
+
+const ASKING_RULES: &str = "
+[toy]
+commands = ['toy']
+input = { line = '^(?P<prefix>toy> )(?P<text>.*)$', next = '^     (?P<text>.*)$' }
+[[toy.approval]]
+id = 'run'
+all = ['^Run .*[?] Enter: yes, Esc: no']
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_in_a_pane_is_denied_and_allowed_from_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let write_file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    write_file("asking.sh", ASKING);
+    write_file("prompt.txt", "You ask.");
+    let rules = write_file("agents.toml", ASKING_RULES);
+    let config = json!({
+        "cluster": {"name": "asking", "session_name": "asking", "work_dir": folder.path()},
+        "agents": [{
+            "name": "asker", "role": "asks", "pane_index": 0, "marker": "TOY OK", "agent": "toy",
+            "personality_prompt_path": folder.path().join("prompt.txt"),
+            "command": "exec bash asking.sh",
+        }],
+    });
+    let config = write_file("cluster.yaml", &config.to_string());
+    let cluster = ClusterManager::builder(ClusterConfig::load(config).unwrap())
+        .runtime_dir(folder.path().join("run"))
+        .log_file(folder.path().join("messages.jsonl"))
+        .agent_definitions(rules)
+        .start()
+        .await
+        .unwrap()
+        .stop_on_drop();
+    let board = Board::of(Arc::new(ClusterSource::new(cluster.clone()))).await;
+    let tab = open(&board).await;
+    tab.shows(".agent[data-agent=asker]", "idle").await;
+    tab.click(".agent[data-agent=asker]").await;
+    write(&tab, "go").await;
+    tab.shows("#needs .ask pre", "Run first?").await;
+    tab.shows(".agent[data-agent=asker]", "needs you").await;
+    tab.click("[data-answer=deny]").await;
+    tab.shows("#needs .ask pre", "Run second?").await;
+    tab.click("[data-answer=allow]").await;
+    tab.shows(".msg .body", "asked twice").await;
+    tab.until("document.querySelectorAll('#needs .ask').length === 0")
+        .await;
+    for (file, word) in [("denied", "first\n"), ("allowed", "second\n")] {
+        let found = std::fs::read_to_string(folder.path().join(file)).unwrap();
+        assert_eq!(found, word);
+    }
+    cluster.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_in_a_pane_answers_is_killed_and_comes_back_on_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = cluster(folder.path()).await;
+    let board = Board::of(Arc::new(ClusterSource::new(cluster.clone()))).await;
+    let tab = open(&board).await;
+    tab.shows(".agent[data-agent=coder]", "idle").await;
+    tab.shows(".agent[data-agent=tester]", "idle").await;
+
+    tab.click(".agent[data-agent=tester]").await;
+    write(&tab, "count [[say three files]]").await;
+    tab.shows(".msg .body", "three files").await;
+    // A message between two agents, not from the page.
+    let coder = cluster.agent("coder").unwrap();
+    coder
+        .send_to("tester", "between us [[say heard]]")
+        .await
+        .unwrap();
+    tab.shows(".msg .body", "between us").await;
+    tab.shows(".msg .body", "heard").await;
+    tab.click("#tab-output").await;
+    tab.shows("#output pre", "three files").await;
+    // A message that an agent has left; no process delivers it here.
+    let inbox = cluster.inbox();
+    inbox.leave("coder", "tester", "read this later").unwrap();
+    tab.shows("#queue b", "coder → tester").await;
+    tab.shows("#queue .sub", "read this later").await;
+    tab.click("#queue .take-back").await;
+    tab.until("document.querySelectorAll('#queue li').length === 0")
+        .await;
+    assert_eq!(inbox.entries("tester").unwrap().len(), 0);
+
+    let pane = cluster.get_pane("tester").unwrap().to_string();
+    let tmux = |arguments: &[&str]| {
+        let mut tmux = Command::new("tmux");
+        tmux.arg("-S").arg(cluster.socket()).args(arguments);
+        String::from_utf8(tmux.output().unwrap().stdout).unwrap()
+    };
+    let pid = tmux(&["display-message", "-p", "-t", &pane, "#{pane_pid}"]);
+    let pid = rustix::process::Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    tab.shows(".agent[data-agent=tester]", "exited").await;
+    tab.shows("#failures", "the program has ended").await;
+    // A message that waits for a dead agent is delivered when it is back.
+    tab.click("#tab-messages").await;
+    write(&tab, "after the crash [[say I am back]]").await;
+    tab.shows("#queue .sub", "after the crash").await;
+    tab.click("[data-act=restart]").await;
+    tab.shows(".msg .body", "I am back").await;
+    tab.shows(".agent[data-agent=tester]", "idle").await;
+
+    // Stopped and started from the page.
+    tab.click("[data-act=stop]").await;
+    tab.click("[data-act=stop]").await;
+    tab.shows(".agent[data-agent=tester]", "exited").await;
+    tab.click("[data-act=restart]").await;
+    tab.shows(".agent[data-agent=tester]", "idle").await;
+    cluster.stop().await.unwrap();
+}

@@ -1,0 +1,116 @@
+//! What the board shows of stores, storages and state folders of other programs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_snapshot::conversation::Message;
+use agent_snapshot::{AgentId, AgentState, MemoryStorage};
+use examples::board::sources::{ClaimsSource, HistorySource, SnapshotSource};
+use examples::scripted_agent;
+use exec_core::{CommandConfig, ExecutionContext, ExecutionService, NewChatRequest};
+use exec_profiles::ProfileRegistry;
+use serde_json::{Value, json};
+use timed_store::{SessionId, TimedStorage};
+
+use crate::board::Board;
+use crate::client::Client;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_come_and_go_with_their_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ports.json");
+    let session = |name: &str| {
+        let store = TimedStorage::<Value>::builder(&file);
+        let store = store.session(SessionId::new(name).unwrap());
+        store.ttl(Duration::from_secs(900)).open().unwrap()
+    };
+    let source = ClaimsSource::new("ports", session("board"));
+    let board = Board::of(Arc::new(source)).await;
+    let mut client = Client::open(&board).await;
+    let worker = session("worker");
+    let lease = worker
+        .claim(json!("4000\u{202e}"))
+        .await
+        .unwrap()
+        .granted()
+        .unwrap();
+    let some = |event: &Value| {
+        event["claims"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty())
+    };
+    let event = client.event_when(some).await;
+    let claim = &event["claims"][0];
+    assert_eq!(claim["session"], "worker");
+    assert_eq!(claim["value"], "4000‹U+202E›");
+    assert_eq!(claim["token"], lease.token());
+    let left = claim["expires"].as_u64().unwrap() - client.hello["now"].as_u64().unwrap();
+    assert!((800_000..=1_000_000).contains(&left), "{left} ms");
+    worker.remove().await.unwrap();
+    let none = |event: &Value| event["claims"].as_array().is_some_and(Vec::is_empty);
+    client.event_when(none).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_are_shown_tick_by_tick() {
+    let storage = Arc::new(MemoryStorage::new());
+    let board = Board::of(Arc::new(SnapshotSource::new("memory", storage.clone()))).await;
+    let mut client = Client::open(&board).await;
+    let id = AgentId::new("worker").unwrap();
+    let (mut agent, _) = AgentState::hydrate(storage, id).await.unwrap();
+    for n in 1..=3_u64 {
+        let mut tick = agent.begin_tick().unwrap();
+        tick.history().push(Message::user("hello"));
+        tick.commit().await.unwrap();
+        let wanted = agent.tick_index();
+        let event = client
+            .event_when(|event| event["snapshot"]["tick"] == wanted)
+            .await;
+        assert_eq!(event["snapshot"]["agent"], "worker");
+        assert_eq!(event["snapshot"]["messages"], n);
+        assert_eq!(event["snapshot"]["epoch"], 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_folder_shows_sessions_with_usage_and_classed_failures() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let mut profile = scripted_agent::profile(&folder.path().join("conversations")).unwrap();
+    let CommandConfig { args, env, .. } = profile.command;
+    profile.command = CommandConfig::new(env!("CARGO_BIN_EXE_board"), args);
+    profile.command.env = env;
+    let profiles = ProfileRegistry::new();
+    profiles.register(profile).unwrap();
+    let service = ExecutionService::builder(profiles)
+        .state_dir(&state)
+        .open()
+        .unwrap();
+    let board = Board::of(Arc::new(HistorySource::new(&state))).await;
+    let mut client = Client::open(&board).await;
+    let context = ExecutionContext::for_workspace(scripted_agent::LABEL, folder.path()).unwrap();
+    for prompt in ["count [[say three]]", "break [[crash]]"] {
+        let (context, prompt) = (context.clone(), prompt.to_owned());
+        let done = service
+            .run(NewChatRequest { context, prompt })
+            .await
+            .unwrap();
+        let session = done.session_id.as_str();
+        let ended =
+            |event: &Value| event["agent"]["id"] == session && event["agent"]["state"] == "exited";
+        let event = client.event_when(ended).await;
+        assert_eq!(event["agent"]["kind"], scripted_agent::LABEL);
+        assert_eq!(event["agent"]["can"], json!([]));
+        match &done.failure {
+            None => {
+                let used = &event["agent"]["usage"];
+                assert_eq!(used["input_tokens"], done.usage.run.input_tokens.unwrap());
+            }
+            Some(failure) => {
+                let event = client.event_when(|event| event["type"] == "failure").await;
+                assert_eq!(event["failure"]["class"], failure.kind.name());
+                assert_eq!(event["failure"]["agent"], session);
+            }
+        }
+    }
+}
