@@ -6,6 +6,7 @@
 mod conversation;
 mod exec;
 mod live;
+mod mcp;
 mod model;
 mod real_agent;
 mod table;
@@ -53,6 +54,8 @@ enum Part {
     Exec,
     /// One process for many turns, with exec-core
     Live,
+    /// Claude Code in a pane with the MCP server of the examples
+    Mcp,
 }
 
 /// The agents with a TUI in a pane.
@@ -141,6 +144,11 @@ async fn run(arguments: Arguments) -> Result<bool> {
         for agent in agents(&LIVE_AGENTS) {
             live::run(&context, &agent, &mut table).await?;
         }
+        is_met &= table.print();
+    }
+    if wants(Part::Mcp) && agents(&["claude"]).contains(&"claude".to_owned()) {
+        let mut table = Table::default();
+        mcp::run(&context, &mut table).await?;
         is_met &= table.print();
     }
     Ok(is_met)

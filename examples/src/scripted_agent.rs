@@ -13,7 +13,7 @@
 //! | `[[ponder SECONDS]]` | waits after it has used the tool |
 //! | `[[crash]]` | aborts after the tool, without a final event |
 //! | `[[say TEXT]]` | answers with this text |
-//! | `[[continue]]` | continues the last turn, and does not repeat a tool that has run |
+//! | `[[continue]]` | continues the last turn, and does not repeat a tool that has run; in a live session, a text beside it is a new prompt if it is not the last one |
 //!
 //! With `--marker=TEXT` it runs in a tmux pane: [`pane_agent`]. With `--input-format=stream-json` it
 //! serves a live session: [`scripted_live`].
@@ -158,6 +158,20 @@ impl Conversation {
             earlier,
             used_tool,
         })
+    }
+
+    /// The prompt of a message, and the output of its tool if the message continues a turn whose tool
+    /// has run. The prompt of such a turn is taken out of the earlier ones.
+    pub(crate) fn take_up(&mut self, message: &str) -> (String, Option<String>) {
+        if !message.contains(CONTINUE) {
+            return (message.to_owned(), None);
+        }
+        let text = message.replace(CONTINUE, "");
+        let text = text.trim();
+        match self.earlier.pop_if(|last| last.ends_with(text)) {
+            Some(last) => (last, self.used_tool.take()),
+            None => (text.to_owned(), None),
+        }
     }
 
     pub(crate) fn remember(&self, line: &Value) -> io::Result<()> {

@@ -88,7 +88,15 @@ impl Agent {
                     Ok(Input::End) | Err(_) => return Ok(()),
                 },
             };
-            match self.turn(&prompt) {
+            let message = prompt;
+            let earlier = self.conversation.earlier.len();
+            let (prompt, used_tool) = self.conversation.take_up(&message);
+            let is_continued = self.conversation.earlier.len() < earlier;
+            // A continued prompt is in the conversation already.
+            let line = if is_continued { &message } else { &prompt };
+            self.conversation.remember(&json!(line))?;
+            let continued = is_continued.then_some(used_tool);
+            match self.turn(&prompt, continued) {
                 Ok(()) => {}
                 Err(Cut::Interrupted) => self.conversation.emit(json!({
                     "type": "result", "subtype": "error_during_execution", "is_error": true,
@@ -122,20 +130,25 @@ impl Agent {
         }
     }
 
-    fn turn(&mut self, prompt: &str) -> Result<(), Cut> {
+    /// `continued`: the turn was cut off before, with the output of its tool if the tool has run.
+    fn turn(&mut self, prompt: &str, continued: Option<Option<String>>) -> Result<(), Cut> {
         let began = Instant::now();
-        self.conversation.remember(&json!(prompt))?;
         self.conversation.emit(json!({
             "type": "system", "subtype": "init", "cwd": std::env::current_dir()?,
             "model": "scripted", "tools": ["Bash"], "permissionMode": "default",
         }))?;
         self.pause(thinking(prompt, "slow"))?;
         self.conversation.say("Let me look at the workspace.")?;
-        let output = self.use_tool(tool_of(prompt))?;
+        // A turn that is continued does not wait a second time.
+        let pondered = if continued.is_some() { "" } else { prompt };
+        let output = match continued.flatten() {
+            Some(output) => output,
+            None => self.use_tool(tool_of(prompt))?,
+        };
         if prompt.contains("[[crash]]") {
             std::process::abort();
         }
-        self.pause(thinking(prompt, "ponder"))?;
+        self.pause(thinking(pondered, "ponder"))?;
         let talk = &self.conversation;
         let answer = answer(prompt, &talk.earlier, &output);
         talk.say(&answer)?;
