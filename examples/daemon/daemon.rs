@@ -16,6 +16,7 @@
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,9 @@ pub(crate) struct Log(Instant);
 impl Log {
     pub(crate) fn line(self, who: &str, text: &str) {
         let text = text.lines().next().unwrap_or_default();
-        println!("[{:8.1} s] {who}: {text}", self.0.elapsed().as_secs_f64());
+        let seconds = self.0.elapsed().as_secs_f64();
+        // Not `println!`: the agents outlive the reader of the log.
+        let _ = writeln!(std::io::stdout(), "[{seconds:8.1} s] {who}: {text}");
     }
 }
 

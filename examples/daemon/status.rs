@@ -9,11 +9,13 @@ use timed_store::TimedStorage;
 use crate::config::DaemonConfig;
 
 pub(crate) async fn print(config: &DaemonConfig, is_json: bool) -> Result<()> {
-    let claims = config.claims_file();
-    let holders = match claims.exists() {
-        true => TimedStorage::<String>::open(claims)?.entries().await?,
-        false => return none(config, is_json),
-    };
+    if !config.folder.exists() {
+        let names = config.agents.iter().map(|agent| &agent.name);
+        let agents: Vec<Value> = names.map(|name| describe(name, None, None)).collect();
+        return show(config, &agents, is_json);
+    }
+    let claims = TimedStorage::<String>::open(config.claims_file())?;
+    let holders = claims.entries().await?;
     let storage = open_storage(&config.storage()).await?;
     let mut agents = Vec::new();
     for agent in &config.agents {
@@ -25,12 +27,6 @@ pub(crate) async fn print(config: &DaemonConfig, is_json: bool) -> Result<()> {
         agents.push(describe(&agent.name, daemon, snapshot.as_ref()));
     }
     storage.close().await?;
-    show(config, &agents, is_json)
-}
-
-fn none(config: &DaemonConfig, is_json: bool) -> Result<()> {
-    let names = config.agents.iter().map(|agent| &agent.name);
-    let agents: Vec<Value> = names.map(|name| describe(name, None, None)).collect();
     show(config, &agents, is_json)
 }
 
