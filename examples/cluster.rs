@@ -29,7 +29,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Parser, Subcommand};
-use examples::{Interrupted, Result, pane_agent, report, scripted_agent, until_signal};
+use examples::{
+    Interrupted, Result, bus_command, pane_agent, report, scripted_agent, until_signal,
+};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use tmux_bus::{
@@ -209,29 +211,13 @@ async fn attach(config: ClusterConfig) -> Result<ClusterManager> {
     })
 }
 
-/// The command `tmux-bus` that the agents use: on `PATH`, or in the folder of this build. It is built there for real
-/// agents; the scripted ones do not use it.
+/// The command `tmux-bus` that the agents use. It is built for real agents; scripted ones do not need it.
 fn bus_command(config: &ClusterConfig) -> Option<PathBuf> {
-    if examples::on_path("tmux-bus") {
-        return None;
+    if config.agents.iter().all(|agent| agent.command.is_some()) {
+        return bus_command::find();
     }
-    let program = std::env::current_exe().ok()?;
-    let target = program.parent()?.parent()?;
-    let command = target.join("tmux-bus");
-    let is_real = config.agents.iter().any(|agent| agent.command.is_none());
-    if !command.is_file() && is_real {
-        eprintln!("note: building the command tmux-bus, by which the agents talk to each other");
-        let built = std::process::Command::new("cargo")
-            .args(["build", "--quiet", "-p", "tmux-bus", "--features", "cli"])
-            .args(["--bin", "tmux-bus"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .env("CARGO_TARGET_DIR", target.parent()?)
-            .status();
-        if !built.is_ok_and(|status| status.success()) {
-            eprintln!("note: it could not be built: the agents cannot talk to each other");
-        }
-    }
-    command.is_file().then_some(command)
+    let command = bus_command::find_or_build();
+    command.inspect_err(|error| eprintln!("note: {error}")).ok()
 }
 
 /// Fills in the command of each agent for which the file names none.

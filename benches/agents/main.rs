@@ -4,6 +4,7 @@
 //! Exit codes: 0 every goal is met, 1 a goal is missed, 2 the run itself failed.
 
 mod conversation;
+mod crew;
 mod exec;
 mod live;
 mod mcp;
@@ -54,6 +55,8 @@ enum Part {
     Exec,
     /// One process for many turns, with exec-core
     Live,
+    /// The example `crew` with all of them
+    Crew,
     /// Claude Code in a pane with the MCP server of the examples
     Mcp,
 }
@@ -144,6 +147,11 @@ async fn run(arguments: Arguments) -> Result<bool> {
         for agent in agents(&LIVE_AGENTS) {
             live::run(&context, &agent, &mut table).await?;
         }
+        is_met &= table.print();
+    }
+    if wants(Part::Crew) {
+        let mut table = Table::default();
+        crew::run(&context, &mut table).await?;
         is_met &= table.print();
     }
     if wants(Part::Mcp) && agents(&["claude"]).contains(&"claude".to_owned()) {

@@ -163,7 +163,7 @@ impl BoardModel {
                 let (text, _) = self.text(&item.text);
                 let item = QueueItem {
                     text,
-                    at: now,
+                    at: if item.at == 0 { now } else { item.at },
                     ..item
                 };
                 if self.queue.len() >= self.limits.open {

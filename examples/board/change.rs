@@ -60,7 +60,7 @@ pub enum Change {
         /// `policy`, `deadline`, `cancel`, …
         by: String,
     },
-    /// A message waits. `at` is set by the model.
+    /// A message waits. An `at` of zero is set by the model.
     Queued(QueueItem),
     /// A message waits no more.
     QueuedGone {

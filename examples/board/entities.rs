@@ -143,7 +143,7 @@ pub struct Settlement {
 }
 
 /// An agent asks for a permission.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Permission {
     /// Unique on the board.
     pub id: String,
@@ -216,7 +216,7 @@ pub struct Failure {
     /// The agent, or the source.
     pub agent: String,
     /// `limited`, `overloaded`, `authentication`, `context_full`, `session_gone`, `network`,
-    /// `agent`, `exited`, `not_sent`, `source`.
+    /// `agent`, `exited`, `budget`, `stuck`, `not_sent`, `uncertain`, `source`.
     pub class: String,
     /// What happened, neutralised and bounded.
     pub message: String,

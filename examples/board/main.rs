@@ -60,7 +60,8 @@ struct Arguments {
     /// The workspace of live sessions
     #[arg(long, value_name = "DIR", default_value = ".")]
     workspace: PathBuf,
-    /// The most that all agents together, or the named one, should cost, in US dollars
+    /// The most that all agents together, or the named one, may cost, in US dollars: live sessions
+    /// are stopped beyond it
     #[arg(long, value_name = "[AGENT=]USD", value_parser = budget)]
     budget: Vec<Budget>,
     /// The address to listen on
@@ -120,7 +121,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         .map(|service| service.shutdown_on_drop(SHUTDOWN));
     if let Some(service) = &service {
         title = name_of(&std::path::absolute(&arguments.workspace)?);
-        sources.push(live(service, &arguments.live, &arguments.workspace).await?);
+        sources.push(live(service, &arguments).await?);
     }
     if sources.is_empty() {
         let known = "--demo, --live, --crew, --cluster, --state, --claims or --snapshots";
@@ -162,20 +163,25 @@ fn profiles(workspace: &Path) -> Result<ProfileRegistry> {
     Ok(profiles)
 }
 
-/// Opens live sessions; each asks the page for permissions.
-async fn live(
-    service: &ExecutionService,
-    names: &[String],
-    workspace: &Path,
-) -> Result<Arc<dyn Source>> {
+/// Opens live sessions; each asks the page for permissions, and is stopped beyond its budget.
+async fn live(service: &ExecutionService, arguments: &Arguments) -> Result<Arc<dyn Source>> {
     let source = LiveSource::new();
-    for given in names {
+    // What earlier boards have used does not count.
+    let group = format!("board-{}", uuid::Uuid::new_v4().simple());
+    for given in &arguments.live {
         let (label, name) = given.split_once('=').unwrap_or((given, given));
-        let context = ExecutionContext::for_workspace(label, workspace)?;
+        let context = ExecutionContext::for_workspace(label, &arguments.workspace)?;
         let policy = PermissionPolicy::default().deadline(PATIENCE);
-        let session = service
-            .open_live(LiveRequest::new(context).policy(policy))
-            .await?;
+        let mut request = LiveRequest::new(context).policy(policy);
+        for budget in &arguments.budget {
+            let limit = match &budget.agent {
+                None => exec_core::Budget::for_group(&group),
+                Some(agent) if agent == name => exec_core::Budget::for_session(),
+                Some(_) => continue,
+            };
+            request = request.budget(limit.cost_usd(budget.cost_usd.unwrap_or(f64::MAX)));
+        }
+        let session = service.open_live(request).await?;
         source.add(name, session, Some(PATIENCE));
     }
     Ok(Arc::new(source))

@@ -1,173 +1,270 @@
-//! The folder of a crew, and the settings that its members share.
+//! A crew in its folder, and the stores that its parts share.
+//!
+//! | in the folder | contents |
+//! |---|---|
+//! | `crew.json` | the description, as it was checked; a later start uses it |
+//! | `config/cluster.yaml` | the agents in panes, for tmux-bus |
+//! | `roles.json` | which process holds which role |
+//! | `workspace/` | the folder in which the agents work |
+//! | `state/` | the executions of the headless agents |
+//! | `snapshots`, `snapshots.db` | the states of the roles, unless the storage is a server |
+//! | `logs/messages.jsonl` | the messages of the agents in panes |
 
-use std::fs;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent_snapshot::{AgentId, SnapshotStorage, open_storage};
 use examples::{Result, pane_agent, scripted_agent};
-use exec_core::ExecutionService;
+use exec_core::{Budget, ExecutionService};
 use exec_profiles::ProfileRegistry;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use timed_store::{LockPolicy, OwnerProcess, SessionId, TimedStorage};
-use tmux_bus::ClusterConfig;
 
-pub(crate) const GRAND_BOSS: &str = "grand_boss";
-pub(crate) const MIDDLE_MANAGER: &str = "middle_manager";
-pub(crate) const CODING: &str = "coding_writing_specialist";
-pub(crate) const RESEARCH: &str = "research_analysis_specialist";
-pub(crate) const TESTING: &str = "testing_specialist";
+use crate::crew_file::{CrewFile, Lives, PANE_AGENTS, Role};
+use examples::task_list::Place;
 
-/// An agent of the specification.
-pub(crate) struct Role {
-    pub(crate) name: &'static str,
-    pub(crate) role: &'static str,
-    pub(crate) marker: &'static str,
-    pub(crate) personality: &'static str,
-}
+/// How long an agent in a pane may take to start.
+const START_LIMIT_S: u32 = 180;
+/// A role on a server is free this long after the last sign of its holder.
+const ROLE_TTL: Duration = Duration::from_secs(10);
 
-#[rustfmt::skip]
-pub(crate) const ROLES: [Role; 5] = [
-    Role { name: GRAND_BOSS, role: "grand_boss", marker: "GRAND BOSS OK",
-        personality: include_str!("../config/personalities/grand_boss.txt") },
-    Role { name: MIDDLE_MANAGER, role: "middle_manager", marker: "MIDDLE MANAGER OK",
-        personality: include_str!("../config/personalities/middle_manager.txt") },
-    Role { name: CODING, role: "specialist_coding_writing", marker: "CODING OK",
-        personality: include_str!("../config/personalities/coding_writing_specialist.txt") },
-    Role { name: RESEARCH, role: "specialist_research_analysis", marker: "RESEARCH OK",
-        personality: include_str!("../config/personalities/research_analysis_specialist.txt") },
-    Role { name: TESTING, role: "specialist_testing", marker: "TESTING OK",
-        personality: include_str!("../config/personalities/testing_specialist.txt") },
-];
-
-/// A crew and its folder. The crews of one parent folder share the list of names in it.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Crew {
-    pub(crate) id: String,
-    pub(crate) folder: PathBuf,
-    /// The profile of the coding agents.
-    pub(crate) agents: String,
-    /// `file`, `sqlite`, or the address of a storage.
-    pub(crate) storage: String,
+/// A crew. Several processes can have the same one: each role is held by one of them.
+#[derive(Serialize, Deserialize)]
+pub struct Crew {
+    /// Part of every name that the crew uses outside of its folder.
+    pub id: String,
+    pub file: CrewFile,
+    #[serde(skip)]
+    pub folder: PathBuf,
+    /// The server that the processes of several machines share.
+    pub redis: Option<String>,
 }
 
 impl Crew {
-    /// Creates the folder with the configuration of the cluster. The command of each agent is this
-    /// program.
-    pub(crate) fn create(shared: &Path, agents: &str, storage: &str) -> Result<Self> {
-        let id = uuid::Uuid::new_v4().simple().to_string()[..6].to_owned();
-        let folder = std::path::absolute(shared)?.join(format!("crew-{id}"));
-        let (agents, storage) = (agents.to_owned(), storage.to_owned());
-        let crew = Self {
-            id,
-            folder,
-            agents,
-            storage,
+    /// The crew in this folder, or a new one. `given` is what the command line describes: with it, a folder that has
+    /// another crew is refused.
+    pub fn open(folder: &Path, given: Option<CrewFile>, redis: Option<String>) -> Result<Self> {
+        let folder = std::path::absolute(folder)?;
+        let mut crew = match fs::read(folder.join("crew.json")) {
+            Ok(stored) => {
+                let stored: Self = serde_json::from_slice(&stored)?;
+                if given.is_some_and(|given| given != stored.file)
+                    || redis.is_some_and(|url| Some(url) != stored.redis)
+                {
+                    let reason =
+                        "it has another crew; give no other arguments to continue that one";
+                    return Err(format!("refusing {}: {reason}", folder.display()).into());
+                }
+                stored
+            }
+            Err(_) => {
+                let file = given.map_or_else(CrewFile::builtin, Ok)?;
+                let id = match &redis {
+                    Some(_) => file.name.clone(),
+                    None => format!(
+                        "{}-{}",
+                        file.name,
+                        &uuid::Uuid::new_v4().simple().to_string()[..6]
+                    ),
+                };
+                Self {
+                    id,
+                    file,
+                    folder: PathBuf::new(),
+                    redis,
+                }
+            }
         };
-        let profiles = crew.profiles()?;
-        if profiles.get_profile(&crew.agents).is_none() {
-            let known = profiles.labels().join(", ");
-            return Err(format!("unknown profile `{}`; known: {known}", crew.agents).into());
-        }
-        fs::create_dir_all(crew.folder.join("config/personalities")).map_err(|error| {
-            let folder = crew.folder.display();
-            format!("cannot create {folder}: {error}; choose another folder with --dir")
-        })?;
-        fs::create_dir(crew.workspace())?;
-        let program = pane_agent::quoted(&scripted_agent::this_program()?);
-        let folder = crew
-            .folder
-            .to_str()
-            .ok_or("the folder's path is not UTF-8")?;
-        let mut members = Vec::new();
-        for (index, role) in ROLES.iter().enumerate() {
-            let personality = format!("config/personalities/{}.txt", role.name);
-            fs::write(crew.folder.join(&personality), role.personality)?;
-            let folder = pane_agent::quoted(folder);
-            members.push(json!({
-                "name": role.name, "role": role.role, "marker": role.marker, "pane_index": index,
-                "personality_prompt_path": personality, "timeout_s": 60,
-                "command": format!("exec {program} member {folder} {}", role.name),
-            }));
-        }
-        let session = format!("crew-{}", crew.id);
-        let cluster = json!({"name": session, "session_name": session, "work_dir": "."});
-        // JSON is valid YAML.
-        let config = json!({"cluster": cluster, "agents": members});
-        fs::write(crew.config_file(), serde_json::to_vec_pretty(&config)?)?;
-        fs::write(crew.folder.join("crew.json"), serde_json::to_vec(&crew)?)?;
+        crew.folder = folder;
         Ok(crew)
     }
 
-    pub(crate) fn load(folder: &Path) -> Result<Self> {
-        Ok(serde_json::from_slice(&fs::read(
-            folder.join("crew.json"),
-        )?)?)
+    /// Writes the files; an existing crew keeps its own.
+    pub fn create(&self) -> Result<()> {
+        for name in ["", "config", "config/personalities", "workspace", "state"] {
+            let folder = self.folder.join(name);
+            let made = DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&folder);
+            made.map_err(|error| {
+                format!(
+                    "cannot create {}: {error}; choose a folder with --dir",
+                    folder.display()
+                )
+            })?;
+        }
+        let mut agents = Vec::new();
+        for (index, role) in self.in_panes().enumerate() {
+            let personality = format!("config/personalities/{}.txt", role.name);
+            self.write(&personality, role.personality.as_bytes())?;
+            let known = PANE_AGENTS.iter().find(|(label, _)| *label == role.agent);
+            let command = match (&role.command, known) {
+                (Some(command), _) => Some(command.clone()),
+                (None, Some(_)) => None,
+                (None, None) => Some(pane_agent::command_with_memory(
+                    &role.marker,
+                    &self.memory(&role.name),
+                )?),
+            };
+            agents.push(json!({
+                "name": role.name, "role": role.name, "marker": role.marker, "pane_index": index,
+                "personality_prompt_path": personality, "timeout_s": START_LIMIT_S,
+                "agent": known.map(|(_, name)| *name), "command": command,
+            }));
+        }
+        if !agents.is_empty() {
+            let cluster =
+                json!({"name": self.id, "session_name": self.id, "work_dir": "workspace"});
+            // JSON is valid YAML.
+            let config = serde_json::to_vec_pretty(&json!({"cluster": cluster, "agents": agents}))?;
+            self.write("config/cluster.yaml", &config)?;
+        }
+        self.write("crew.json", &serde_json::to_vec_pretty(self)?)
     }
 
-    pub(crate) fn config_file(&self) -> PathBuf {
+    /// The roles whose agents live in panes.
+    pub fn in_panes(&self) -> impl Iterator<Item = &Role> {
+        self.file
+            .roles
+            .iter()
+            .filter(|role| role.lives == Lives::Pane)
+    }
+
+    pub fn cluster_file(&self) -> PathBuf {
         self.folder.join("config/cluster.yaml")
     }
 
-    pub(crate) fn config(&self) -> Result<ClusterConfig> {
-        Ok(ClusterConfig::load(self.config_file())?)
+    pub fn message_log(&self) -> PathBuf {
+        self.folder.join("logs/messages.jsonl")
     }
 
-    /// The folder in which the coding agents work.
-    pub(crate) fn workspace(&self) -> PathBuf {
+    pub fn workspace(&self) -> PathBuf {
         self.folder.join("workspace")
     }
 
-    pub(crate) fn is_scripted(&self) -> bool {
-        self.agents == scripted_agent::LABEL
+    /// Where the conversation of a scripted agent in a pane is stored.
+    fn memory(&self, role: &str) -> PathBuf {
+        self.folder.join(format!("state/{role}.jsonl"))
     }
 
-    /// The session of a member in the list of names.
-    pub(crate) fn session(&self, member: &str) -> String {
-        format!("crew-{}:{member}", self.id)
+    /// Where claims live.
+    pub fn place(&self) -> Place {
+        match &self.redis {
+            Some(url) => Place::Redis(url.clone()),
+            None => Place::Folder(self.folder.clone()),
+        }
     }
 
-    /// The names of the members of all crews in the parent folder. The entry of a member expires
-    /// when its process ends.
-    pub(crate) fn names(&self, member: &str) -> Result<TimedStorage<String>> {
-        let file = self.folder.with_file_name("names.json");
-        TimedStorage::builder(file)
-            .session(SessionId::new(self.session(member))?)
-            .owner(OwnerProcess::current())
-            .lock(LockPolicy::Wait(Duration::from_secs(10)))
-            .open()
-            .map_err(Into::into)
-    }
-
-    pub(crate) async fn snapshots(&self) -> Result<Arc<dyn SnapshotStorage>> {
+    /// The address of the snapshots. Several machines need a server.
+    pub fn storage_address(&self) -> String {
         let folder = self.folder.display();
-        let address = match self.storage.as_str() {
-            "file" => format!("file:{folder}/snapshots"),
-            "sqlite" => format!("sqlite:{folder}/snapshots.db"),
-            address => address.to_owned(),
-        };
-        Ok(open_storage(&address).await?)
+        match (self.file.storage.as_str(), &self.redis) {
+            ("file" | "sqlite", Some(url)) => url.clone(),
+            ("file", None) => format!("file:{folder}/snapshots"),
+            ("sqlite", None) => format!("sqlite:{folder}/snapshots.db"),
+            (address, _) => address.to_owned(),
+        }
     }
 
-    pub(crate) fn agent_id(&self, member: &str) -> Result<AgentId> {
-        Ok(AgentId::new(format!("{}.{member}", self.id))?)
+    pub async fn storage(&self) -> Result<Arc<dyn SnapshotStorage>> {
+        Ok(open_storage(&self.storage_address()).await?)
     }
 
-    pub(crate) fn profiles(&self) -> Result<ProfileRegistry> {
-        let registry = ProfileRegistry::new();
-        let home = self.folder.join("state/scripted-agent");
-        registry.register(scripted_agent::profile(&home)?)?;
-        Ok(registry)
+    pub fn agent_id(&self, role: &str) -> Result<AgentId> {
+        Ok(AgentId::new(format!("{}.{role}", self.id))?)
     }
 
-    /// The service that starts the coding agents of a member. Each member has its own record of
-    /// executions.
-    pub(crate) fn executions(&self, member: &str) -> Result<ExecutionService> {
-        let service = ExecutionService::builder(self.profiles()?)
-            .state_dir(self.folder.join("state").join(member))
-            .host_name(format!("crew-{}-{member}", self.id));
-        Ok(service.open()?)
+    /// The store of the holders of roles, for one role of this process. The end of the process frees the role.
+    pub async fn roles(&self, role: &str) -> Result<TimedStorage<String>> {
+        let session = SessionId::new(format!("{role}@{}", worker()))?;
+        let owner = OwnerProcess::current();
+        Ok(match &self.redis {
+            Some(url) => {
+                let name = format!("{}-roles", self.id);
+                TimedStorage::redis_builder(url, &name)
+                    .session(session)
+                    .owner(owner)
+                    .ttl(ROLE_TTL)
+                    .connect()
+                    .await?
+            }
+            None => {
+                let store = TimedStorage::builder(self.folder.join("roles.json"))
+                    .session(session)
+                    .owner(owner);
+                store
+                    .lock(LockPolicy::Wait(Duration::from_secs(10)))
+                    .open()?
+            }
+        })
     }
+
+    /// The service that runs the headless agents.
+    pub fn executions(&self) -> Result<ExecutionService> {
+        let profiles = ProfileRegistry::new();
+        profiles.register(scripted_agent::profile(
+            &self.folder.join("state/scripted-agent"),
+        )?)?;
+        let service = ExecutionService::builder(profiles).state_dir(self.folder.join("state"));
+        Ok(service.host_name(&self.id).open()?)
+    }
+
+    /// The budget of all headless agents together.
+    pub fn budget(&self) -> Option<Budget> {
+        let limits = self.file.budget;
+        let mut budget = Budget::for_group(&self.id);
+        if let Some(tokens) = limits.tokens {
+            budget = budget.tokens(tokens);
+        }
+        if let Some(usd) = limits.cost_usd {
+            budget = budget.cost_usd(usd);
+        }
+        (limits.tokens.is_some() || limits.cost_usd.is_some()).then_some(budget)
+    }
+
+    /// Replaces a private file in one step.
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.folder.join(name);
+        let next = path.with_extension(format!("next-{}", std::process::id()));
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&next)?;
+        file.write_all(bytes)?;
+        Ok(fs::rename(next, path)?)
+    }
+}
+
+/// The name of this process among the workers of all machines.
+pub fn worker() -> String {
+    let host = rustix::system::uname();
+    format!(
+        "{}-{}",
+        host.nodename().to_string_lossy(),
+        std::process::id()
+    )
+}
+
+/// A folder for a new crew, below the temporary folder, that only this user can read.
+pub fn default_folder() -> Result<PathBuf> {
+    let user = rustix::process::getuid().as_raw();
+    let parent = std::env::temp_dir().join(format!("crew-{user}"));
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&parent)?;
+    let found = fs::symlink_metadata(&parent)?;
+    if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
+        let path = parent.display();
+        return Err(format!("refusing {path}: not a private folder; choose one with --dir").into());
+    }
+    Ok(parent.join(&uuid::Uuid::new_v4().simple().to_string()[..8]))
 }

@@ -1,308 +1,350 @@
-//! The five agents of the specification work on a task together; all five crates are used. Each
-//! agent runs in a tmux pane, claims a name (`timed-store`), starts a coding agent (`exec-core`,
-//! `exec-profiles`), sends messages to the others (`tmux-bus`) and saves its state
-//! (`agent-snapshot`). One of them is killed while it works; after its restart it continues, and
-//! no work is done twice.
+//! A crew of agents from a file: they work on tasks together, each in a tmux pane or headless; all five crates are used.
+//! Every part can be killed at any time, and no task is done twice.
 //!
 //! ```sh
-//! cargo run -p examples --example crew
-//! cargo run -p examples --example crew -- --agents claude-code "Write a haiku about tmux"
+//! cargo run -p examples --example crew                                             # the built-in crew, scripted agents
+//! cargo run -p examples --example crew -- --page --agents claude-code,codex "Write a haiku about tmux"
+//! cargo run -p examples --example crew -- --file examples/config/three.toml
+//! cargo run -p examples --example crew -- --dir /tmp/crew-1000/3f9a1c22            # continues a crew that was ended
+//! cargo run -p examples --example crew -- --redis redis://host/0 --file crew.toml  # the same on several machines
 //! ```
 //!
-//! This file starts the crew, sends the task to the Grand Boss, prints the messages, and cleans up.
-//! `member.rs` is the program in the panes; `crew.rs` knows the files of a crew.
+//! | module | what it is |
+//! |---|---|
+//! | `crew_file.rs` | the file that describes a crew |
+//! | `crew.rs` | the folder of a crew and its stores |
+//! | `member.rs` | holds a role, takes its tasks, asks its agent, saves each step |
+//! | `crew_agent.rs`, `pane_agent.rs`, `live_agent.rs` | what a member needs of an agent; agents in panes; headless ones |
+//! | `page.rs` | the web page |
+//! | `report.rs` | what is printed |
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong arguments, 128 + n interrupted by signal n.
+//! The list of tasks is `examples::task_list`. An agent asks another one with the command `tmux-bus`: its prompt says how.
+//! A second program with the same `--dir` waits for the roles, and continues if the first one dies.
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong arguments, 128 + n interrupted by signal n. A crew that has failed or was
+//! interrupted continues with `--dir`.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "a command-line program prints"
 )]
+#![allow(
+    unreachable_pub,
+    reason = "modules that other programs can use by path"
+)]
 
 mod crew;
+mod crew_agent;
+mod crew_file;
+mod live_agent;
 mod member;
+mod page;
+mod pane_agent;
 mod report;
-mod show;
 
-use std::error::Error;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use agent_snapshot::AgentSnapshot;
 use clap::Parser;
-use examples::{Interrupted, Result, scripted_agent, with_causes};
-use exec_core::termination_signal;
-use rustix::process::{Pid, Signal, kill_process};
+use examples::task_list::TaskList;
+use examples::{Interrupted, Result, bus_command, scripted_agent, with_causes};
+use exec_core::{ExecutionService, termination_signal};
 use serde_json::{Value, json};
-use tmux_bus::{ClusterConfig, ClusterManager, LogFilter, MessageLog, SendToOptions, Server};
+use tokio::task::JoinSet;
 
-use crew::{CODING, Crew, GRAND_BOSS, ROLES, Role};
-use show::Show;
+use crew::Crew;
+use crew_agent::CrewAgent;
+use crew_file::{CrewFile, Lives, check_storage};
+use live_agent::{Headless, LiveAgent};
+use member::Member;
+use page::Page;
+use pane_agent::{PaneAgent, Panes};
+use report::{Report, Tone};
 
-/// Runs five agents that work on a task together.
+/// The time for headless agents to end.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// Runs agents that work on tasks together.
 #[derive(Parser)]
 #[command(name = "crew")]
 struct Arguments {
-    /// The folder for all files [default: a private folder below the temporary folder]
+    /// The file that describes the crew [default: the five roles of the specification]
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The folder of the crew; a crew that is in it continues [default: a private one below the temporary folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The profile of the coding agents, such as claude-code
-    #[arg(long, value_name = "LABEL", default_value = scripted_agent::LABEL)]
-    agents: String,
-    /// The storage of the snapshots: file, sqlite, or an address such as redis://127.0.0.1/0
-    #[arg(long, value_name = "KIND", default_value = "file", value_parser = storage)]
-    storage: String,
-    /// Leave the agents running at the end
+    /// The agents of the roles in turn: scripted, claude-code, codex, gemini, opencode
+    #[arg(long, value_name = "LABELS", value_delimiter = ',')]
+    agents: Vec<String>,
+    /// Let all agents live without a terminal
+    #[arg(long)]
+    headless: bool,
+    /// The storage of the states: file, sqlite, or an address such as redis://127.0.0.1/0
+    #[arg(long, value_name = "KIND", value_parser = storage)]
+    storage: Option<String>,
+    /// Share the tasks with the programs of other machines through this server
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// Serve a web page that shows the agents and steers them
+    #[arg(long)]
+    page: bool,
+    /// Kill the agent of this role once while it works; `none` for no role [default: as the file says]
+    #[arg(long, value_name = "ROLE")]
+    kill: Option<String>,
+    /// Leave the agents in panes, and the page, running at the end
     #[arg(long)]
     keep: bool,
     /// Print each event as one line of JSON
     #[arg(long)]
     json: bool,
-    /// The task of the crew
-    #[arg(default_value = "Write a script that greets people, and say what machine it runs on")]
-    task: String,
+    /// What the crew is to do [default: the goal in the file]
+    goal: Option<String>,
 }
 
-#[tokio::main(flavor = "current_thread")]
+impl Arguments {
+    /// The crew that the arguments describe, if they describe one.
+    fn crew_file(&self) -> Result<Option<CrewFile>> {
+        let is_plain = self.file.is_none() && self.agents.is_empty() && !self.headless;
+        if is_plain && self.storage.is_none() && self.goal.is_none() {
+            return Ok(None);
+        }
+        let mut file = self
+            .file
+            .as_deref()
+            .map_or_else(CrewFile::builtin, CrewFile::load)?;
+        if self.headless {
+            file.roles
+                .iter_mut()
+                .for_each(|role| role.lives = Lives::Headless);
+        }
+        file.mix(&self.agents)?;
+        file.storage = self.storage.clone().unwrap_or(file.storage);
+        file.goal = self.goal.clone().unwrap_or(file.goal);
+        Ok(Some(file))
+    }
+}
+
+#[tokio::main]
 async fn main() -> ExitCode {
-    if let Some(code) = scripted_agent::run_if_asked() {
-        return code;
+    match scripted_agent::run_if_asked() {
+        Some(code) => code,
+        None => examples::report(run(Arguments::parse()).await),
     }
-    let words: Vec<String> = std::env::args().collect();
-    if let [_, member, folder, name] = words.as_slice()
-        && member == "member"
-    {
-        return examples::report(member::run(Path::new(folder), name).await);
-    }
-    examples::report(run(Arguments::parse()).await)
 }
 
 async fn run(arguments: Arguments) -> Result<ExitCode> {
-    let shared = match arguments.dir {
-        Some(dir) => dir,
-        None => private_folder()?,
+    let given = arguments.crew_file()?;
+    let folder = match &arguments.dir {
+        Some(dir) => dir.clone(),
+        None => crew::default_folder()?,
     };
-    let crew = Crew::create(&shared, &arguments.agents, &arguments.storage)?;
-    let config = crew.config()?;
-    let signal = termination_signal()?;
-    let show = Show::new(arguments.json);
-    // In a task of the runtime, so that the clean-up below also runs after a panic.
-    let work = work_on_task(crew.clone(), config.clone(), arguments.task, show.clone());
-    let mut work = tokio::spawn(work);
-    let done = tokio::select! {
-        done = &mut work => Ok(done),
-        signal = signal => {
-            work.abort();
-            Err(Interrupted { signal })
-        }
-    };
-    // Cleaned up before anything is printed: printing may be what failed.
-    let keep = arguments.keep && matches!(&done, Ok(Ok(Ok(_))));
-    if !keep {
-        clean_up(&crew, &config).await?;
+    let crew = Crew::open(&folder, given, arguments.redis.clone())?;
+    let kill = arguments.kill.clone().or(crew.file.kill.clone());
+    let kill = kill.filter(|role| role != "none");
+    if let Some(role) = kill.as_ref().filter(|role| crew.file.role(role).is_none()) {
+        return Err(format!("--kill: there is no role `{role}`").into());
     }
+    let signal = termination_signal()?;
+    let report = Report::new(arguments.json);
+    let running = Running::start(crew, &arguments, report).await?;
+    // In a task of the runtime, so that the clean-up below also runs after a panic.
+    let mut work = tokio::spawn(running.clone().work(kill));
+    let limit = running.crew.file.wall_time();
+    let mut signal = std::pin::pin!(signal);
+    let done = tokio::select! {
+        done = tokio::time::timeout(limit, &mut work) => Ok(done),
+        signal = &mut signal => Err(Interrupted { signal }),
+    };
+    work.abort();
+    // Cleaned up before anything is printed: printing may be what failed.
+    let keep = arguments.keep && matches!(&done, Ok(Ok(Ok(Ok(_)))));
+    running.clean_up(keep).await?;
     let outcome = match done {
         Ok(Ok(Ok(outcome))) => outcome,
-        Ok(Ok(Err(error))) => {
-            show.gave_up(&with_causes(&*error));
-            return Err(error);
-        }
-        Ok(Err(panicked)) => return Err(format!("bug: {panicked}").into()),
+        Ok(Ok(Err(panicked))) => return Err(format!("bug: {panicked}").into()),
+        Ok(Err(_)) => Err(format!(
+            "the budget of {} s for the whole crew is used up",
+            limit.as_secs()
+        )
+        .into()),
         Err(interrupted) => {
             // Race: a process that was being started at the first clean-up was not seen by it.
             tokio::time::sleep(Duration::from_millis(300)).await;
-            clean_up(&crew, &config).await?;
-            let _ = writeln!(
-                std::io::stderr(),
-                "{interrupted}: all processes of the crew have ended"
-            );
-            show.gave_up("interrupted");
-            return Ok(interrupted.exit_code());
+            running.clean_up(false).await?;
+            let folder = running.crew.folder.display();
+            let told =
+                format!("{interrupted}: all agents have ended; continue with --dir {folder}");
+            let _ = writeln!(std::io::stderr(), "{told}");
+            Err(interrupted.into())
         }
     };
-    let (fields, text) = report::report(&crew, &outcome, keep).await?;
-    show.finished(fields, &text);
-    Ok(ExitCode::from(u8::from(outcome.failed)))
-}
-
-/// The result of a crew's work on a task.
-struct TaskResult {
-    answer: String,
-    failed: bool,
-    took: Duration,
-    recovery: Option<Value>,
-    /// The command that shows the panes.
-    attach: String,
-}
-
-/// Starts the crew, sends the task to the Grand Boss, and prints all messages until its answer.
-async fn work_on_task(
-    crew: Crew,
-    config: ClusterConfig,
-    task: String,
-    show: Show,
-) -> Result<TaskResult> {
-    show.waiting("starting five agents");
-    let cluster = match ClusterManager::start(config).await {
-        Ok(cluster) => cluster,
-        Err(error) => return Err(start_error(error)),
-    };
-    let names = crew.names("main")?.entries().await?;
-    let name = |role: &Role| {
-        let session = crew.session(role.name);
-        let entry = names.iter().find(|(holder, _)| holder.as_str() == session);
-        entry.map_or("?", |(_, entry)| entry.value().as_str())
-    };
-    let names: Vec<&str> = ROLES.iter().map(name).collect();
-    let attach = format!("tmux -S {} attach", cluster.socket().display());
-    let folder = &crew.folder;
-    let text = format!(
-        "crew {} in {}\n         watch: {attach}",
-        crew.id,
-        folder.display()
-    );
-    let text = format!("{text}\n         agents: {}", names.join(", "));
-    let fields = json!({"crew": crew.id, "dir": folder, "attach": attach, "names": names});
-    show.started(&text, fields);
-
-    show.waiting("the crew is at work");
-    let began = Instant::now();
-    let mut log = MessageLog::follow(cluster.logger().path(), LogFilter::default());
-    let task = format!("task {}\n{task}", crew.id);
-    let user = cluster.outsider("user");
-    let options = SendToOptions::default().timeout(member::ASK_TIMEOUT);
-    let asking = user.send_to_with(GRAND_BOSS, &task, &options);
-    let crash = crash_specialist(&crew, &cluster, &show);
-    tokio::pin!(asking, crash);
-    let (mut recovery, mut crashed) = (None, false);
-    let answer = loop {
-        tokio::select! {
-            biased;
-            entry = log.next() => show.message(&entry?),
-            recovered = &mut crash, if !crashed => (recovery, crashed) = (Some(recovered?), true),
-            answer = &mut asking => break answer?,
+    match outcome {
+        Ok(outcome) => {
+            running.print_end(&outcome, keep);
+            if keep && arguments.page {
+                signal.await;
+                running.clean_up(false).await?;
+            }
+            Ok(ExitCode::SUCCESS)
         }
-    };
-    // The answer is the last message in the log; the log may be behind.
-    while let Ok(entry) = tokio::time::timeout(Duration::from_millis(300), log.next()).await {
-        show.message(&entry?);
-    }
-    let answer = member::answer_text(&answer, cluster.get_marker(GRAND_BOSS)?);
-    let failed = answer.starts_with(member::FAILED);
-    Ok(TaskResult {
-        answer,
-        failed,
-        took: began.elapsed(),
-        recovery,
-        attach,
-    })
-}
-
-/// Kills a specialist after its coding agent has used a tool, and restarts it. A coding agent that
-/// uses no tool is not killed.
-async fn crash_specialist(crew: &Crew, cluster: &ClusterManager, show: &Show) -> Result<Value> {
-    let pid = |snapshot: &AgentSnapshot| {
-        let pid = snapshot.memory.working_variables.get("pid");
-        i32::try_from(pid.and_then(Value::as_i64).unwrap_or_default()).ok()
-    };
-    let has_used_a_tool =
-        |snapshot: &AgentSnapshot| snapshot.memory.working_variables.contains_key("tools");
-    let at_work = snapshot_when(crew, CODING, has_used_a_tool).await?;
-    let old = pid(&at_work).and_then(Pid::from_raw);
-    let old = old.ok_or("the snapshot of the member has no process id")?;
-    kill_process(old, Signal::KILL)?;
-    show.killed(CODING, old.as_raw_pid());
-
-    let began = Instant::now();
-    // Recovered means: the new process has loaded the snapshot. `restart` returns later, when the
-    // prompt is on the screen, and the member may be at work by then.
-    let is_new = move |snapshot: &AgentSnapshot| pid(snapshot) != Some(old.as_raw_pid());
-    let back = snapshot_when(crew, CODING, is_new);
-    tokio::pin!(back);
-    let back = tokio::select! {
-        back = &mut back => back?,
-        restarted = cluster.restart(CODING) => {
-            restarted?;
-            back.await?
-        }
-    };
-    let took = began.elapsed();
-    show.recovered(CODING, back.tick_index, took);
-    let took_ms = u64::try_from(took.as_millis())?;
-    Ok(json!({"agent": CODING, "tick": back.tick_index, "took_ms": took_ms}))
-}
-
-/// Polls the snapshot of a member until `wanted` accepts it.
-async fn snapshot_when(
-    crew: &Crew,
-    member: &str,
-    wanted: impl Fn(&AgentSnapshot) -> bool + Send,
-) -> Result<AgentSnapshot> {
-    let (snapshots, id) = (crew.snapshots().await?, crew.agent_id(member)?);
-    loop {
-        match snapshots.load(&id).await? {
-            Some(snapshot) if wanted(&snapshot) => return Ok(snapshot),
-            _ => tokio::time::sleep(Duration::from_millis(25)).await,
+        Err(error) => {
+            if report.is_json() {
+                report.finished(
+                    json!({"ok": false, "error": with_causes(&*error), "dir": running.crew.folder}),
+                    "",
+                );
+            }
+            Err(error)
         }
     }
 }
 
-/// A member that cannot start prints the reason in its pane: that is the error to show.
-fn start_error(error: tmux_bus::Error) -> Box<dyn Error + Send + Sync> {
-    let tmux_bus::Error::NotReady { agent, source, .. } = &error else {
-        return error.into();
-    };
-    let said = source.partial().unwrap_or_default();
-    match said.split_once("error: ") {
-        Some((_, reason)) => format!("{agent} did not start: {}", reason.trim()).into(),
-        None => error.into(),
-    }
+/// The parts of a crew in this program.
+#[derive(Clone)]
+struct Running {
+    crew: Arc<Crew>,
+    tasks: TaskList,
+    storage: Arc<dyn agent_snapshot::SnapshotStorage>,
+    panes: Option<Arc<Panes>>,
+    headless: Arc<Headless>,
+    report: Report,
+    /// Served as long as it lives.
+    _page: Option<Arc<Page>>,
 }
 
-/// Ends every process of the crew, after success, failure or an interrupt.
-async fn clean_up(crew: &Crew, config: &ClusterConfig) -> Result<()> {
-    let server = Server::builder(&config.session_name).key(&config.path);
-    match server.attach().await {
-        Ok(server) => server.stop(Duration::from_secs(3)).await?,
-        // A killed server leaves the folder of its socket.
-        Err(tmux_bus::Error::NotRunning { socket, .. }) => {
-            if let Some(folder) = socket.parent() {
-                let _ = fs::remove_dir_all(folder);
+impl Running {
+    /// Creates the files and opens the stores. No agent is started yet.
+    async fn start(crew: Crew, arguments: &Arguments, report: Report) -> Result<Self> {
+        crew.create()?;
+        let crew = Arc::new(crew);
+        let roles: Vec<Value> = crew.file.roles.iter().map(|role| json!(role)).collect();
+        let fields = json!({"crew": crew.id, "dir": crew.folder, "roles": roles});
+        report.event(
+            "started",
+            Tone::Plain,
+            fields,
+            &format!("crew {} in {}", crew.id, crew.folder.display()),
+        );
+        let storage = crew.storage().await?;
+        let page = match arguments.page {
+            true => Some(Arc::new(Page::serve(&crew, storage.clone(), report).await?)),
+            false => None,
+        };
+        let tasks = TaskList::builder(crew.place(), storage.clone(), crew.file.tasks());
+        let tasks = tasks.name(&crew.id).open().await?;
+        let panes = match crew.in_panes().next() {
+            Some(_) => {
+                let command = bus_command::find_or_build()?;
+                let hub = page.as_ref().map(|page| page.hub.clone());
+                Some(Arc::new(Panes::new(&crew, command, hub, report)))
+            }
+            None => None,
+        };
+        let service = crew.executions()?;
+        // Agents of a program that was killed: their output has no reader.
+        service.reap_orphans().await?;
+        let headless = Headless {
+            service,
+            workspace: crew.workspace(),
+            budget: crew.budget(),
+            page: page.as_ref().map(|page| page.live.clone()),
+            ask_command: panes.as_ref().map(|panes| panes.outside_command()),
+        };
+        let (headless, _page) = (Arc::new(headless), page);
+        Ok(Self {
+            crew,
+            tasks,
+            storage,
+            panes,
+            headless,
+            report,
+            _page,
+        })
+    }
+
+    /// Runs all members until all tasks are done; the answer to the last task.
+    async fn work(self, kill: Option<String>) -> Result<String> {
+        let mut members = JoinSet::new();
+        for role in self.crew.file.roles.clone() {
+            let agent: Box<dyn CrewAgent> = match (role.lives, &self.panes) {
+                (Lives::Pane, Some(panes)) => Box::new(PaneAgent::new(panes.clone(), &role)),
+                _ => Box::new(LiveAgent::new(self.headless.clone(), role.clone())),
+            };
+            let member = Member {
+                crew: self.crew.clone(),
+                kill: kill.as_ref() == Some(&role.name),
+                role,
+                agent,
+                tasks: self.tasks.clone(),
+                storage: self.storage.clone(),
+                report: self.report,
+            };
+            members.spawn(member.run());
+        }
+        while let Some(ended) = members.join_next().await {
+            ended??;
+        }
+        let last = self.tasks.done().await?.pop();
+        last.map(|task| task.answer)
+            .ok_or_else(|| "no task is done".into())
+    }
+
+    /// Ends the agents, after success, failure or an interrupt.
+    async fn clean_up(&self, keep: bool) -> Result<()> {
+        if !keep {
+            shut_down(&self.headless.service).await?;
+            if let Some(panes) = &self.panes {
+                panes.stop().await?;
             }
         }
-        Err(error) => return Err(error.into()),
+        Ok(())
     }
-    // Coding agents whose member was killed and not restarted.
-    for role in &ROLES {
-        crew.executions(role.name)?.reap_orphans().await?;
+
+    fn print_end(&self, answer: &str, kept: bool) {
+        let folder = &self.crew.folder;
+        let work = fs::read_to_string(self.crew.workspace().join("work.log")).unwrap_or_default();
+        let work: Vec<&str> = work.lines().collect();
+        let took = self.report.elapsed_ms();
+        let mut text = format!(
+            "\n{answer}\n\n  {} tasks in {:.1} s",
+            self.tasks.tasks().len(),
+            took as f64 / 1000.0
+        );
+        if !work.is_empty() {
+            let mut different = work.clone();
+            different.sort_unstable();
+            different.dedup();
+            let twice = work.len() - different.len();
+            text += &format!("\n  {} pieces of work, {twice} done twice", work.len());
+        }
+        text += &format!("\n  all files are in {}", folder.display());
+        let attach = self.panes.as_ref().and_then(|panes| panes.attach_command());
+        if let (true, Some(attach)) = (kept, &attach) {
+            let config = self.crew.cluster_file();
+            text += &format!(
+                "\n  the agents in panes are still running; watch them with\n    {attach}\n  stop them with\n    \
+                 cargo run -p examples --example cluster -- --config {} stop",
+                config.display()
+            );
+        }
+        let fields = json!({
+            "ok": true, "answer": answer, "took_ms": took, "work": work, "dir": folder, "kept": kept, "attach": attach,
+        });
+        self.report.finished(fields, &text);
     }
+}
+
+async fn shut_down(service: &ExecutionService) -> Result<()> {
+    service.shutdown(SHUTDOWN).await;
+    service.reap_orphans().await?;
     Ok(())
 }
 
-/// Refuses a storage in memory: members are separate processes.
 fn storage(kind: &str) -> std::result::Result<String, String> {
-    match kind.split_once(':').map_or(kind, |(scheme, _)| scheme) {
-        "file" | "sqlite" | "redis" | "redis+unix" => Ok(kind.to_owned()),
-        _ => Err("expected `file`, `sqlite` or the address of a Redis server".to_owned()),
-    }
-}
-
-/// A folder below the temporary folder that only this user can read.
-fn private_folder() -> Result<PathBuf> {
-    let user = rustix::process::getuid().as_raw();
-    let folder = std::env::temp_dir().join(format!("crew-{user}"));
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&folder)?;
-    let found = fs::symlink_metadata(&folder)?;
-    if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
-        let path = folder.display();
-        return Err(format!("refusing {path}: not a private folder; choose one with --dir").into());
-    }
-    Ok(folder)
+    check_storage(kind).map(|()| kind.to_owned())
 }

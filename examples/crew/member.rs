@@ -1,377 +1,352 @@
-//! A member of the crew: the program in a pane. It claims a unique name, saves its state in
-//! snapshots, starts a coding agent for its work, and sends messages to the other panes.
+//! A member: holds a role, takes the tasks of the role, asks its agent, and saves each step.
+//!
+//! # Theory
+//!
+//! A role is held by one process: a claim of timed-store, which ends with the process. Each step of a task is saved in
+//! the snapshot of the role before the next one begins:
+//!
+//! | saved | a process that finds this after a crash |
+//! |---|---|
+//! | nothing | asks the agent |
+//! | `under_way` without a receipt | asks the agent to continue: it may have the text |
+//! | `under_way` with a receipt | waits for the answer, and asks the agent to continue if there is none |
+//! | the answer | records it; the agent is not asked again |
+//!
+//! So a task is recorded once, an answer counts only when it is saved, and an agent is told when it may have begun
+//! already. Two processes cannot both save: the second one to hydrate fences off the first by its epoch.
 
-use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent_snapshot::{AgentState, Status, conversation::Message};
-use examples::console::{self, Console};
-use examples::{Result, with_causes};
-use exec_core::{
-    AgentEventKind, EventKind, Execution, ExecutionContext, ExecutionService, FollowUpRequest,
-    LaunchRequest, NewChatRequest, Outcome, SessionId, termination_signal,
-};
+use agent_snapshot::conversation::Message;
+use agent_snapshot::{AgentState, SnapshotStorage, Status};
+use examples::task_list::{DoneTask, Overtaken, TakenTask, Task, TaskList};
+use examples::{Result, scripted_agent, with_causes};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use timed_store::Claim;
-use tmux_bus::{ClusterManager, Refusal, SendToOptions};
+use timed_store::{Claim, KeepAlive};
 
-use crate::crew::{CODING, Crew, GRAND_BOSS, MIDDLE_MANAGER, RESEARCH, ROLES, Role, TESTING};
+use crate::crew::{Crew, worker};
+use crate::crew_agent::CrewAgent;
+use crate::crew_file::Role;
+use crate::report::{Report, Tone, first_line};
 
-/// Time for the answer of a member, including the answers that it waits for.
-pub(crate) const ASK_TIMEOUT: Duration = Duration::from_secs(1800);
-/// Time for the restart of a member that has died.
-const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
-/// Prefix of a line that shows progress and is not part of the answer.
-const PROGRESS: &str = "· ";
-/// Prefix of an answer that reports a failure.
-pub(crate) const FAILED: &str = "FAILED: ";
+/// How often an agent is asked to continue one task.
+const MAX_ATTEMPTS: u32 = 5;
+/// How long a process waits for a role that another one holds, before it looks again.
+const ROLE_WAIT: Duration = Duration::from_secs(60);
+/// The time that an agent has worked when `--kill` ends it.
+const KILL_AFTER: Duration = Duration::from_millis(1500);
 
-/// Answers messages in the pane until the end of input, or until a signal: the coding agent is then
-/// stopped.
-pub(crate) async fn run(folder: &Path, name: &str) -> Result<()> {
-    let role = ROLES.iter().find(|role| role.name == name);
-    let role = role.ok_or_else(|| format!("unknown role `{name}`"))?;
-    let signal = termination_signal()?;
-    let mut member = Member::hydrate(Crew::load(folder)?, role).await?;
-    let service = member.service.clone();
-    tokio::select! {
-        answered = answer_messages(&mut member) => answered,
-        signal = signal => {
-            service.shutdown(Duration::from_secs(2)).await;
-            // Without the end of the runtime, which waits for the blocking read of a message.
-            std::process::exit(128 + signal)
-        }
-    }
+/// The variable with the task that the agent works on.
+const UNDER_WAY: &str = "under_way";
+/// The variable with the answers, by task.
+const ANSWERS: &str = "answers";
+
+pub struct Member {
+    pub crew: Arc<Crew>,
+    pub role: Role,
+    pub agent: Box<dyn CrewAgent>,
+    pub tasks: TaskList,
+    pub storage: Arc<dyn SnapshotStorage>,
+    pub report: Report,
+    /// Whether the agent is to be killed once at work.
+    pub kill: bool,
 }
 
-async fn answer_messages(member: &mut Member) -> Result<()> {
-    let mut console = Console::open()?;
-    loop {
-        let read = move || (console.read_message("> "), console);
-        let message;
-        (message, console) = tokio::task::spawn_blocking(read).await?;
-        let Some(message) = message? else {
-            return Ok(());
-        };
-        if message.trim().is_empty() {
-            continue;
-        }
-        let answer = member.answer(&message).await;
-        let answer = answer.unwrap_or_else(|error| format!("{FAILED}{}", with_causes(&*error)));
-        console::print(&format!("{}\n{}\n", unmarked(&answer), member.role.marker))?;
-    }
-}
-
-struct Member {
-    crew: Crew,
-    role: &'static Role,
+/// The right to act as a role. Dropping it releases the role.
+struct Seat {
+    _claim: KeepAlive<String>,
     state: AgentState,
-    service: ExecutionService,
 }
 
 impl Member {
-    /// Starts a member, or restarts one that was killed.
-    async fn hydrate(crew: Crew, role: &'static Role) -> Result<Self> {
-        let snapshots = crew.snapshots().await?;
-        let (mut state, recovery) =
-            AgentState::hydrate(snapshots, crew.agent_id(role.name)?).await?;
-        // In this order: the name before the restart, the name of the role, the same with a number.
-        let had = state.variables().get("name").and_then(Value::as_str);
-        let had = had.map(str::to_owned);
-        let others = (2..=3).map(|number| format!("{}-{number}", role.name));
-        let names = had.into_iter().chain([role.name.to_owned()]).chain(others);
-        let lease = match crew.names(role.name)?.claim_any(names).await? {
-            Claim::Granted(lease) => lease,
-            Claim::Busy { holder, .. } => {
-                let taken = format!("all names for {} are taken, one by {holder}", role.name);
-                return Err(taken.into());
+    /// Works until all tasks of the role are done.
+    pub async fn run(mut self) -> Result<()> {
+        let worker = format!("{}.{}", worker(), self.role.name);
+        let mut seat = None;
+        loop {
+            let done = self.tasks.done().await?;
+            let is_done = |id: &str| done.iter().any(|done| done.id == id);
+            let mine = self
+                .tasks
+                .tasks()
+                .iter()
+                .filter(|task| task.role == self.role.name);
+            let open: Vec<&Task> = mine.filter(|task| !is_done(&task.id)).collect();
+            if open.is_empty() {
+                return Ok(());
+            }
+            if !open
+                .iter()
+                .any(|task| task.after.iter().all(|id| is_done(id)))
+            {
+                self.tasks.changed().await;
+                continue;
+            }
+            let mut held = match seat.take() {
+                Some(held) => held,
+                None => self.sit_down().await?,
+            };
+            let Some(taken) = self.tasks.take(&worker, Some(&self.role.name)).await? else {
+                self.tasks.changed().await;
+                continue;
+            };
+            match self.work(&mut held, taken, &done).await {
+                // Of several machines, the first one that is free takes the next task.
+                Ok(()) => seat = Some(held).filter(|_| self.crew.redis.is_none()),
+                Err(error) if is_overtaken(&*error) => {
+                    let text = format!(
+                        "{}: another process has the task: {}",
+                        self.role.name,
+                        with_causes(&*error)
+                    );
+                    self.report.event(
+                        "overtaken",
+                        Tone::Bad,
+                        json!({"role": self.role.name}),
+                        &text,
+                    );
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits for the role, and loads its state.
+    async fn sit_down(&self) -> Result<Seat> {
+        let roles = self.crew.roles(&self.role.name).await?;
+        let mut claim = roles.claim(self.role.name.clone()).await?;
+        let mut is_told = false;
+        let lease = loop {
+            match claim {
+                Claim::Granted(lease) => break lease,
+                Claim::Busy { holder, .. } => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        let fields = json!({"role": self.role.name, "holder": holder.as_str()});
+                        let text =
+                            format!("{} is held by {holder}; waiting for it", self.role.name);
+                        self.report.event("waiting", Tone::Dim, fields, &text);
+                    }
+                    claim = roles
+                        .claim_within(self.role.name.clone(), ROLE_WAIT)
+                        .await?;
+                }
             }
         };
-        let service = crew.executions(role.name)?;
-        // The coding agent of a killed predecessor may still run; nothing reads its output.
-        let reaped = service.reap_orphans().await?.executions;
-        let mut tick = state.begin_tick()?;
-        // If the predecessor died between the saved intent and the saved session, the session of
-        // the launch is known only from the executions that were reaped or recorded.
-        for intent in recovery.uncertain_tools {
-            let launches = intent.args["launches"].as_u64().unwrap_or(0);
-            let past = service.history().load()?.entries;
-            let entry = past.get(usize::try_from(launches)?);
-            let session = reaped.last().map(|launch| &launch.session_id);
-            if let Some(session) = session.or(entry.map(|entry| &entry.session_id)) {
-                let under_way = json!({"work": intent.args["work"], "session": session});
-                tick.variables().insert("under_way".into(), under_way);
-            }
-        }
-        if let Some(under_way) = tick.variables().get("under_way") {
-            progress(&format!(
-                "restarted; unfinished work: {}",
-                under_way["work"]
-            ));
-        }
-        tick.variables().insert("name".into(), json!(lease.value()));
-        tick.variables()
-            .insert("pid".into(), json!(std::process::id()));
-        tick.commit().await?;
-        progress(&format!("{} at tick {}", lease.value(), state.tick_index()));
-        Ok(Self {
-            crew,
-            role,
+        let claim = roles.keep_alive(lease)?.release_on_drop();
+        let id = self.crew.agent_id(&self.role.name)?;
+        let (state, _) = AgentState::hydrate(self.storage.clone(), id).await?;
+        Ok(Seat {
+            _claim: claim,
             state,
-            service,
         })
     }
 
-    /// Answers a task. Each finished step is saved, so that a repeated request is idempotent.
-    async fn answer(&mut self, message: &str) -> Result<String> {
-        let minted = uuid::Uuid::new_v4().simple().to_string();
-        let (task, text) = match message
-            .strip_prefix("task ")
-            .and_then(|m| m.split_once('\n'))
-        {
-            Some((task, text)) => (task, text),
-            None => (&minted[..8], message),
+    async fn work(&mut self, seat: &mut Seat, taken: TakenTask, done: &[DoneTask]) -> Result<()> {
+        let task = taken.task().clone();
+        let saved = seat
+            .state
+            .variables()
+            .get(ANSWERS)
+            .and_then(|answers| answers[&task.id].as_str());
+        let answer = match saved.map(str::to_owned) {
+            Some(answer) => answer,
+            None => self.ask(&mut seat.state, &task, done).await?,
         };
-        match self.role.name {
-            GRAND_BOSS => {
-                let result = self.ask(MIDDLE_MANAGER, task, text).await?;
-                let report = "Report the result to the user";
-                self.work(
-                    task,
-                    report,
-                    &format!("The task: {text}\nThe result: {result}"),
-                )
-                .await
-            }
-            MIDDLE_MANAGER => {
-                let plan = "Take the task apart";
-                let plan = self.work(task, plan, text).await?;
-                let part = format!("{text}\nThe plan: {plan}");
-                let (code, facts) = tokio::join!(
-                    self.ask(CODING, task, &part),
-                    self.ask(RESEARCH, task, &part),
-                );
-                let (code, facts) = (code?, facts?);
-                let delivered = format!("{text}\nDelivered: {code}");
-                let tested = self.ask(TESTING, task, &delivered).await?;
-                let parts = format!("Coding: {code}\nResearch: {facts}\nTesting: {tested}");
-                self.work(task, "Put the results together", &parts).await
-            }
-            CODING => self.work(task, "Code and write", text).await,
-            RESEARCH => self.work(task, "Research and analyse", text).await,
-            _ => self.work(task, "Test the delivery", text).await,
-        }
+        taken.finish(&answer).await?;
+        let (role, id) = (&self.role.name, &task.id);
+        let fields = json!({"role": role, "task": id, "answer": answer});
+        self.report.event(
+            "answered",
+            Tone::Good,
+            fields,
+            &format!("{role} has done {id}: {}", first_line(&answer)),
+        );
+        Ok(())
     }
 
-    /// Asks another member. A member that dies is asked again after its restart: the request has
-    /// the id of the task, so repeating it is safe.
-    async fn ask(&self, to: &str, task: &str, text: &str) -> Result<String> {
-        let cluster = ClusterManager::builder(self.crew.config()?);
-        let cluster = cluster.attach_unchanged().await?;
-        let (me, marker) = (cluster.agent(self.role.name)?, cluster.get_marker(to)?);
-        let message = format!("task {task}\n{text}");
-        let options = SendToOptions::default().timeout(ASK_TIMEOUT);
-        let mut died_at: Option<Instant> = None;
-        loop {
-            match me.send_to_with(to, &message, &options).await {
-                Ok(answer) => {
-                    let answer = answer_text(&answer, marker);
-                    return match answer.strip_prefix(FAILED) {
-                        Some(reason) => Err(format!("{to}: {reason}").into()),
-                        None => Ok(answer),
+    /// Asks the agent, or continues what an earlier process has begun, until there is an answer.
+    async fn ask(
+        &mut self,
+        state: &mut AgentState,
+        task: &Task,
+        done: &[DoneTask],
+    ) -> Result<String> {
+        let prompt = self.prompt(task, done);
+        let mut lost_at: Option<Instant> = None;
+        // Only a task that begins: a program that continues has been killed already.
+        self.kill &= !state.variables().contains_key(UNDER_WAY);
+        for attempt in 0.. {
+            let under_way = state
+                .variables()
+                .get(UNDER_WAY)
+                .filter(|work| work["task"] == task.id.as_str())
+                .cloned();
+            let saved = under_way
+                .as_ref()
+                .map(|work| work["receipt"].clone())
+                .filter(|receipt| !receipt.is_null());
+            let receipt = match saved {
+                Some(receipt) => receipt,
+                None => {
+                    let text = match under_way {
+                        Some(_) => self.continue_prompt(&prompt),
+                        None => prompt.clone(),
                     };
-                }
-                Err(error) if has_died(&error) => {
-                    let died_at = died_at.get_or_insert_with(Instant::now);
-                    if died_at.elapsed() > RESTART_TIMEOUT {
-                        return Err(error.into());
+                    save(state, UNDER_WAY, json!({"task": task.id}), Status::RUNNING).await?;
+                    match self.agent.send(&text).await {
+                        Ok(receipt) => {
+                            let work = json!({"task": task.id, "receipt": receipt});
+                            save(state, UNDER_WAY, work, Status::WAITING_FOR_TOOL).await?;
+                            receipt
+                        }
+                        Err(error) if attempt < MAX_ATTEMPTS => {
+                            self.lost(task, &with_causes(&*error), attempt, &mut lost_at)
+                                .await;
+                            continue;
+                        }
+                        Err(error) => return Err(error),
                     }
-                    progress(&format!("{to} has died, asking again"));
-                    tokio::time::sleep(Duration::from_millis(250)).await;
                 }
-                Err(error) => return Err(error.into()),
+            };
+            self.asked(task, lost_at.take()).await;
+            let error = match self.agent.answer(&receipt).await {
+                Ok(answer) => {
+                    let mut tick = state.begin_tick()?;
+                    tick.history().push(Message::user(prompt));
+                    tick.history().push(Message::assistant(answer.clone()));
+                    let answers = tick.variables().entry(ANSWERS).or_insert_with(|| json!({}));
+                    answers[&task.id] = json!(answer);
+                    tick.variables().remove(UNDER_WAY);
+                    tick.set_status(Status::WAITING_FOR_EVENT);
+                    tick.commit().await?;
+                    return Ok(answer);
+                }
+                Err(error) => error,
+            };
+            if !error.is_transient || attempt >= MAX_ATTEMPTS {
+                let partial = first_line(error.partial.trim());
+                let seen = if partial.is_empty() {
+                    String::new()
+                } else {
+                    format!("; it had said: {partial}")
+                };
+                return Err(format!(
+                    "{} has no answer to {}: {error}{seen}",
+                    self.role.name, task.id
+                )
+                .into());
             }
+            save(state, UNDER_WAY, json!({"task": task.id}), Status::RUNNING).await?;
+            self.lost(task, &error.reason, attempt, &mut lost_at).await;
+        }
+        unreachable!("the loop ends with an answer or an error")
+    }
+
+    /// Tells that the agent has the task, and kills it if that was asked for.
+    async fn asked(&mut self, task: &Task, lost_at: Option<Instant>) {
+        let (role, id) = (self.role.name.clone(), &task.id);
+        let pid = self.agent.process_id().await;
+        if let Some(lost_at) = lost_at {
+            let took_ms = u64::try_from(lost_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let fields = json!({"role": role, "task": id, "took_ms": took_ms, "process_id": pid});
+            self.report.event(
+                "recovered",
+                Tone::Good,
+                fields,
+                &format!("{role} is back after {took_ms} ms and continues {id}"),
+            );
+        } else {
+            let fields = json!({
+                "role": role, "task": id, "agent": self.role.agent, "lives": self.role.lives, "process_id": pid,
+            });
+            let text = format!(
+                "{role} ({}) works on {id}: {}",
+                self.role.agent,
+                first_line(&task.text)
+            );
+            self.report.event("asked", Tone::Plain, fields, &text);
+        }
+        let raw = pid
+            .and_then(|pid| i32::try_from(pid).ok())
+            .and_then(Pid::from_raw);
+        if let (true, Some(pid)) = (self.kill, raw) {
+            self.kill = false;
+            let report = self.report;
+            tokio::spawn(async move {
+                tokio::time::sleep(KILL_AFTER).await;
+                if kill_process(pid, Signal::KILL).is_ok() {
+                    let fields = json!({"role": role, "process_id": pid.as_raw_pid()});
+                    report.event(
+                        "killed",
+                        Tone::Bad,
+                        fields,
+                        &format!(
+                            "{role} is killed at work (SIGKILL, process {})",
+                            pid.as_raw_pid()
+                        ),
+                    );
+                }
+            });
         }
     }
 
-    /// Lets the coding agent do a piece of work. A finished piece is not repeated.
-    async fn work(&mut self, task: &str, what: &str, details: &str) -> Result<String> {
-        let work = format!("{task}: {what}");
-        if let Some(done) = self.state.variables().get(&work).and_then(Value::as_str) {
-            progress("already done");
-            return Ok(done.to_owned());
+    /// Tells that there is no answer, and waits a moment before the next attempt.
+    async fn lost(&self, task: &Task, reason: &str, attempt: u32, lost_at: &mut Option<Instant>) {
+        lost_at.get_or_insert_with(Instant::now);
+        let fields = json!({"role": self.role.name, "task": task.id, "reason": reason});
+        let text = format!("{} has lost {}: {reason}", self.role.name, task.id);
+        self.report.event("lost", Tone::Bad, fields, &text);
+        // The first attempt follows at once: most often the agent was killed.
+        tokio::time::sleep(Duration::from_secs(u64::from(attempt))).await;
+    }
+
+    /// The task, the answers that it builds on, and who the agent is.
+    fn prompt(&self, task: &Task, done: &[DoneTask]) -> String {
+        let mut text = task.text.clone();
+        for before in done.iter().filter(|done| task.after.contains(&done.id)) {
+            text += &format!("\n\nThe answer to {}:\n{}", before.id, before.answer);
         }
-        let variables = self.state.variables();
-        let under_way = variables
-            .get("under_way")
-            .filter(|under_way| under_way["work"] == work);
-        let (prompt, session) = match under_way {
-            Some(under_way) => (self.continue_prompt(), Some(&under_way["session"])),
-            None => (self.prompt(task, what, details), variables.get("session")),
-        };
-        let session: Option<SessionId> =
-            session.cloned().map(serde_json::from_value).transpose()?;
-        let context = ExecutionContext::for_workspace(&self.crew.agents, self.crew.workspace())?;
-        let request = match session {
-            None => LaunchRequest::try_from(NewChatRequest {
-                context,
-                prompt: prompt.clone(),
-            })?,
-            Some(session_id) => {
-                let message = prompt.clone();
-                LaunchRequest::try_from(FollowUpRequest {
-                    context,
-                    session_id,
-                    message,
-                })?
-            }
-        };
-
-        // The intent is saved before the launch and the session after it: a crash between the two
-        // leaves an intent without a session, which `hydrate` resolves.
-        let launches = self.service.history().load()?.entries.len();
-        let mut tick = self.state.begin_tick()?;
-        tick.intend_tool("launch", json!({"work": work, "launches": launches}))
-            .await?;
-        let execution = self.service.launch(request).await?;
-        let session = json!(execution.resolved().await?);
-        let under_way = json!({"work": work, "session": session});
-        tick.variables().insert("session".into(), session);
-        tick.variables().insert("under_way".into(), under_way);
-        tick.set_status(Status::WAITING_FOR_TOOL);
-        tick.commit().await?;
-
-        let answer = self.watch(&execution).await?;
-        let mut tick = self.state.begin_tick()?;
-        tick.history().push(Message::user(prompt));
-        tick.history().push(Message::assistant(answer.clone()));
-        tick.variables().insert(work, json!(answer));
-        tick.variables().remove("under_way");
-        tick.set_status(Status::WAITING_FOR_EVENT);
-        tick.commit().await?;
-        Ok(answer)
-    }
-
-    /// The prompt for the coding agent. The scripted agent also gets its directives.
-    fn prompt(&self, task: &str, what: &str, details: &str) -> String {
-        let script = match self.crew.is_scripted() {
-            true => script(self.role.name, task),
-            false => String::new(),
-        };
-        let personality = self.role.personality.lines();
-        let personality = personality.filter(|line| !line.contains(self.role.marker));
-        let personality: Vec<&str> = personality.collect();
-        format!("{what}\n{script}{details}\n\n{}", personality.join(" "))
-    }
-
-    /// The prompt for work that was interrupted by a kill.
-    fn continue_prompt(&self) -> String {
-        progress("continuing the work of the killed process");
-        let directive = match self.crew.is_scripted() {
-            true => " [[continue]]",
-            false => "",
-        };
-        format!("You were interrupted: continue. Do not repeat finished steps.{directive}")
-    }
-
-    /// Prints the events of the coding agent and returns its answer.
-    async fn watch(&mut self, execution: &Execution) -> Result<String> {
-        let (mut events, mut answer, mut failed) = (execution.events(), String::new(), false);
-        while let Some(event) = events.next().await {
-            if let EventKind::Output(output) = &event.kind
-                && output.events.is_empty()
-            {
-                progress(&output.line.text());
-            }
-            for event in event.agent_events() {
-                // Sub-agents answer to their agent.
-                if event.parent.is_some() {
-                    continue;
-                }
-                match event.kind.clone() {
-                    AgentEventKind::Text { text, .. } => {
-                        progress(&text);
-                        answer = text;
-                    }
-                    AgentEventKind::ToolCall { name, input, .. } => {
-                        progress(&format!("{name} {input}"));
-                    }
-                    AgentEventKind::ToolResult { .. } => {
-                        let mut tick = self.state.begin_tick()?;
-                        let tools = tick.variables().get("tools").and_then(Value::as_u64);
-                        tick.variables()
-                            .insert("tools".into(), json!(tools.unwrap_or(0) + 1));
-                        tick.commit().await?;
-                    }
-                    AgentEventKind::Finished { outcome, text, .. } => {
-                        failed = outcome == Outcome::Failure;
-                        answer = text.unwrap_or(answer);
-                    }
-                    _ => {}
-                }
-            }
+        text += &format!("\n\n{}", self.role.personality.trim());
+        let others = self
+            .crew
+            .in_panes()
+            .filter(|role| role.name != self.role.name);
+        let others: Vec<&str> = others.map(|role| role.name.as_str()).collect();
+        if let (Some(command), false) = (self.agent.ask_command(), others.is_empty()) {
+            text += &format!(
+                "\n\nYou are `{}`. You can ask {} with the shell command: {command} NAME \"text\"",
+                self.role.name,
+                others.join(", ")
+            );
         }
-        let report = execution.wait().await?;
-        if failed || !report.is_success() {
-            let how = report
-                .code
-                .map_or("a signal".to_owned(), |code| format!("exit code {code}"));
-            let last = report.stderr_tail.last().unwrap_or(&answer);
-            return Err(format!("the coding agent ended with {how}: {last}").into());
-        }
-        Ok(answer)
+        text
+    }
+
+    fn continue_prompt(&self, prompt: &str) -> String {
+        let directive = if self.role.agent == scripted_agent::LABEL {
+            scripted_agent::CONTINUE
+        } else {
+            ""
+        };
+        format!(
+            "You were interrupted: continue this task, and do not repeat finished steps. {directive}\n{prompt}"
+        )
     }
 }
 
-/// The directives of a role for the scripted agent. Each piece of work appends a line to
-/// `work.log`.
-fn script(role: &str, task: &str) -> String {
-    let line = format!("echo '{role} {task}' >> work.log");
-    match role {
-        // The wait leaves time to kill it.
-        CODING => format!(
-            "[[tool echo 'echo \"Hello from the crew\"' > greet.sh; {line}; echo wrote greet.sh]]\
-             [[ponder 10]]\n"
-        ),
-        RESEARCH => format!("[[tool {line}; uname -sm]]\n"),
-        TESTING => format!("[[tool {line}; echo \"greet.sh says: $(sh greet.sh)\"]]\n"),
-        GRAND_BOSS => "[[tool sort work.log | uniq -c]]\n".to_owned(),
-        _ => String::new(),
-    }
+async fn save(state: &mut AgentState, name: &str, value: Value, status: Status) -> Result<()> {
+    let mut tick = state.begin_tick()?;
+    tick.variables().insert(name.to_owned(), value);
+    tick.set_status(status);
+    tick.commit().await?;
+    Ok(())
 }
 
-fn has_died(error: &tmux_bus::Error) -> bool {
-    use tmux_bus::Error::{PaneDied, Refused};
-    match error {
-        PaneDied { .. } => true,
-        // Unbracketed: the member is starting, and its console has not turned on bracketed paste.
-        Refused { reason, .. } => matches!(reason, Refusal::Dead | Refusal::Unbracketed),
-        _ => false,
-    }
-}
-
-/// An answer without its progress lines and its marker.
-pub(crate) fn answer_text(answer: &str, marker: &str) -> String {
-    let lines = answer
-        .lines()
-        .filter(|line| !line.starts_with(PROGRESS) && *line != marker);
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-/// Prints a progress line in the pane.
-fn progress(text: &str) {
-    let line: String = text
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .chars()
-        .take(100)
-        .collect();
-    let _ = console::print(&format!("{PROGRESS}{}\n", unmarked(&line)));
-}
-
-/// Changes markers in the text of the coding agent, which would end the answer too early.
-fn unmarked(text: &str) -> String {
-    let lower = |text: String, role: &Role| text.replace(role.marker, &role.marker.to_lowercase());
-    ROLES.iter().fold(text.to_owned(), lower)
+fn is_overtaken(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+    error.is::<Overtaken>()
+        || error
+            .downcast_ref()
+            .is_some_and(agent_snapshot::Error::is_conflict)
 }

@@ -1,88 +1,78 @@
-//! The report at the end of a task.
+//! What the program prints: a line with the elapsed time for each event, or one JSON object a line.
 
-use std::fs;
+use std::io::IsTerminal;
+use std::time::Instant;
 
-use examples::Result;
-use exec_core::{ExitReport, History, HistoryState};
 use serde_json::{Value, json};
 
-use crate::TaskResult;
-use crate::crew::{Crew, GRAND_BOSS, ROLES};
+/// Colours of lines in a terminal.
+#[derive(Clone, Copy)]
+pub enum Tone {
+    Plain,
+    Dim,
+    Good,
+    Bad,
+}
 
-/// The fields of the last event, and the report as text.
-pub(crate) async fn report(
-    crew: &Crew,
-    result: &TaskResult,
-    kept: bool,
-) -> Result<(Value, String)> {
-    let snapshots = crew.snapshots().await?;
-    let (mut agents, mut boss): (Vec<Value>, Option<ExitReport>) = (Vec::new(), None);
-    let mut table = String::new();
-    for role in &ROLES {
-        let snapshot = snapshots.load(&crew.agent_id(role.name)?).await?;
-        let ticks = snapshot.map_or(0, |snapshot| snapshot.tick_index);
-        let state = crew.folder.join("state").join(role.name);
-        let runs = History::new(state).load()?.entries;
-        let ends: Vec<_> = runs
-            .iter()
-            .filter_map(|run| match &run.state {
-                HistoryState::Ended(report) => Some(report),
-                _ => None,
-            })
-            .collect();
-        let seconds: f64 = ends.iter().map(|end| end.wall_time.as_secs_f64()).sum();
-        if role.name == GRAND_BOSS {
-            boss = ends.last().map(|end| (***end).clone());
+/// Prints events; clones print to the same place.
+#[derive(Clone, Copy)]
+pub struct Report {
+    json: bool,
+    is_colourful: bool,
+    began: Instant,
+}
+
+impl Report {
+    pub fn new(json: bool) -> Self {
+        Self {
+            json,
+            is_colourful: std::io::stdout().is_terminal(),
+            began: Instant::now(),
         }
-        let count = runs.len();
-        agents.push(json!({
-            "agent": role.name, "snapshots": ticks, "runs": count, "run_seconds": seconds,
-        }));
-        table += &format!(
-            "  {:<29} {ticks:>9} {count:>6} {seconds:>9.1} s\n",
-            role.name
-        );
     }
-    let work = fs::read_to_string(crew.workspace().join("work.log")).unwrap_or_default();
-    let work: Vec<&str> = work.lines().collect();
 
-    let head = ("agent", "snapshots", "runs", "at work");
-    let head = format!(
-        "  {:<29} {:>9} {:>6} {:>11}\n",
-        head.0, head.1, head.2, head.3
-    );
-    let mut text = format!("\n{}\n\n{head}{table}\n", result.answer);
-    text += &format!("  in {:.1} s", result.took.as_secs_f64());
-    if let Some(recovery) = &result.recovery {
-        let (agent, took) = (
-            recovery["agent"].as_str().unwrap_or_default(),
-            &recovery["took_ms"],
-        );
-        text += &format!(", {agent} was killed and recovered in {took} ms");
+    /// Prints an event: its name and fields as JSON, or the text.
+    pub fn event(&self, name: &str, tone: Tone, mut fields: Value, text: &str) {
+        let elapsed = self.began.elapsed();
+        if self.json {
+            fields["event"] = json!(name);
+            fields["elapsed_ms"] = json!(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
+            println!("{fields}");
+            return;
+        }
+        let text = match (self.is_colourful, tone) {
+            (false, _) | (_, Tone::Plain) => text.to_owned(),
+            (true, Tone::Dim) => format!("\x1b[2m{text}\x1b[0m"),
+            (true, Tone::Good) => format!("\x1b[32m{text}\x1b[0m"),
+            (true, Tone::Bad) => format!("\x1b[31m{text}\x1b[0m"),
+        };
+        println!("{:>6.1} s  {text}", elapsed.as_secs_f64());
     }
-    if crew.is_scripted() {
-        let mut different = work.clone();
-        different.sort_unstable();
-        different.dedup();
-        let twice = work.len() - different.len();
-        text += &format!("\n  {} pieces of work, {twice} done twice", work.len());
+
+    /// Prints the end: the fields as JSON, or the text as it is.
+    pub fn finished(&self, mut fields: Value, text: &str) {
+        fields["event"] = json!("finished");
+        match self.json {
+            true => println!("{fields}"),
+            false => println!("{text}"),
+        }
     }
-    text += &format!("\n  all files are in {}\n", crew.folder.display());
-    if kept {
-        let (attach, config) = (&result.attach, crew.config_file());
-        text += &format!(
-            "  the agents are still running; watch them with\n    {attach}\n  \
-             send messages or stop them with\n    \
-             cargo run -p examples --example cluster -- --config {} stop\n",
-            config.display()
-        );
+
+    /// Milliseconds since the start.
+    pub fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
-    let fields = json!({
-        "ok": !result.failed, "answer": result.answer,
-        "session_id": boss.as_ref().map(|exit| &exit.session_id), "exit": boss,
-        "took_ms": u64::try_from(result.took.as_millis())?, "recovery": result.recovery,
-        "agents": agents, "work": work, "dir": crew.folder, "kept": kept,
-        "attach": result.attach,
-    });
-    Ok((fields, text))
+
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+}
+
+/// The first line of a text, cut.
+pub fn first_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    match line.char_indices().nth(90) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line.to_owned(),
+    }
 }

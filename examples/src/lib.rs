@@ -1,6 +1,6 @@
 //! Shared by the example programs: the end by a signal, a stand-in for a coding agent, the JSON form
 //! of live sessions, the terminal input of a program in a tmux pane, private servers of Redis and
-//! PostgreSQL, and the board.
+//! PostgreSQL, a list of tasks that workers share, and the board.
 
 #![allow(
     clippy::missing_errors_doc,
@@ -12,6 +12,7 @@ pub mod availability;
 #[cfg(feature = "board")]
 #[path = "../board/mod.rs"]
 pub mod board;
+pub mod bus_command;
 pub mod console;
 pub mod live_json;
 pub mod pane_agent;
@@ -19,12 +20,12 @@ pub mod postgres_server;
 pub mod redis_server;
 pub mod scripted_agent;
 mod scripted_live;
+pub mod task_list;
 
 use std::error::Error;
 use std::io::Write;
 use std::path::Path;
 use std::process::{ExitCode, Termination};
-use std::task::Poll;
 
 use exec_core::termination_signal;
 
@@ -76,19 +77,11 @@ impl Error for Interrupted {}
 /// dropped, and the error is [`Interrupted`].
 pub async fn until_signal<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let signal = termination_signal()?;
-    let mut work = std::pin::pin!(work);
-    let mut signal = std::pin::pin!(signal);
-    // Without a macro of tokio, which is a dependency of the programs only.
-    std::future::poll_fn(|cx| {
-        if let Poll::Ready(done) = work.as_mut().poll(cx) {
-            return Poll::Ready(done);
-        }
-        signal
-            .as_mut()
-            .poll(cx)
-            .map(|signal| Err(Interrupted { signal }.into()))
-    })
-    .await
+    tokio::select! {
+        biased;
+        done = work => done,
+        signal = signal => Err(Interrupted { signal }.into()),
+    }
 }
 
 /// An error and its causes in one line, separated by colons.

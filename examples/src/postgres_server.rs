@@ -77,6 +77,11 @@ impl PostgresServer {
         Ok(status.success())
     }
 
+    /// The id of the first process of the server.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// The address of the server for `open_storage`.
     pub fn url(&self) -> String {
         let folder = self.folder.display();

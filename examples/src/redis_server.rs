@@ -17,6 +17,8 @@ pub enum SyncLog {
     EverySecond,
 }
 
+const PROGRAM: &str = "redis-server";
+
 /// A server that listens on a socket in its folder. Dropping it kills the process and waits for its
 /// end; the data stays in the folder.
 pub struct RedisServer {
@@ -27,13 +29,32 @@ pub struct RedisServer {
 impl RedisServer {
     /// Starts a server on the data that is in the folder, and waits until it answers.
     pub fn start(folder: &Path, sync: SyncLog) -> Result<Self> {
+        let mut command = Command::new(PROGRAM);
+        command.args(["--port", "0"]);
+        Self::launch(command, folder, sync)
+    }
+
+    /// As [`start`](Self::start), and the server listens on port 6379 of an address, without a
+    /// password: so only in a network of its own. `enter` is a command that executes another one in
+    /// that network, such as `nsenter`.
+    pub fn start_in(
+        mut enter: Command,
+        address: &str,
+        folder: &Path,
+        sync: SyncLog,
+    ) -> Result<Self> {
+        enter.args([PROGRAM, "--bind", address, "--protected-mode", "no"]);
+        Self::launch(enter, folder, sync)
+    }
+
+    fn launch(mut command: Command, folder: &Path, sync: SyncLog) -> Result<Self> {
         let sync = match sync {
             SyncLog::EveryWrite => "always",
             SyncLog::EverySecond => "everysec",
         };
         let socket = folder.join("redis.sock");
-        let process = Command::new("redis-server")
-            .args(["--port", "0", "--save", ""])
+        let process = command
+            .args(["--save", ""])
             .args(["--appendonly", "yes", "--appendfsync", sync])
             // The child process that rewrites the log would survive the kill of its parent.
             .args(["--auto-aof-rewrite-percentage", "0"])
@@ -71,6 +92,11 @@ impl RedisServer {
             std::io::Result::Ok(answer == *b"+PONG")
         };
         ping().unwrap_or(false)
+    }
+
+    /// The id of the process.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     /// The address of the server for `open_storage`.

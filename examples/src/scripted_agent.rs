@@ -13,7 +13,7 @@
 //! | `[[ponder SECONDS]]` | waits after it has used the tool |
 //! | `[[crash]]` | aborts after the tool, without a final event |
 //! | `[[say TEXT]]` | answers with this text |
-//! | `[[continue]]` | continues the last turn, and does not repeat a tool that has run; in a live session, a text beside it is a new prompt if it is not the last one |
+//! | `[[continue]]` | continues the last turn, and does not repeat a tool that has run; a text behind it must be the prompt of that turn, and otherwise begins a new one |
 //!
 //! With `--marker=TEXT` it runs in a tmux pane: [`pane_agent`]. With `--input-format=stream-json` it
 //! serves a live session: [`scripted_live`].
@@ -42,7 +42,11 @@ pub(crate) const SUBCOMMAND: &str = "scripted-agent";
 const HOME: &str = "SCRIPTED_AGENT_HOME";
 
 /// Directive: continue the last turn.
-const CONTINUE: &str = "[[continue]]";
+pub const CONTINUE: &str = "[[continue]]";
+
+/// US dollars for a million tokens, read and written: an order of magnitude, so that costs and
+/// budgets can be shown.
+const PRICES: [f64; 2] = [3.0, 15.0];
 
 /// Default wait before each step.
 const THINKING: Duration = Duration::from_millis(120);
@@ -96,14 +100,36 @@ pub fn run_if_asked() -> Option<ExitCode> {
     })
 }
 
-/// A conversation on disk.
+/// A conversation, on disk if it has a file.
 pub(crate) struct Conversation {
     pub(crate) session: String,
-    file: PathBuf,
-    /// The prompts so far.
-    pub(crate) earlier: Vec<String>,
+    file: Option<PathBuf>,
+    /// The prompts so far, with that of the running turn.
+    earlier: Vec<String>,
     /// Output of the last turn's tool, if the tool has run.
     used_tool: Option<String>,
+}
+
+/// What a prompt asks for: a new turn, or the rest of the last one.
+pub(crate) struct TurnPlan {
+    pub(crate) prompt: String,
+    /// The prompts of the turns before.
+    pub(crate) earlier: Vec<String>,
+    /// Output of the tool, if it has run.
+    pub(crate) used_tool: Option<String>,
+    is_continued: bool,
+}
+
+impl TurnPlan {
+    /// How long the agent thinks: a turn that is continued does not wait a second time.
+    pub(crate) fn thinking(&self, name: &str) -> Duration {
+        let prompt = if self.is_continued { "" } else { &self.prompt };
+        thinking(prompt, name)
+    }
+
+    pub(crate) fn answer(&self, tool_output: &str) -> String {
+        answer(&self.prompt, &self.earlier, tool_output)
+    }
 }
 
 impl Conversation {
@@ -125,25 +151,25 @@ impl Conversation {
             std::env::var_os(HOME).map_or_else(|| PathBuf::from(".scripted-agent"), PathBuf::from);
         std::fs::create_dir_all(&home)?;
         let file = home.join(format!("{session}.jsonl"));
-        let lines: Vec<Value> = match std::fs::read_to_string(&file) {
-            Ok(_) if !resume => {
-                return Err(io::Error::other(format!("session id in use: {session}")));
-            }
-            Ok(text) => text
-                .lines()
-                .map(serde_json::from_str)
-                .collect::<Result<_, _>>()?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && resume => {
-                return Err(io::Error::other(format!(
-                    "no conversation found: {session}"
-                )));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error),
+        match (file.exists(), resume) {
+            (true, false) => Err(io::Error::other(format!("session id in use: {session}"))),
+            (false, true) => Err(io::Error::other(format!(
+                "no conversation found: {session}"
+            ))),
+            _ => Self::load(session, Some(file)),
+        }
+    }
+
+    /// The conversation in a file, which need not exist; without a file it is forgotten at the end.
+    pub(crate) fn load(session: String, file: Option<PathBuf>) -> io::Result<Self> {
+        let text = match file.as_deref().map(std::fs::read_to_string) {
+            Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Some(Ok(text)) => text,
+            _ => String::new(),
         };
         let (mut earlier, mut used_tool) = (Vec::new(), None);
-        for line in lines {
-            match line {
+        for line in text.lines() {
+            match serde_json::from_str(line)? {
                 Value::String(prompt) if prompt.contains(CONTINUE) => {}
                 Value::String(prompt) => {
                     earlier.push(prompt);
@@ -160,27 +186,50 @@ impl Conversation {
         })
     }
 
-    /// The prompt of a message, and the output of its tool if the message continues a turn whose tool
-    /// has run. The prompt of such a turn is taken out of the earlier ones.
-    pub(crate) fn take_up(&mut self, message: &str) -> (String, Option<String>) {
-        if !message.contains(CONTINUE) {
-            return (message.to_owned(), None);
+    /// Begins a turn. The prompt is stored first: a follow-up after a crash still knows it.
+    pub(crate) fn begin(&mut self, prompt: &str) -> io::Result<TurnPlan> {
+        let continued = prompt.split_once(CONTINUE).map(|(_, rest)| rest.trim());
+        if let (Some(rest), Some((last, earlier))) = (continued, self.earlier.split_last())
+            && (rest.is_empty() || rest == last.trim())
+        {
+            let plan = TurnPlan {
+                prompt: last.clone(),
+                earlier: earlier.to_vec(),
+                used_tool: self.used_tool.clone(),
+                is_continued: true,
+            };
+            self.remember(&json!(prompt))?;
+            return Ok(plan);
         }
-        let text = message.replace(CONTINUE, "");
-        let text = text.trim();
-        match self.earlier.pop_if(|last| last.ends_with(text)) {
-            Some(last) => (last, self.used_tool.take()),
-            None => (text.to_owned(), None),
-        }
+        let prompt = continued.filter(|rest| !rest.is_empty()).unwrap_or(prompt);
+        self.remember(&json!(prompt))?;
+        let plan = TurnPlan {
+            prompt: prompt.to_owned(),
+            earlier: self.earlier.clone(),
+            used_tool: None,
+            is_continued: false,
+        };
+        self.earlier.push(prompt.to_owned());
+        self.used_tool = None;
+        Ok(plan)
     }
 
-    pub(crate) fn remember(&self, line: &Value) -> io::Result<()> {
+    /// The tool has run. Stored before any event is printed: a reader of the event may kill the agent.
+    pub(crate) fn tool_used(&mut self, output: &str) -> io::Result<()> {
+        self.used_tool = Some(output.to_owned());
+        self.remember(&json!({"tool": output}))
+    }
+
+    fn remember(&self, line: &Value) -> io::Result<()> {
+        let Some(path) = &self.file else {
+            return Ok(());
+        };
         let mut file = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             // A conversation is private.
             .mode(0o600)
-            .open(&self.file)?;
+            .open(path)?;
         writeln!(file, "{line}")
     }
 
@@ -215,12 +264,24 @@ impl Conversation {
         }))
     }
 
-    /// An estimate: three characters a token.
-    pub(crate) fn usage(&self, prompt: &str, answer: &str) -> Value {
-        let earlier: usize = self.earlier.iter().map(|text| text.chars().count()).sum();
-        let input = (earlier + prompt.chars().count()) / 3 + 1;
-        json!({"input_tokens": input, "output_tokens": answer.chars().count() / 3 + 1})
+    /// The number of turns so far.
+    pub(crate) fn turns(&self) -> usize {
+        self.earlier.len()
     }
+
+    /// An estimate: three characters a token.
+    pub(crate) fn usage(&self, answer: &str) -> Value {
+        let input: usize = self.earlier.iter().map(|text| text.chars().count()).sum();
+        json!({"input_tokens": input / 3 + 1, "output_tokens": answer.chars().count() / 3 + 1})
+    }
+}
+
+/// The price of a turn.
+pub(crate) fn cost_usd(usage: &Value) -> f64 {
+    let tokens = ["input_tokens", "output_tokens"].map(|name| usage[name].as_f64());
+    let prices = tokens.iter().zip(PRICES);
+    let sum: f64 = prices.map(|(n, price)| n.unwrap_or_default() * price).sum();
+    sum / 1e6
 }
 
 /// One turn of a conversation.
@@ -246,49 +307,39 @@ impl Turn {
         })
     }
 
-    fn run(self) -> io::Result<()> {
-        let talk = &self.conversation;
-        // The prompt is stored first: a follow-up after a crash still knows it.
-        talk.remember(&json!(self.prompt))?;
+    fn run(mut self) -> io::Result<()> {
+        let plan = self.conversation.begin(&self.prompt)?;
         let cwd = std::env::current_dir()?;
-        talk.emit(json!({
+        self.conversation.emit(json!({
             "type": "system", "subtype": "init", "cwd": cwd, "model": "scripted",
             "tools": ["Bash"], "permissionMode": "bypassPermissions",
         }))?;
-        let taken_up = talk.earlier.split_last();
-        let taken_up = taken_up.filter(|_| self.prompt.contains(CONTINUE));
-        let (prompt, earlier, used_tool) = match taken_up {
-            Some((prompt, earlier)) => (prompt, earlier, talk.used_tool.clone()),
-            None => (&self.prompt, &*talk.earlier, None),
+        std::thread::sleep(plan.thinking("slow"));
+        self.conversation.say("Let me look at the workspace.")?;
+        let output = match &plan.used_tool {
+            Some(output) => output.clone(),
+            None => self.use_tool(tool_of(&plan.prompt))?,
         };
-        think(prompt, "slow");
-        talk.say("Let me look at the workspace.")?;
-        let output = match used_tool {
-            Some(output) => output,
-            None => self.use_tool(tool_of(prompt))?,
-        };
-        if prompt.contains("[[crash]]") {
+        if plan.prompt.contains("[[crash]]") {
             std::process::abort();
         }
-        // A turn that is continued does not wait a second time.
-        think(if taken_up.is_some() { "" } else { prompt }, "ponder");
-        let answer = answer(prompt, earlier, &output);
+        std::thread::sleep(plan.thinking("ponder"));
+        let (talk, answer) = (&self.conversation, plan.answer(&output));
         talk.say(&answer)?;
         let took = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let usage = talk.usage(&answer);
         talk.emit(json!({
             "type": "result", "subtype": "success", "is_error": false, "result": answer,
-            "duration_ms": took, "num_turns": talk.earlier.len() + 1, "total_cost_usd": 0.0,
-            "usage": talk.usage(&self.prompt, &answer), "permission_denials": [],
+            "duration_ms": took, "num_turns": talk.turns(), "total_cost_usd": cost_usd(&usage),
+            "usage": usage, "permission_denials": [],
         }))
     }
 
-    fn use_tool(&self, command: &str) -> io::Result<String> {
-        let talk = &self.conversation;
-        let call = talk.call_tool(command)?;
+    fn use_tool(&mut self, command: &str) -> io::Result<String> {
+        let call = self.conversation.call_tool(command)?;
         let (output, failed) = run_tool(command)?;
-        // Stored before the event is printed: a reader of the event may kill the agent.
-        talk.remember(&json!({"tool": output}))?;
-        talk.tool_ended(&call, &output, failed)?;
+        self.conversation.tool_used(&output)?;
+        self.conversation.tool_ended(&call, &output, failed)?;
         Ok(output)
     }
 }
@@ -300,13 +351,8 @@ fn assistant(content: Value) -> Value {
     })
 }
 
-/// Waits for the seconds of the named directive, or for the default time.
-pub(crate) fn think(prompt: &str, name: &str) {
-    std::thread::sleep(thinking(prompt, name));
-}
-
 /// The seconds of the named directive, or the default time.
-pub(crate) fn thinking(prompt: &str, name: &str) -> Duration {
+fn thinking(prompt: &str, name: &str) -> Duration {
     let seconds = directive(prompt, name).and_then(|text| text.parse().ok());
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.unwrap_or(THINKING)
@@ -318,20 +364,29 @@ pub(crate) fn tool_of(prompt: &str) -> &str {
 }
 
 /// The answer to a prompt.
-pub(crate) fn answer(prompt: &str, earlier: &[String], tool_output: &str) -> String {
+fn answer(prompt: &str, earlier: &[String], tool_output: &str) -> String {
     if let Some(text) = directive(prompt, "say") {
         return text.to_owned();
     }
-    let asked = prompt.lines().next().unwrap_or_default().trim();
+    let asked = first_line(prompt);
     let mut answer = format!("Done: {asked}\nThe tool printed: {}", tool_output.trim());
     if let Some(first) = earlier.first() {
-        let first = first.lines().next().unwrap_or_default();
+        let first = first_line(first);
         let count = earlier.len();
         answer.push_str(&format!(
             "\nEarlier messages: {count}; the first was: {first}"
         ));
     }
     answer
+}
+
+/// The first line of a prompt, without the words that tmux-bus puts before the message of an agent.
+fn first_line(prompt: &str) -> &str {
+    let text = match prompt.strip_prefix("[Message from agent ") {
+        Some(framed) => framed.split_once(']').map_or(framed, |(_, text)| text),
+        None => prompt,
+    };
+    text.trim_start().lines().next().unwrap_or_default().trim()
 }
 
 /// Runs the tool in a process group of its own, as the real agents do: a signal to the agent's
@@ -367,6 +422,7 @@ pub(crate) fn directive<'a>(prompt: &'a str, name: &str) -> Option<&'a str> {
 }
 
 #[cfg(test)]
+#[allow(clippy::expect_used, reason = "a failed test panics")]
 mod tests {
     use super::*;
 
@@ -376,5 +432,43 @@ mod tests {
         assert_eq!(directive(prompt, "tool"), Some("echo a; echo b"));
         assert_eq!(directive(prompt, "slow"), Some("0.5"));
         assert_eq!(directive(prompt, "say"), None);
+    }
+
+    #[test]
+    fn only_the_same_prompt_is_continued() {
+        let mut talk = Conversation::load(String::new(), None).expect("no file");
+        let mut begin = |prompt: &str, tool: Option<&str>| {
+            let plan = talk.begin(prompt).expect("no file");
+            if let Some(output) = tool {
+                talk.tool_used(output).expect("no file");
+            }
+            (plan.prompt, plan.used_tool, plan.earlier.len())
+        };
+        assert_eq!(begin("one", Some("1")), ("one".to_owned(), None, 0));
+        let again = format!("Go on. {CONTINUE}\none");
+        assert_eq!(
+            begin(&again, None),
+            ("one".to_owned(), Some("1".to_owned()), 0)
+        );
+        // A prompt that never arrived.
+        let other = format!("Go on. {CONTINUE}\ntwo");
+        assert_eq!(begin(&other, None), ("two".to_owned(), None, 1));
+        // Killed before the tool.
+        assert_eq!(begin(&other, Some("2")), ("two".to_owned(), None, 1));
+        assert_eq!(
+            begin(CONTINUE, None),
+            ("two".to_owned(), Some("2".to_owned()), 1)
+        );
+    }
+
+    #[test]
+    fn the_frame_of_a_message_is_not_its_first_line() {
+        for prompt in [
+            "hello\nyou",
+            "[Message from agent a, not from the user] hello",
+            "[Message from agent a, not from the user]\nhello\n",
+        ] {
+            assert_eq!(first_line(prompt), "hello", "{prompt}");
+        }
     }
 }

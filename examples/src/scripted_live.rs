@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
-use crate::scripted_agent::{Conversation, answer, thinking, tool_command, tool_of, tool_output};
+use crate::scripted_agent::{Conversation, cost_usd, tool_command, tool_of, tool_output};
 
 /// Runs the agent if the arguments ask for a live session.
 pub(crate) fn run_if_asked(args: &[String]) -> Option<io::Result<()>> {
@@ -34,6 +34,8 @@ struct Agent {
     /// Prompts that came during a turn.
     waiting: Vec<String>,
     requests: u64,
+    /// Of this process so far.
+    cost_usd: f64,
 }
 
 /// Why a turn does not go on.
@@ -72,6 +74,7 @@ impl Agent {
             sender,
             waiting: Vec::new(),
             requests: 0,
+            cost_usd: 0.0,
         })
     }
 
@@ -88,15 +91,7 @@ impl Agent {
                     Ok(Input::End) | Err(_) => return Ok(()),
                 },
             };
-            let message = prompt;
-            let earlier = self.conversation.earlier.len();
-            let (prompt, used_tool) = self.conversation.take_up(&message);
-            let is_continued = self.conversation.earlier.len() < earlier;
-            // A continued prompt is in the conversation already.
-            let line = if is_continued { &message } else { &prompt };
-            self.conversation.remember(&json!(line))?;
-            let continued = is_continued.then_some(used_tool);
-            match self.turn(&prompt, continued) {
+            match self.turn(&prompt) {
                 Ok(()) => {}
                 Err(Cut::Interrupted) => self.conversation.emit(json!({
                     "type": "result", "subtype": "error_during_execution", "is_error": true,
@@ -104,7 +99,6 @@ impl Agent {
                 Err(Cut::Ended) => return Ok(()),
                 Err(Cut::Failed(error)) => return Err(error),
             }
-            self.conversation.earlier.push(prompt);
         }
     }
 
@@ -130,33 +124,32 @@ impl Agent {
         }
     }
 
-    /// `continued`: the turn was cut off before, with the output of its tool if the tool has run.
-    fn turn(&mut self, prompt: &str, continued: Option<Option<String>>) -> Result<(), Cut> {
+    fn turn(&mut self, prompt: &str) -> Result<(), Cut> {
         let began = Instant::now();
+        let plan = self.conversation.begin(prompt)?;
         self.conversation.emit(json!({
             "type": "system", "subtype": "init", "cwd": std::env::current_dir()?,
             "model": "scripted", "tools": ["Bash"], "permissionMode": "default",
         }))?;
-        self.pause(thinking(prompt, "slow"))?;
+        self.pause(plan.thinking("slow"))?;
         self.conversation.say("Let me look at the workspace.")?;
-        // A turn that is continued does not wait a second time.
-        let pondered = if continued.is_some() { "" } else { prompt };
-        let output = match continued.flatten() {
-            Some(output) => output,
-            None => self.use_tool(tool_of(prompt))?,
+        let output = match &plan.used_tool {
+            Some(output) => output.clone(),
+            None => self.use_tool(tool_of(&plan.prompt))?,
         };
-        if prompt.contains("[[crash]]") {
+        if plan.prompt.contains("[[crash]]") {
             std::process::abort();
         }
-        self.pause(thinking(pondered, "ponder"))?;
-        let talk = &self.conversation;
-        let answer = answer(prompt, &talk.earlier, &output);
+        self.pause(plan.thinking("ponder"))?;
+        let (talk, answer) = (&self.conversation, plan.answer(&output));
         talk.say(&answer)?;
         let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let usage = talk.usage(&answer);
+        self.cost_usd += cost_usd(&usage);
         talk.emit(json!({
             "type": "result", "subtype": "success", "is_error": false, "result": answer,
-            "duration_ms": took, "num_turns": 1, "total_cost_usd": 0.0,
-            "usage": talk.usage(prompt, &answer), "permission_denials": [],
+            "duration_ms": took, "num_turns": 1, "total_cost_usd": self.cost_usd,
+            "usage": usage, "permission_denials": [],
         }))?;
         Ok(())
     }
@@ -181,7 +174,7 @@ impl Agent {
         loop {
             match self.next(None) {
                 Ok(Some(Input::ToolEnded { output, failed })) => {
-                    self.conversation.remember(&json!({"tool": output}))?;
+                    self.conversation.tool_used(&output)?;
                     self.conversation.tool_ended(&call, &output, failed)?;
                     return Ok(output);
                 }

@@ -759,7 +759,7 @@ function drawSettled() {
   replace($("settled"), settled.slice(-6).reverse().map(({ settled: end, ...permission }) => h("li", { "data-id": permission.id },
     h("div", { class: "row" }, h("span", { class: `class ${end.decision ?? "void"}` }, { allow: "allowed", deny: "denied" }[end.decision] ?? "void"),
       h("b", {}, nameOf(permission.agent)), h("span", { class: "end" }, `by ${end.by}`)),
-    h("p", { class: "sub mono" }, permission.detail))));
+    h("p", { class: "sub mono" }, permission.detail || permission.tool))));
 }
 
 function drawQueue() {
@@ -784,15 +784,15 @@ function drawSnapshots() {
   replace($("snapshots"), lists.slice(0, 30).map((list) => {
     const last = list.at(-1);
     const most = Math.max(...list.map((snapshot) => snapshot.messages), 1);
-    const bars = list.slice(-28).map((snapshot, index, shown) => {
+    const bars = list.slice(-14).map((snapshot, index, shown) => {
       const bar = h("i", { class: index && shown[index - 1].epoch !== snapshot.epoch ? "epoch" : "", title: `tick ${snapshot.tick}, epoch ${snapshot.epoch}, ${clock(snapshot.at)}` });
       bar.style.setProperty("--part", Math.max(0.16, snapshot.messages / most));
       return bar;
     });
     return h("li", {},
-      h("div", { class: "row" }, h("b", {}, nameOf(last.agent)), h("span", { class: "end" }, `tick ${last.tick}, epoch ${last.epoch}`)),
-      h("div", { class: "ticks", role: "img", "aria-label": `${list.length} saved ticks` }, ...bars),
-      h("p", { class: "sub" }, `${last.messages} messages, ${short(last.bytes)} bytes, `, time(last.at, "since"), " ago"));
+      h("div", { class: "row" }, h("b", {}, nameOf(last.agent)),
+        h("div", { class: "ticks", role: "img", "aria-label": `${list.length} saved ticks` }, ...bars), h("span", { class: "end" }, `tick ${last.tick}`)),
+      h("p", { class: "sub" }, `epoch ${last.epoch}, ${last.messages} messages, ${short(last.bytes)} bytes, `, time(last.at, "since"), " ago"));
   }));
 }
 
@@ -819,8 +819,9 @@ function drawUsage() {
     const part = Math.max(...parts, 0);
     const bar = h("div", { class: `bar ${part >= 1 ? "over" : part >= 0.8 ? "near" : ""}`, role: "meter", "aria-label": `Budget of ${agent.name}`, "aria-valuemin": "0", "aria-valuemax": "100", "aria-valuenow": Math.round(part * 100) }, h("i"));
     bar.style.setProperty("--part", Math.min(part, 1));
+    const count = budget?.tokens ? `${short(tokens(agent.usage))} of ${short(budget.tokens)}` : short(tokens(agent.usage));
     const cost = budget?.cost_usd ? `${money(agent.usage.cost_usd)} of ${money(budget.cost_usd)}` : money(agent.usage.cost_usd);
-    return h("li", {}, h("div", { class: "row" }, h("b", {}, agent.name), h("span", { class: "end" }, `${short(tokens(agent.usage))} tokens · ${cost}`)), parts.length ? bar : null);
+    return h("li", {}, h("div", { class: "row" }, h("b", {}, agent.name), h("span", { class: "end" }, `${count} tokens · ${cost}`)), parts.length ? bar : null);
   };
   replace($("usage"), used.length ? [row(all), ...used.slice(0, 12).map(row)] : []);
 }

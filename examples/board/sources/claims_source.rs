@@ -21,19 +21,31 @@ const ROUNDING_MS: u64 = 1_000;
 pub struct ClaimsSource {
     label: String,
     store: TimedStorage<Value>,
+    prefix: String,
 }
 
 impl ClaimsSource {
     /// A source for a store. The label is shown.
     #[must_use]
     pub fn new(label: impl Into<String>, store: TimedStorage<Value>) -> Self {
-        let label = label.into();
-        Self { label, store }
+        Self {
+            label: label.into(),
+            store,
+            prefix: String::new(),
+        }
+    }
+
+    /// Shows only the sessions whose id begins so, without that beginning.
+    #[must_use]
+    pub fn only(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
     }
 
     async fn claims(&self, before: &[Claim]) -> Result<Vec<Claim>> {
         let entries = self.store.entries().await?;
-        let claims = entries.iter().map(|(session, entry)| {
+        let claims = entries.iter().filter_map(|(session, entry)| {
+            let session = session.as_str().strip_prefix(&self.prefix)?;
             let value = match entry.value() {
                 Value::String(text) => text.clone(),
                 other => other.to_string(),
@@ -41,7 +53,7 @@ impl ClaimsSource {
             let expires = milliseconds(SystemTime::now() + entry.expires_in());
             let mut claim = Claim {
                 store: self.label.clone(),
-                session: session.as_str().to_owned(),
+                session: session.to_owned(),
                 value,
                 token: entry.token(),
                 expires,
@@ -52,7 +64,7 @@ impl ClaimsSource {
             if let Some(same) = same {
                 claim.expires = same.expires;
             }
-            claim
+            Some(claim)
         });
         Ok(claims.collect())
     }

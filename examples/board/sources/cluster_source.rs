@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tmux_bus::{AgentStatus, ClusterManager, LogFilter, MessageLog, SendToOptions};
@@ -15,28 +17,39 @@ use super::super::change::{AgentChange, Change};
 use super::super::entities::{Ability, AgentState, QueueItem};
 use super::super::hub::{Feed, lock};
 use super::super::source::Source;
+use super::left_messages::is_left;
+use super::pane_questions::Question;
 use crate::{Result, with_causes};
 
 /// The time between two looks at the panes while a client is there. tmux reports no change of an
 /// agent's state, only bytes.
-const LOOK: Duration = Duration::from_millis(700);
+pub(super) const LOOK: Duration = Duration::from_millis(700);
 /// The time for an answer to a message from the page.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// The time in which a refusal belongs to the command and not to the list of failures.
 const REFUSAL_LIMIT: Duration = Duration::from_millis(1_500);
+/// The time for a stopped program to end by itself.
+const STOP_GRACE: Duration = Duration::from_secs(3);
 /// Most messages that wait for one agent.
 const MAX_WAITING: usize = 64;
 
-/// Follows a cluster: the state of its agents, their screens and the message log. A message from
-/// the page waits until the agent is idle; until then it can be taken back.
+/// Follows a cluster: the state of its agents, their screens, the message log and the inbox. A
+/// message from the page waits until the agent is idle; until then it can be taken back, as a message
+/// that an agent has left.
+///
+/// A request for approval on the screen of an agent is a permission request. `Allow` presses Enter,
+/// which takes the choice that all known agents highlight, and `Deny` presses Escape; both only if
+/// the screen still shows the question that was answered.
 #[derive(Clone)]
-pub struct ClusterSource(Arc<Shared>);
+pub struct ClusterSource(pub(super) Arc<Shared>);
 
-struct Shared {
-    cluster: ClusterManager,
+pub(super) struct Shared {
+    pub(super) cluster: ClusterManager,
     feed: OnceLock<Feed>,
     waiting: Mutex<BTreeMap<String, Waiting>>,
-    next_id: AtomicU64,
+    /// The open question of each agent that waits for approval.
+    pub(super) questions: Mutex<BTreeMap<String, Question>>,
+    pub(super) next_id: AtomicU64,
 }
 
 /// The messages that wait for one agent.
@@ -56,6 +69,7 @@ impl ClusterSource {
             cluster,
             feed: OnceLock::new(),
             waiting: Mutex::default(),
+            questions: Mutex::default(),
             next_id: AtomicU64::new(1),
         }))
     }
@@ -89,6 +103,7 @@ impl ClusterSource {
                     for agent in &status.agents {
                         self.show(feed, agent, &mut ended);
                     }
+                    self.show_questions(feed, &status.agents).await;
                     self.show_screens(feed, &status.agents).await;
                 }
                 Err(error) => {
@@ -129,7 +144,12 @@ impl ClusterSource {
                 format!("tmux -S {socket} attach -t '{}'", agent.pane),
             )
             .state(state, &agent.evidence.source.to_string(), &evidence)
-            .can([Ability::Send, Ability::Interrupt, Ability::Restart]);
+            .can([
+                Ability::Send,
+                Ability::Interrupt,
+                Ability::Stop,
+                Ability::Restart,
+            ]);
         feed.push(change);
         if state != AgentState::Exited {
             ended.remove(&agent.name);
@@ -155,7 +175,7 @@ impl ClusterSource {
         }
     }
 
-    fn fail(&self, feed: &Feed, agent: &str, class: &str, message: &str) {
+    pub(super) fn fail(&self, feed: &Feed, agent: &str, class: &str, message: &str) {
         feed.push(Change::Failure {
             agent: agent.to_owned(),
             class: class.to_owned(),
@@ -232,22 +252,52 @@ impl ClusterSource {
         }
     }
 
-    /// The key with which people interrupt an agent in a terminal.
-    async fn press_escape(&self, agent: &str) -> std::result::Result<(), ActionError> {
+    /// Runs a command of tmux for the pane of an agent.
+    pub(super) async fn tmux(
+        &self,
+        agent: &str,
+        command: &str,
+        arguments: &[&str],
+    ) -> std::result::Result<String, ActionError> {
         let pane = self.0.cluster.get_pane(agent);
         let pane = pane.map_err(|error| ActionError::failed(&error))?;
         let mut tmux = tokio::process::Command::new("tmux");
         tmux.arg("-S").arg(self.0.cluster.socket());
-        tmux.args(["send-keys", "-t", &pane.to_string(), "Escape"]);
+        tmux.args([command, "-t", &pane.to_string()])
+            .args(arguments);
         let done = tmux.output().await;
         let done = done.map_err(|error| ActionError::failed(&error))?;
         match done.status.success() {
-            true => Ok(()),
+            true => Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned()),
             false => {
                 let message = String::from_utf8_lossy(&done.stderr);
                 Err(ActionError::new("failed", message.trim()))
             }
         }
+    }
+
+    /// Ends the program in the pane of an agent; the pane stays for a restart.
+    ///
+    /// Race: the program can end, and its number be given to another process, between the look and
+    /// the signal. The descriptor names one process; if the pane still has that number after the
+    /// descriptor was opened, it is the program.
+    async fn stop(&self, agent: &str) -> std::result::Result<(), ActionError> {
+        const LOOK: [&str; 2] = ["-p", "#{?pane_dead,0,#{pane_pid}}"];
+        let failed = |error: Errno| ActionError::failed(&error);
+        let gone = || ActionError::new("gone", "the program has ended already");
+        let pid = self.tmux(agent, "display-message", &LOOK).await?;
+        let process = pid.parse().ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        let process = pidfd_open(process, PidfdFlags::empty()).map_err(|_| gone())?;
+        if self.tmux(agent, "display-message", &LOOK).await? != pid {
+            return Err(gone());
+        }
+        pidfd_send_signal(&process, Signal::TERM).map_err(failed)?;
+        // A program may ignore the first signal; it is not asked twice.
+        tokio::spawn(async move {
+            tokio::time::sleep(STOP_GRACE).await;
+            let _ = pidfd_send_signal(&process, Signal::KILL);
+        });
+        Ok(())
     }
 }
 
@@ -259,14 +309,22 @@ impl Source for ClusterSource {
 
     async fn follow(&self, feed: Feed) -> Result<()> {
         let feed = self.0.feed.get_or_init(|| feed);
-        tokio::try_join!(self.follow_log(feed), self.follow_panes(feed))?;
+        tokio::try_join!(
+            self.follow_log(feed),
+            self.follow_panes(feed),
+            self.follow_inbox(feed)
+        )?;
         Ok(())
     }
 
     async fn perform(&self, action: Action) -> std::result::Result<(), ActionError> {
         match action {
             Action::Send { agent, text } => self.enqueue(&agent, text),
-            Action::Interrupt { agent } => self.press_escape(&agent).await,
+            // The key with which people interrupt an agent in a terminal.
+            Action::Interrupt { agent } => {
+                self.tmux(&agent, "send-keys", &["Escape"]).await.map(drop)
+            }
+            Action::Stop { agent } => self.stop(&agent).await,
             Action::Restart { agent } => {
                 let Some(feed) = self.0.feed.get().cloned() else {
                     return Err(ActionError::new("busy", "not started yet"));
@@ -293,6 +351,14 @@ impl Source for ClusterSource {
                     Err(_) => Ok(()),
                 }
             }
+            Action::TakeBack { item, .. } if is_left(&item) => {
+                self.take_back_left(&item).await?;
+                if let Some(feed) = self.0.feed.get() {
+                    let outcome = "taken_back";
+                    feed.push(Change::QueuedGone { id: item, outcome });
+                }
+                Ok(())
+            }
             Action::TakeBack { agent, item } => {
                 let mut all = lock(&self.0.waiting);
                 let waiting = all.entry(agent).or_default();
@@ -306,10 +372,11 @@ impl Source for ClusterSource {
                 }
                 Ok(())
             }
-            Action::Stop { .. } | Action::Answer { .. } => {
-                let message = "an agent in a pane is stopped and answered in its pane";
-                Err(ActionError::new("not_able", message))
-            }
+            Action::Answer {
+                agent,
+                permission,
+                decision,
+            } => self.answer(&agent, &permission, decision).await,
         }
     }
 }

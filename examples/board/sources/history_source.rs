@@ -122,20 +122,22 @@ impl HistorySource {
         let HistoryState::Ended(report) = &entry.state else {
             return;
         };
-        let Some(failure) = &report.failure else {
-            return;
+        let (class, message) = match (&report.budget, &report.failure) {
+            (Some(notice), _) => ("budget", notice.to_string()),
+            (None, Some(failure)) => (failure.kind.name(), failure.message.clone()),
+            (None, None) => return,
         };
         if !told.insert(entry.execution_id.as_str().to_owned()) {
             return;
         }
-        let resets = match &failure.kind {
-            FailureKind::Limited { resets_at, .. } => resets_at.map(milliseconds),
+        let resets = match report.failure.as_ref().map(|failure| &failure.kind) {
+            Some(FailureKind::Limited { resets_at, .. }) => resets_at.map(milliseconds),
             _ => None,
         };
         feed.push(Change::Failure {
             agent: agent.to_owned(),
-            class: failure.kind.name().to_owned(),
-            message: failure.message.clone(),
+            class: class.to_owned(),
+            message,
             resets,
         });
     }

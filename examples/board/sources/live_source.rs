@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use exec_core::{
     AgentEvent, AgentEventKind, DropReason, Event, EventKind, ExitReport, Failure, FailureKind,
     LiveEvent, LiveSession, LiveState, LiveStatus, MessageId, OutputStream, PermissionRequest,
-    SettledBy, Turn, TurnId, TurnOutcome, UsageTotals,
+    SettledBy, StoppedBy, Turn, TurnId, TurnOutcome, UsageTotals, Watchdog,
 };
 
 use super::super::action::{Action, ActionError};
@@ -66,15 +66,24 @@ impl LiveSource {
         Self::default()
     }
 
-    /// Shows a session under this name. `patience` is the deadline of its permission policy, if it
-    /// should be shown.
+    /// Shows a session under this name; it replaces a session that has ended. `patience` is the
+    /// deadline of its permission policy, if it should be shown.
     ///
     /// # Panics
     ///
     /// Outside of a tokio runtime.
     pub fn add(&self, name: impl Into<String>, session: LiveSession, patience: Option<Duration>) {
+        let name = name.into();
+        let known = self.agent(&name).ok();
+        if let (Some(agent), Some(feed)) = (known, self.0.feed.get()) {
+            *lock(&agent.session) = session;
+            agent.introduce(feed);
+            feed.push(AgentChange::new(&agent.name).restarted());
+            tokio::spawn(track(agent, feed.clone()));
+            return;
+        }
         let agent = Arc::new(LiveAgent {
-            name: name.into(),
+            name,
             patience,
             session: Mutex::new(session),
             progress: Mutex::default(),
@@ -275,6 +284,15 @@ impl LiveAgent {
         });
     }
 
+    fn fail_with(&self, feed: &Feed, class: &str, message: &str) {
+        feed.push(Change::Failure {
+            agent: self.name.clone(),
+            class: class.to_owned(),
+            message: message.to_owned(),
+            resets: None,
+        });
+    }
+
     /// The state by the session itself, with the event that proves it.
     fn show_state(&self, feed: &Feed, state: &LiveState) {
         let (shown, what) = match &state.status {
@@ -309,6 +327,18 @@ impl LiveAgent {
                 }
             }
             EventKind::Live(event) => self.take_live_event(session, feed, event),
+            EventKind::BudgetWarning(notice) => {
+                self.print(feed, "note", &format!("budget nearly used, {notice}"));
+            }
+            EventKind::BudgetExceeded(notice) => {
+                self.fail_with(feed, "budget", &notice.to_string());
+            }
+            EventKind::Watchdog(Watchdog::NoOutput) => {
+                self.fail_with(feed, "stuck", "nothing printed for too long");
+            }
+            EventKind::Watchdog(_) => {
+                self.fail_with(feed, "stuck", "still alive after its last event");
+            }
             EventKind::Gap { missed } => {
                 self.print(feed, "note", &format!("{missed} events were dropped"));
             }
@@ -414,10 +444,19 @@ impl LiveAgent {
             }
             LiveEvent::PermissionSettled {
                 permission,
+                tool,
                 decision,
                 by,
-                ..
             } => {
+                if *by == SettledBy::Policy {
+                    // What a rule decides is never asked: the request is shown with its end.
+                    feed.push(Change::Permission(Permission {
+                        id: self.unique(permission),
+                        agent: self.name.clone(),
+                        tool: tool.clone(),
+                        ..Permission::default()
+                    }));
+                }
                 let decision = decision.map(|decision| match decision {
                     exec_core::Decision::Allow => Decision::Allow,
                     exec_core::Decision::Deny => Decision::Deny,
@@ -435,7 +474,7 @@ impl LiveAgent {
                 });
             }
             LiveEvent::CommandRefused { reason } => {
-                self.fail(feed, "agent", &Failure::new(FailureKind::Agent, reason));
+                self.fail_with(feed, "agent", reason);
             }
             _ => {}
         }
@@ -489,11 +528,17 @@ impl LiveAgent {
     fn exited(&self, feed: &Feed, report: &ExitReport) {
         self.flush(feed);
         lock(&self.progress).turn = None;
-        let how = match (report.code, report.signal) {
+        let mut how = match (report.code, report.signal) {
             (Some(code), _) => format!("exit code {code}"),
             (_, Some(signal)) => format!("signal {signal}"),
             _ => "unknown end".to_owned(),
         };
+        match &report.stopped_by {
+            Some(StoppedBy::Caller) => how.push_str(", stopped"),
+            Some(StoppedBy::Budget) => how.push_str(", stopped by a budget"),
+            Some(StoppedBy::Watchdog(_)) => how.push_str(", stopped by a watchdog"),
+            _ => {}
+        }
         let used = {
             let mut progress = lock(&self.progress);
             let used = progress.used(&report.usage);
@@ -503,15 +548,14 @@ impl LiveAgent {
         };
         let change = AgentChange::new(&self.name).usage(used);
         feed.push(change.state(AgentState::Exited, "process", &how));
-        if report.stopped_by.is_none() && !report.is_success() {
+        let told = matches!(
+            &report.stopped_by,
+            Some(StoppedBy::Caller | StoppedBy::Budget | StoppedBy::Watchdog(_))
+        );
+        if !told && !report.is_success() {
             let words = report.stderr_tail.last().cloned().unwrap_or_default();
             let message = format!("the process has ended: {how}\n{words}");
-            feed.push(Change::Failure {
-                agent: self.name.clone(),
-                class: "exited".to_owned(),
-                message,
-                resets: None,
-            });
+            self.fail_with(feed, "exited", message.trim_end());
         }
     }
 }

@@ -3,7 +3,9 @@
 mod claims_source;
 mod cluster_source;
 mod history_source;
+mod left_messages;
 mod live_source;
+mod pane_questions;
 mod scripted_source;
 mod snapshot_source;
 mod story;

@@ -24,14 +24,25 @@ const MAX_AGENTS: usize = 1_000;
 pub struct SnapshotSource {
     label: String,
     storage: Arc<dyn SnapshotStorage>,
+    prefix: String,
 }
 
 impl SnapshotSource {
     /// A source for a storage. The label names it in failures.
     #[must_use]
     pub fn new(label: impl Into<String>, storage: Arc<dyn SnapshotStorage>) -> Self {
-        let label = label.into();
-        Self { label, storage }
+        Self {
+            label: label.into(),
+            storage,
+            prefix: String::new(),
+        }
+    }
+
+    /// Shows only the agents whose id begins so, without that beginning.
+    #[must_use]
+    pub fn only(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
     }
 
     async fn look(&self, feed: &Feed, seen: &mut BTreeMap<String, AgentInfo>) -> Result<()> {
@@ -45,9 +56,11 @@ impl SnapshotSource {
                 if seen.get(&id) == Some(&info) {
                     continue;
                 }
-                if let Some(position) = info.position {
+                if let (Some(position), Some(agent)) =
+                    (info.position, id.strip_prefix(&self.prefix))
+                {
                     feed.push(Change::Snapshot(Snapshot {
-                        agent: id.clone(),
+                        agent: agent.to_owned(),
                         tick: position.tick,
                         epoch: position.epoch,
                         messages: info.messages,

@@ -49,6 +49,78 @@ async fn cluster(folder: &Path) -> StopOnDrop {
     cluster.stop_on_drop()
 }
 
+/// An agent that asks twice before it answers.
+const ASKING: &str = r#"
+answer=
+while true; do
+    printf '\033[2J\033[H%btoy> ' "$answer"
+    IFS= read -r line || exit
+    for command in first second; do
+        printf '\033[2J\033[HRun %s? Enter: yes, Esc: no' "$command"
+        IFS= read -rsn1 key
+        if [ -z "$key" ]; then echo "$command" >>allowed; else echo "$command" >>denied; fi
+    done
+    answer='asked twice\nTOY OK\n'
+done
+"#;
+
+const ASKING_RULES: &str = "
+[toy]
+commands = ['toy']
+input = { line = '^(?P<prefix>toy> )(?P<text>.*)$', next = '^     (?P<text>.*)$' }
+[[toy.approval]]
+id = 'run'
+all = ['^Run .*[?] Enter: yes, Esc: no']
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_in_a_pane_is_denied_and_allowed_from_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let write_file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    write_file("asking.sh", ASKING);
+    write_file("prompt.txt", "You ask.");
+    let rules = write_file("agents.toml", ASKING_RULES);
+    let config = json!({
+        "cluster": {"name": "asking", "session_name": "asking", "work_dir": folder.path()},
+        "agents": [{
+            "name": "asker", "role": "asks", "pane_index": 0, "marker": "TOY OK", "agent": "toy",
+            "personality_prompt_path": folder.path().join("prompt.txt"),
+            "command": "exec bash asking.sh",
+        }],
+    });
+    let config = write_file("cluster.yaml", &config.to_string());
+    let cluster = ClusterManager::builder(ClusterConfig::load(config).unwrap())
+        .runtime_dir(folder.path().join("run"))
+        .log_file(folder.path().join("messages.jsonl"))
+        .agent_definitions(rules)
+        .start()
+        .await
+        .unwrap()
+        .stop_on_drop();
+    let board = Board::of(Arc::new(ClusterSource::new(cluster.clone()))).await;
+    let tab = open(&board).await;
+    tab.shows(".agent[data-agent=asker]", "idle").await;
+    tab.click(".agent[data-agent=asker]").await;
+    write(&tab, "go").await;
+    tab.shows("#needs .ask pre", "Run first?").await;
+    tab.shows(".agent[data-agent=asker]", "needs you").await;
+    tab.click("[data-answer=deny]").await;
+    tab.shows("#needs .ask pre", "Run second?").await;
+    tab.click("[data-answer=allow]").await;
+    tab.shows(".msg .body", "asked twice").await;
+    tab.until("document.querySelectorAll('#needs .ask').length === 0")
+        .await;
+    for (file, word) in [("denied", "first\n"), ("allowed", "second\n")] {
+        let found = std::fs::read_to_string(folder.path().join(file)).unwrap();
+        assert_eq!(found, word);
+    }
+    cluster.stop().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_in_a_pane_answers_is_killed_and_comes_back_on_the_page() {
     let folder = tempfile::tempdir().unwrap();
@@ -71,6 +143,15 @@ async fn an_agent_in_a_pane_answers_is_killed_and_comes_back_on_the_page() {
     tab.shows(".msg .body", "heard").await;
     tab.click("#tab-output").await;
     tab.shows("#output pre", "three files").await;
+    // A message that an agent has left; no process delivers it here.
+    let inbox = cluster.inbox();
+    inbox.leave("coder", "tester", "read this later").unwrap();
+    tab.shows("#queue b", "coder → tester").await;
+    tab.shows("#queue .sub", "read this later").await;
+    tab.click("#queue .take-back").await;
+    tab.until("document.querySelectorAll('#queue li').length === 0")
+        .await;
+    assert_eq!(inbox.entries("tester").unwrap().len(), 0);
 
     let pane = cluster.get_pane("tester").unwrap().to_string();
     let tmux = |arguments: &[&str]| {
@@ -89,6 +170,13 @@ async fn an_agent_in_a_pane_answers_is_killed_and_comes_back_on_the_page() {
     tab.shows("#queue .sub", "after the crash").await;
     tab.click("[data-act=restart]").await;
     tab.shows(".msg .body", "I am back").await;
+    tab.shows(".agent[data-agent=tester]", "idle").await;
+
+    // Stopped and started from the page.
+    tab.click("[data-act=stop]").await;
+    tab.click("[data-act=stop]").await;
+    tab.shows(".agent[data-agent=tester]", "exited").await;
+    tab.click("[data-act=restart]").await;
     tab.shows(".agent[data-agent=tester]", "idle").await;
     cluster.stop().await.unwrap();
 }

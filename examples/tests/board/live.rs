@@ -4,9 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use examples::board::Change;
 use examples::board::sources::LiveSource;
 use examples::scripted_agent;
-use exec_core::{CommandConfig, ExecutionContext, ExecutionService, LiveRequest, PermissionPolicy};
+use exec_core::{
+    Budget, CommandConfig, ExecutionContext, ExecutionService, LiveRequest, PermissionAction,
+    PermissionPolicy, PermissionRule,
+};
 use exec_profiles::ProfileRegistry;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -28,12 +32,52 @@ fn service(folder: &Path) -> ExecutionService {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn usage_is_shown_against_the_budget_that_stops_the_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = service(folder.path());
+    let _guard = service.shutdown_on_drop(Duration::from_secs(10));
+    let context = ExecutionContext::for_workspace(scripted_agent::LABEL, folder.path()).unwrap();
+    let limit = 0.002;
+    let request = LiveRequest::new(context)
+        .policy(PermissionPolicy::allow_all())
+        .budget(Budget::for_session().cost_usd(limit));
+    let session = service.open_live(request).await.unwrap();
+    let source = LiveSource::new();
+    source.add("writer", session, None);
+    let board = Board::of(Arc::new(source)).await;
+    board.feed.push(Change::Budget(examples::board::Budget {
+        agent: Some("writer".to_owned()),
+        cost_usd: Some(limit),
+        tokens: None,
+    }));
+    let tab = open(&board).await;
+    tab.click(".agent[data-agent=writer]").await;
+    write(&tab, "short [[tool true]] [[say yes]]").await;
+    tab.shows("#usage li", "of $0.002").await;
+    assert_eq!(
+        tab.eval("document.querySelectorAll('#usage .over').length")
+            .await,
+        0
+    );
+    let long = "long ".repeat(200);
+    write(&tab, &format!("long [[tool true]] [[say {long}]]")).await;
+    tab.shows("#failures .class", "budget").await;
+    tab.shows(".agent[data-agent=writer]", "stopped by a budget")
+        .await;
+    tab.until("document.querySelectorAll('#usage .over').length === 1")
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_live_session_is_steered_from_the_page() {
     let folder = tempfile::tempdir().unwrap();
     let service = service(folder.path());
     let _guard = service.shutdown_on_drop(Duration::from_secs(10));
     let context = ExecutionContext::for_workspace(scripted_agent::LABEL, folder.path()).unwrap();
-    let request = LiveRequest::new(context).policy(PermissionPolicy::default());
+    // What the agent always does is allowed by a rule; the rest is asked.
+    let rule = PermissionRule::new(PermissionAction::Allow).command("true");
+    let policy = PermissionPolicy::default().rule(rule);
+    let request = LiveRequest::new(context).policy(policy);
     let session = service.open_live(request).await.unwrap();
     let source = LiveSource::new();
     source.add("writer", session.clone(), Some(Duration::from_secs(600)));
@@ -42,22 +86,26 @@ async fn a_live_session_is_steered_from_the_page() {
     tab.shows(".agent[data-agent=writer]", "session open").await;
     tab.click(".agent[data-agent=writer]").await;
 
-    write(&tab, "hello [[say good morning]]").await;
+    write(&tab, "hello [[tool true]] [[say good morning]]").await;
     tab.shows(".msg .body", "good morning").await;
+    tab.shows("#settled .end", "by policy").await;
+    tab.shows(".agent[data-agent=writer] .cost", "$").await;
     for (decision, word) in [("deny", "denied"), ("allow", "allowed")] {
-        write(&tab, &format!("please [[ask touch {word}.txt]]")).await;
+        let prompt = format!("please [[tool touch {word}.txt]] [[say {word}, says the user]]");
+        write(&tab, &prompt).await;
         tab.shows("#needs .ask pre", &format!("touch {word}.txt"))
             .await;
         tab.shows(".agent[data-agent=writer]", "needs you").await;
         tab.click(&format!("[data-answer={decision}]")).await;
-        tab.shows(".msg .body", &format!("{word}: touch {word}.txt"))
+        tab.shows(".msg .body", &format!("{word}, says the user"))
             .await;
+        tab.shows("#settled .class", word).await;
         tab.shows("#settled .end", "by page").await;
     }
     assert!(folder.path().join("allowed.txt").exists());
     assert!(!folder.path().join("denied.txt").exists());
 
-    write(&tab, "[[hold]]").await;
+    write(&tab, "[[slow 600]]").await;
     tab.shows(".agent[data-agent=writer]", "working").await;
     write(&tab, "later").await;
     tab.shows("#queue .sub", "later").await;
@@ -71,7 +119,7 @@ async fn a_live_session_is_steered_from_the_page() {
     tab.click("#tab-messages").await;
 
     // Killed in a turn with an open question: the request is void, and the session comes back.
-    write(&tab, "[[ask reboot]]").await;
+    write(&tab, "[[tool reboot]]").await;
     tab.shows("#needs .ask pre", "reboot").await;
     let pid = i32::try_from(session.execution().process_id()).unwrap();
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
@@ -81,7 +129,7 @@ async fn a_live_session_is_steered_from_the_page() {
     tab.shows("#failures .class", "exited").await;
     tab.click("[data-act=restart]").await;
     tab.shows(".agent[data-agent=writer]", "session open").await;
-    write(&tab, "again [[say still here]]").await;
+    write(&tab, "again [[tool true]] [[say still here]]").await;
     tab.shows(".msg .body", "still here").await;
     assert_eq!(
         tab.eval("board.messages.some((m) => m.text === 'later')")

@@ -27,6 +27,9 @@ const FAINT_TEXT: &str = "(() => {
   return bad;
 })()";
 
+/// The page has drawn itself, and no colour is on its way.
+const DRAWN: &str = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done)))).then(() => Promise.allSettled(document.getAnimations().filter((a) => a instanceof CSSTransition).map((a) => a.finished))).then(() => true)";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_cut_and_all_text_can_be_read_in_every_size_and_scheme() {
     let board = Board::of(Arc::new(ScriptedSource::story())).await;
@@ -58,8 +61,7 @@ async fn nothing_is_cut_and_all_text_can_be_read_in_every_size_and_scheme() {
         tab.screen(width, height, scheme).await;
         for pane in ["main", "side", "agents"] {
             tab.eval(&format!("showPane('{pane}')")).await;
-            // The page has drawn itself, and no colour is on its way.
-            tab.eval("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done)))).then(() => Promise.allSettled(document.getAnimations().filter((a) => a instanceof CSSTransition).map((a) => a.finished))).then(() => true)").await;
+            tab.eval(DRAWN).await;
             let faint = tab.eval(FAINT_TEXT).await;
             if faint != json!([]) {
                 found.push(format!("{name} {pane}: {faint}"));
@@ -79,4 +81,22 @@ async fn nothing_is_cut_and_all_text_can_be_read_in_every_size_and_scheme() {
         }
     }
     assert_eq!(found, Vec::<String>::new(), "too faint");
+}
+
+/// Takes the pictures of a board that runs already, while its agents are at work.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the address of a running board in BOARD_ADDRESS; `scripts/pictures` runs it"]
+async fn picture_of_a_running_board() {
+    let address = std::env::var("BOARD_ADDRESS").expect("BOARD_ADDRESS is not set");
+    let tab = Browser::open().await.tab(&address).await;
+    tab.screen(1440, 900, "light").await;
+    tab.shows("#link", "live").await;
+    // A task has come down to the third level, and one of its agents works on it.
+    tab.until("board.messages.length >= 6 && [...board.agents.values()].some((a) => a.state === 'working')")
+        .await;
+    for scheme in ["light", "dark"] {
+        tab.screen(1440, 900, scheme).await;
+        tab.eval(DRAWN).await;
+        tab.screenshot(&format!("board-{scheme}")).await;
+    }
 }

@@ -1,27 +1,32 @@
 //! The crew as a user runs it: its output, and the files and processes that are left.
 
-use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use timed_store::{OwnerProcess, SessionId, TimedStorage};
 
-use crate::sandbox::{SIGNALS, Sandbox, stderr, stdout, with_default_signals};
+use crate::sandbox::{SIGNALS, Sandbox, eventually, stderr, stdout, with_default_signals};
 
 const BOSS: &str = "grand_boss";
 const MANAGER: &str = "middle_manager";
 const CODING: &str = "coding_writing_specialist";
-const RESEARCH: &str = "research_analysis_specialist";
-const TESTING: &str = "testing_specialist";
 
-/// Crews that share one folder.
-struct Crews {
+/// A crew in the folder `crew`.
+struct CrewRun {
     sandbox: Sandbox,
 }
 
-impl Crews {
+/// A crew that runs, and its events.
+struct Events {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl CrewRun {
     fn new() -> Self {
         let sandbox = Sandbox::with_tmux();
         Self { sandbox }
@@ -29,7 +34,7 @@ impl Crews {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.sandbox.example("crew");
-        command.args(["--dir", "crews"]).args(arguments);
+        command.args(["--dir", "crew"]).args(arguments);
         command
     }
 
@@ -40,21 +45,66 @@ impl Crews {
         self.sandbox.json_lines(command.arg("--json"))
     }
 
-    /// Starts a crew and reads its lines until one has `text`.
-    fn start_until(&self, text: &str) -> (Child, BufReader<impl Read + use<>>) {
-        let mut command = with_default_signals(&self.command(&[]));
+    fn start(&self, arguments: &[&str]) -> Events {
+        let mut command = with_default_signals(&self.command(arguments));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Events { child, lines }
+    }
+
+    /// What the scripted agents have done: each piece once.
+    #[track_caller]
+    fn did_everything_once(&self) {
+        let log = self.sandbox.home().join("crew/workspace/work.log");
+        let log = std::fs::read_to_string(log).unwrap();
+        let mut work: Vec<&str> = log.lines().collect();
+        work.sort_unstable();
+        assert_eq!(work, ["code", "research", "test"]);
+    }
+
+    #[track_caller]
+    fn left_nothing(&self) {
+        self.sandbox.nothing_runs();
+        self.sandbox.holds(&["crew"]);
+    }
+}
+
+impl Events {
+    /// Reads lines until one has `text`.
+    #[track_caller]
+    fn until(&mut self, text: &str) -> String {
         let mut line = String::new();
         while !line.contains(text) {
             line.clear();
-            assert!(
-                lines.read_line(&mut line).unwrap() > 0,
-                "the output ended without `{text}`"
-            );
+            let read = self.lines.read_line(&mut line).unwrap();
+            if read == 0 {
+                let mut told = String::new();
+                let _ = self.child.stderr.take().unwrap().read_to_string(&mut told);
+                panic!("the output ended without `{text}`: {told}");
+            }
         }
-        (child, lines)
+        line
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// The end of a program that succeeds.
+    #[track_caller]
+    fn finish(mut self) -> String {
+        let (mut rest, mut told) = (String::new(), String::new());
+        self.lines.read_to_string(&mut rest).unwrap();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut told)
+            .unwrap();
+        assert!(self.child.wait().unwrap().success(), "{rest}{told}");
+        rest
     }
 }
 
@@ -69,246 +119,400 @@ fn only<'a>(events: &'a [Value], name: &str) -> &'a Value {
 }
 
 #[track_caller]
-fn position(events: &[Value], from: &str, to: &str, kind: &str) -> usize {
-    let is_it = |event: &Value| event["from"] == from && event["to"] == to && event["type"] == kind;
+fn position(events: &[Value], name: &str, task: &str) -> usize {
+    let is_it = |event: &Value| event["event"] == name && event["task"] == task;
     let found = events.iter().position(is_it);
-    found.unwrap_or_else(|| panic!("no {kind} from {from} to {to}: {events:#?}"))
+    found.unwrap_or_else(|| panic!("no `{name}` of {task}: {events:#?}"))
 }
 
-fn names(event: &Value) -> Vec<&str> {
-    let names = event["names"].as_array().unwrap();
-    names.iter().map(|name| name.as_str().unwrap()).collect()
+/// Waits until the scripted agent has used the tool of this task.
+fn has_worked(run: &CrewRun, task: &str) {
+    let log = run.sandbox.home().join("crew/workspace/work.log");
+    eventually("the tool has run", || {
+        std::fs::read_to_string(&log).is_ok_and(|log| log.lines().any(|line| line == task))
+    });
+}
+
+fn config(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("config")
+        .join(name)
 }
 
 #[test]
-fn a_killed_specialist_comes_back_and_does_nothing_twice() {
-    let crews = Crews::new();
-    let events = crews.events(&["Greet everybody"]);
+fn agents_in_panes_talk_and_a_killed_one_does_nothing_twice() {
+    let run = CrewRun::new();
+    let events = run.events(&["--kill", CODING, "Greet everybody"]);
     assert_eq!(events[0]["event"], "started");
-    assert_eq!(
-        names(&events[0]),
-        [BOSS, MANAGER, CODING, RESEARCH, TESTING]
-    );
-
-    assert_eq!(only(&events, "killed")["agent"], CODING);
-    assert_eq!(only(&events, "recovered")["agent"], CODING);
+    assert_eq!(only(&events, "killed")["role"], CODING);
+    assert_eq!(only(&events, "recovered")["role"], CODING);
     let finished = only(&events, "finished");
-    assert_eq!(finished, events.last().unwrap());
-    assert_eq!(finished["ok"], true);
-    assert!(
-        finished["session_id"]
-            .as_str()
-            .unwrap()
-            .starts_with("SCRIPTED:")
+    assert_eq!(
+        (finished, &finished["ok"]),
+        (events.last().unwrap(), &true.into())
     );
-    assert_eq!(finished["exit"]["code"], 0);
 
-    // Down the hierarchy, the specialists in parallel, and up again.
+    // Down the hierarchy, and up again.
     let order = [
-        position(&events, "user", BOSS, "task"),
-        position(&events, BOSS, MANAGER, "task"),
-        position(&events, MANAGER, CODING, "task")
-            .max(position(&events, MANAGER, RESEARCH, "task")),
-        position(&events, RESEARCH, MANAGER, "result")
-            .min(position(&events, CODING, MANAGER, "result")),
-        position(&events, MANAGER, TESTING, "task"),
-        position(&events, TESTING, MANAGER, "result"),
-        position(&events, MANAGER, BOSS, "result"),
-        position(&events, BOSS, "user", "result"),
+        position(&events, "answered", "aim"),
+        position(&events, "answered", "plan"),
+        position(&events, "asked", "research"),
+        position(&events, "answered", "code"),
+        position(&events, "asked", "test"),
+        position(&events, "answered", "test"),
+        position(&events, "asked", "summary"),
+        position(&events, "answered", "report"),
     ];
     assert!(order.is_sorted(), "{order:?} {events:#?}");
-    let tested = &events[position(&events, TESTING, MANAGER, "result")];
-    let tested = tested["content"].as_str().unwrap();
+    let tested = &events[position(&events, "answered", "test")]["answer"];
     assert!(
-        tested.contains("greet.sh says: Hello from the crew"),
+        tested
+            .as_str()
+            .unwrap()
+            .contains("greet.sh says: Hello from the crew"),
         "{tested}"
     );
 
-    // The specialist was killed after its tool had run and before it answered: the tool did not
-    // run again.
-    let mut work: Vec<&str> = finished["work"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|line| line.as_str().unwrap())
-        .collect();
-    work.sort_unstable();
-    let roles = work.iter().map(|line| line.split(' ').next().unwrap());
-    assert!(roles.eq([CODING, RESEARCH, TESTING]), "{work:?}");
-    let coding = &finished["agents"][2];
-    assert_eq!(
-        (&coding["agent"], &coding["runs"]),
-        (&CODING.into(), &2.into())
+    // The agents have asked each other with the command, each in its own name.
+    for (from, to, kind) in [
+        (BOSS, MANAGER, "task"),
+        (MANAGER, BOSS, "result"),
+        (MANAGER, CODING, "task"),
+        (CODING, MANAGER, "result"),
+    ] {
+        let is_it =
+            |event: &&Value| event["from"] == from && event["to"] == to && event["type"] == kind;
+        assert_eq!(
+            events.iter().filter(is_it).count(),
+            1,
+            "{from} {to} {kind}: {events:#?}"
+        );
+    }
+    let aim = &events[position(&events, "answered", "aim")]["answer"];
+    assert!(
+        aim.as_str()
+            .unwrap()
+            .contains("Done: Can your team do this today?"),
+        "{aim}"
     );
-
-    crews.sandbox.nothing_runs();
-    crews.sandbox.holds(&["crews"]);
+    run.did_everything_once();
+    run.left_nothing();
 }
 
 #[test]
-fn the_default_output_is_text_with_a_report() {
-    let crews = Crews::new();
-    let mut command = crews.sandbox.example("crew");
-    let text = crews.sandbox.ok(command.args(["--storage", "sqlite"]));
+fn a_killed_headless_agent_continues_its_session() {
+    let run = CrewRun::new();
+    let events = run.events(&["--headless", "--kill", CODING]);
+    assert_eq!(only(&events, "recovered")["role"], CODING);
+    assert!(
+        !events.iter().any(|event| event["event"] == "panes"),
+        "{events:#?}"
+    );
+    run.did_everything_once();
+    run.left_nothing();
+}
+
+#[test]
+fn a_killed_program_is_continued_by_the_next_one() {
+    for place in [&["--kill", "none"][..], &["--kill", "none", "--headless"]] {
+        let run = CrewRun::new();
+        let mut first = run.start(place);
+        first.until("works on code");
+        has_worked(&run, "code");
+        first.kill();
+        // The description is in the folder.
+        let events = run.events(&[]);
+        assert_eq!(only(&events, "finished")["ok"], true);
+        // What was done before is not asked again.
+        assert!(
+            !events.iter().any(|event| event["task"] == "plan"),
+            "{events:#?}"
+        );
+        run.did_everything_once();
+        run.left_nothing();
+        // A crew that is done says so again.
+        let again = run.events(&[]);
+        assert_eq!(
+            only(&again, "finished")["answer"],
+            only(&events, "finished")["answer"]
+        );
+        run.left_nothing();
+    }
+}
+
+#[test]
+fn a_role_is_held_by_one_process_and_the_next_one_takes_over() {
+    let run = CrewRun::new();
+    let mut first = run.start(&["--kill", "none"]);
+    first.until("works on code");
+    has_worked(&run, "code");
+    let mut second = run.start(&["--kill", "none"]);
+    second.until(&format!("{CODING} is held by "));
+    first.kill();
+    second.until("report");
+    second.finish();
+    run.did_everything_once();
+    run.left_nothing();
+}
+
+#[test]
+fn a_killed_tmux_server_is_started_again() {
+    let run = CrewRun::new();
+    let mut crew = run.start(&["--kill", "none"]);
+    let watch = crew.until("watch: tmux -S ");
+    let socket = watch.split_whitespace().nth_back(1).unwrap().to_owned();
+    crew.until("works on code");
+    has_worked(&run, "code");
+    let mut tmux = Command::new("tmux");
+    let output = tmux
+        .args(["-S", &socket, "display-message", "-p", "#{pid}"])
+        .output()
+        .unwrap();
+    let pid = String::from_utf8(output.stdout)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    crew.until("continues code");
+    crew.finish();
+    run.did_everything_once();
+    run.left_nothing();
+}
+
+#[test]
+fn three_roles_of_a_short_file_work_in_panes_and_headless() {
+    let file = config("three.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.lines().count() <= 20);
+    let run = CrewRun::new();
+    let events = run.events(&["--file", file.to_str().unwrap(), "A limerick"]);
+    let asked = |task| &events[position(&events, "asked", task)];
+    assert_eq!(
+        (&asked("draft")["role"], &asked("draft")["lives"]),
+        (&"poet".into(), &"pane".into())
+    );
+    assert_eq!(
+        (&asked("review")["role"], &asked("review")["lives"]),
+        (&"critic".into(), &"headless".into())
+    );
+    assert_eq!(only(&events, "finished")["ok"], true);
+    let draft = events[position(&events, "answered", "draft")]["answer"]
+        .as_str()
+        .unwrap();
+    assert!(draft.starts_with("Done: Write it: A limerick"), "{draft}");
+    run.left_nothing();
+}
+
+#[test]
+fn the_default_output_is_text_and_the_files_are_private() {
+    let run = CrewRun::new();
+    let text = run.sandbox.ok(&mut run.sandbox.example("crew"));
     assert!(!text.contains('\x1b'), "{text}");
     for expected in [
+        "starting 5 agents in panes",
         "watch: tmux -S ",
-        "grand_boss → middle_manager",
+        "grand_boss (scripted) works on aim: Say what the result must be",
+        "grand_boss → middle_manager: Can your team do this today?",
         "coding_writing_specialist is killed at work",
         "coding_writing_specialist is back after ",
+        "7 tasks in ",
         "3 pieces of work, 0 done twice",
         "all files are in ",
     ] {
         assert!(text.contains(expected), "`{expected}` is missing: {text}");
     }
-    crews.sandbox.nothing_runs();
-    // The default folder is private.
+    run.sandbox.nothing_runs();
     let (_, folder) = text.split_once("all files are in ").unwrap();
     let folder = PathBuf::from(folder.trim());
     assert!(folder.join("snapshots.db").exists(), "{}", folder.display());
-    let shared = std::fs::metadata(folder.parent().unwrap()).unwrap();
-    assert_eq!(
-        std::os::unix::fs::PermissionsExt::mode(&shared.permissions()) & 0o777,
-        0o700
-    );
-    assert!(folder.starts_with(std::fs::canonicalize(crews.sandbox.tmp()).unwrap()));
+    assert!(folder.starts_with(std::fs::canonicalize(run.sandbox.tmp()).unwrap()));
+    let mut unseen = vec![folder.parent().unwrap().to_owned()];
+    while let Some(path) = unseen.pop() {
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        match path.is_dir() {
+            // The agents work there, with the user's umask; its own folder is private.
+            true if path.ends_with("workspace") => assert_eq!(mode, 0o700),
+            true => {
+                assert_eq!(mode, 0o700, "{}", path.display());
+                let entries = path.read_dir().unwrap();
+                unseen.extend(entries.map(|entry| entry.unwrap().path()));
+            }
+            false => assert_eq!(mode, 0o600, "{}", path.display()),
+        }
+    }
 }
 
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
-    for signal in SIGNALS {
-        let crews = Crews::new();
-        // The worst moment: a member is dead, and its coding agent is still running.
-        let (mut child, mut lines) = crews.start_until("is killed at work");
-        kill_process(Pid::from_child(&child), signal).unwrap();
-        lines.read_to_string(&mut String::new()).unwrap();
-        let code = child.wait().unwrap().code();
-        assert_eq!(code, Some(128 + signal.as_raw()));
-        crews.sandbox.nothing_runs();
-        crews.sandbox.holds(&["crews"]);
+    for (signal, place) in SIGNALS.into_iter().zip([&[][..], &["--headless"], &[]]) {
+        let run = CrewRun::new();
+        // The worst moment: an agent is dead, and others are being started.
+        let mut crew = run.start(&[place, &["--kill", BOSS]].concat());
+        crew.until("works on aim");
+        kill_process(Pid::from_child(&crew.child), signal).unwrap();
+        crew.lines.read_to_string(&mut String::new()).unwrap();
+        assert_eq!(
+            crew.child.wait().unwrap().code(),
+            Some(128 + signal.as_raw())
+        );
+        run.left_nothing();
+        // It continues.
+        assert_eq!(only(&run.events(&[]), "finished")["ok"], true);
+        run.did_everything_once();
     }
 }
 
 #[test]
 fn a_panic_leaves_nothing_behind() {
-    let crews = Crews::new();
-    let (mut child, lines) = crews.start_until("agents: ");
+    let run = CrewRun::new();
+    let mut crew = run.start(&[]);
+    crew.until("watch: ");
     // The reader closes the pipe, as in `crew | head -3`: the next printed line is a panic.
-    drop(lines);
+    drop(crew.lines);
     let mut said = String::new();
-    child
+    crew.child
         .stderr
         .take()
         .unwrap()
         .read_to_string(&mut said)
         .unwrap();
-    assert!(!child.wait().unwrap().success());
+    assert!(!crew.child.wait().unwrap().success());
     assert!(said.contains("panicked"), "{said}");
-    crews.sandbox.nothing_runs();
+    run.left_nothing();
 }
 
 #[test]
-fn a_name_in_use_is_not_given_twice() {
-    let crews = Crews::new();
-    let folder = crews.sandbox.home().join("crews");
-    std::fs::create_dir(&folder).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    let take = |session: &str, name: &str| {
-        let names = TimedStorage::<String>::builder(folder.join("names.json"))
-            .session(SessionId::new(session).unwrap())
-            .owner(OwnerProcess::current())
-            .open()
-            .unwrap();
-        let claim = runtime.block_on(names.claim(name.to_owned())).unwrap();
-        assert!(claim.granted().is_some());
-    };
-    take("desk-1", "middle_manager");
-    let events = crews.events(&[]);
-    assert_eq!(names(&events[0])[1], "middle_manager-2");
-
-    take("desk-2", "middle_manager-2");
-    take("desk-3", "middle_manager-3");
-    let output = crews.sandbox.run(&mut crews.command(&["--json"]));
-    assert_eq!(output.status.code(), Some(1));
-    let last: Value = serde_json::from_str(&stdout(&output)).unwrap();
-    assert_eq!(
-        (&last["event"], &last["ok"]),
-        (&"finished".into(), &false.into())
-    );
-    let told = "middle_manager did not start: all names for middle_manager are taken, one by desk-";
-    assert!(stderr(&output).contains(told), "{}", stderr(&output));
-    crews.sandbox.nothing_runs();
-}
-
-#[test]
-fn a_kept_crew_keeps_running_and_the_next_one_gets_other_names() {
-    let crews = Crews::new();
-    let events = crews.events(&["--keep"]);
-    let finished = only(&events, "finished");
-    assert_eq!(finished["kept"], true);
-    let config = PathBuf::from(finished["dir"].as_str().unwrap()).join("config/cluster.yaml");
-
-    let second = crews.events(&[]);
-    for name in names(&second[0]) {
-        assert!(name.ends_with("-2"), "{name}");
-    }
-    // The example `cluster` works with the crew that was kept.
+fn kept_panes_answer_other_programs() {
+    let run = CrewRun::new();
+    let events = run.events(&["--keep", "--kill", "none"]);
+    assert_eq!(only(&events, "finished")["kept"], true);
+    let config = run.sandbox.home().join("crew/config/cluster.yaml");
     let cluster = |arguments: &[&str]| {
-        let mut command = crews.sandbox.example("cluster");
+        let mut command = run.sandbox.example("cluster");
         command.arg("--config").arg(&config).args(arguments);
-        crews.sandbox.ok(&mut command)
+        run.sandbox.ok(&mut command)
     };
-    let answer = cluster(&["ask", TESTING, "Once more"]);
-    assert!(answer.contains("Earlier messages: 1"), "{answer}");
+    let answer = cluster(&["ask", CODING, "Once more"]);
+    assert!(answer.contains("Earlier messages: 2"), "{answer}");
     assert_eq!(cluster(&["stop"]), "stopped\n");
-    crews.sandbox.nothing_runs();
+    run.sandbox.nothing_runs();
 }
 
 #[test]
-fn the_profile_of_the_coding_agents_is_selectable() {
-    let crews = Crews::new();
-    let crew = crews.sandbox.example("crew");
+fn the_agents_are_selectable_and_resumed_by_their_own_means() {
+    let run = CrewRun::new();
+    let crew = run.sandbox.example("crew");
     let crew = crew.get_program().to_str().unwrap();
-    let log = crews.sandbox.home().join("calls");
+    let log = run.sandbox.home().join("calls");
     let script = format!(
         "echo \"$@\" >> '{}'\nexec '{crew}' scripted-agent \"$@\"",
         log.display()
     );
-    crews.sandbox.install("claude", &script);
-    let events = crews.events(&["--agents", "claude-code"]);
-    let finished = only(&events, "finished");
-    assert!(
-        finished["session_id"]
-            .as_str()
-            .unwrap()
-            .starts_with("CLAUDE_CODE:")
+    run.sandbox.install("claude", &script);
+    let agents = [
+        "--headless",
+        "--agents",
+        "scripted,claude-code",
+        "--kill",
+        MANAGER,
+    ];
+    let events = run.events(&agents);
+    let asked = &events[position(&events, "asked", "plan")];
+    assert_eq!(
+        (&asked["role"], &asked["agent"]),
+        (&MANAGER.into(), &"claude-code".into())
     );
+    let asked = &events[position(&events, "asked", "aim")];
+    assert_eq!(
+        (&asked["role"], &asked["agent"]),
+        (&BOSS.into(), &"scripted".into())
+    );
+    assert_eq!(only(&events, "finished")["ok"], true);
     let calls = std::fs::read_to_string(log).unwrap();
-    // The second turn of the Middle Manager continues the session of its first.
-    assert!(calls.contains("--resume="), "{calls}");
-    crews.sandbox.nothing_runs();
+    assert!(calls.contains("--input-format=stream-json"), "{calls}");
+    run.sandbox.nothing_runs();
+}
+
+#[test]
+fn the_page_is_served_while_the_crew_works() {
+    let run = CrewRun::new();
+    let mut crew = run.start(&["--page", "--headless"]);
+    let line = crew.until("page: ");
+    let (_, address) = line.trim().split_once("page: http://").unwrap();
+    let (host, token) = address.split_once("/#token=").unwrap();
+    assert!(token.len() >= 32, "{token}");
+    crew.until("works on plan");
+    let mut page = TcpStream::connect(host).unwrap();
+    write!(
+        page,
+        "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut html = String::new();
+    page.read_to_string(&mut html).unwrap();
+    assert!(
+        html.starts_with("HTTP/1.1 200") && html.contains("board.js"),
+        "{html}"
+    );
+    crew.finish();
+    run.left_nothing();
+}
+
+#[test]
+fn a_budget_ends_the_crew() {
+    let run = CrewRun::new();
+    let file = run.sandbox.tmp().join("small.toml");
+    let text = std::fs::read_to_string(config("three.toml")).unwrap();
+    for (budget, arguments, expected) in [
+        ("tokens = 1", &["--headless"][..], "tokens"),
+        (
+            "wall_time_s = 1",
+            &[],
+            "the budget of 1 s for the whole crew is used up",
+        ),
+    ] {
+        std::fs::write(&file, text.replace("wall_time_s = 600", budget)).unwrap();
+        let mut command = run.command(&["--file", file.to_str().unwrap()]);
+        let output = run.sandbox.run(command.args(arguments));
+        assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        run.sandbox.nothing_runs();
+        std::fs::remove_dir_all(run.sandbox.home().join("crew")).unwrap();
+    }
+    std::fs::remove_file(file).unwrap();
 }
 
 #[test]
 fn a_failure_is_reported_and_wrong_input_changes_nothing() {
-    let crews = Crews::new();
+    let run = CrewRun::new();
+    let file = run.sandbox.tmp().join("wrong.toml");
+    std::fs::write(&file, "[crew]\ngoal = \"x\"\ncolour = 1\n").unwrap();
+    let file_name = file.to_str().unwrap().to_owned();
     for (arguments, code, expected) in [
         (
-            ["--agents", "nobody"],
+            &["--agents", "nobody"][..],
             1,
-            "unknown profile `nobody`; known: ",
+            "unknown agent `nobody`; known: scripted, claude-code",
         ),
-        (["--storage", "memory:"], 2, "expected `file`, `sqlite`"),
+        (&["--storage", "memory:"], 2, "unknown storage `memory`"),
+        (
+            &["--file", &file_name],
+            1,
+            "wrong.toml, line 3: unknown field `colour`",
+        ),
+        (&["--file", "missing.toml"], 1, "cannot read missing.toml"),
+        (&["--kill", "nobody"], 1, "there is no role `nobody`"),
     ] {
-        let mut command = crews.command(&arguments);
-        crews.sandbox.refuses(&mut command, code, &[expected]);
-        crews.sandbox.holds(&[]);
+        let mut command = run.command(arguments);
+        run.sandbox.refuses(&mut command, code, &[expected]);
+        assert!(!run.sandbox.home().join("crew").exists(), "{arguments:?}");
     }
-    let output = crews
-        .sandbox
-        .run(&mut crews.command(&["--json", "[[crash]]"]));
+    std::fs::remove_file(file).unwrap();
+    run.sandbox.holds(&[]);
+
+    let crash = run.command(&["--headless", "--json", "[[crash]]"]);
+    let output = run.sandbox.run(&mut { crash });
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
     let last: Value = serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
     assert_eq!(
@@ -316,11 +520,14 @@ fn a_failure_is_reported_and_wrong_input_changes_nothing() {
         (&"finished".into(), &false.into())
     );
     assert!(
-        last["answer"]
+        last["error"]
             .as_str()
             .unwrap()
-            .contains("middle_manager: the coding agent"),
+            .contains("has no answer to aim"),
         "{last}"
     );
-    crews.sandbox.nothing_runs();
+    run.sandbox.nothing_runs();
+    // The folder belongs to that crew.
+    let mut other = run.command(&["Something else"]);
+    run.sandbox.refuses(&mut other, 1, &["it has another crew"]);
 }

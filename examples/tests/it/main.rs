@@ -15,3 +15,4 @@ mod path_guard;
 mod ports;
 mod run_agent;
 mod sandbox;
+mod task_list;

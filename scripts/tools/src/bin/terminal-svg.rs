@@ -1,5 +1,5 @@
 //! Draws the screen of a terminal as SVG. It reads text with colours, in the form of
-//! `tmux capture-pane -e -p`, and prints the picture. `scripts/record` uses it.
+//! `tmux capture-pane -e -p`, and prints the picture. `scripts/pictures` uses it.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -75,19 +75,50 @@ fn draw(text: &str) -> String {
 struct Style {
     bold: bool,
     dim: bool,
-    colour: Option<u8>,
+    colour: Option<Colour>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Colour {
+    /// One of the eight.
+    Named(u8),
+    Rgb(u8, u8, u8),
 }
 
 impl Style {
-    /// One number of a `CSI … m` sequence.
+    /// The numbers of a `CSI … m` sequence.
+    fn apply_all(&mut self, codes: &[u8]) {
+        let mut rest = codes;
+        while let [code, after @ ..] = rest {
+            rest = match (code, after) {
+                (38 | 48, [2, r, g, b, after @ ..]) => {
+                    if *code == 38 {
+                        self.colour = Some(Colour::Rgb(*r, *g, *b));
+                    }
+                    after
+                }
+                (38 | 48, [5, n, after @ ..]) => {
+                    if *code == 38 {
+                        self.colour = Some(indexed(*n));
+                    }
+                    after
+                }
+                _ => {
+                    self.apply(*code);
+                    after
+                }
+            };
+        }
+    }
+
     fn apply(&mut self, code: u8) {
         match code {
             0 => *self = Self::default(),
             1 => self.bold = true,
             2 => self.dim = true,
             22 => (self.bold, self.dim) = (false, false),
-            30..=37 => self.colour = Some(code - 30),
-            90..=97 => self.colour = Some(code - 90),
+            30..=37 => self.colour = Some(Colour::Named(code - 30)),
+            90..=97 => self.colour = Some(Colour::Named(code - 90)),
             39 => self.colour = None,
             _ => {}
         }
@@ -95,12 +126,13 @@ impl Style {
 
     fn attributes(self) -> String {
         let colour = match self.colour {
-            Some(1) => "#ff7b72",
-            Some(2) => "#7ee787",
-            Some(3) => "#e3b341",
-            Some(4) => "#79c0ff",
-            Some(5) => "#d2a8ff",
-            Some(6) => "#76e3ea",
+            Some(Colour::Named(1)) => "#ff7b72",
+            Some(Colour::Named(2)) => "#7ee787",
+            Some(Colour::Named(3)) => "#e3b341",
+            Some(Colour::Named(4)) => "#79c0ff",
+            Some(Colour::Named(5)) => "#d2a8ff",
+            Some(Colour::Named(6)) => "#76e3ea",
+            Some(Colour::Rgb(r, g, b)) => &format!("#{r:02x}{g:02x}{b:02x}"),
             _ if self.dim => "#8b949e",
             _ => "#e6edf3",
         };
@@ -110,6 +142,22 @@ impl Style {
             ""
         };
         format!("fill=\"{colour}\"{weight}")
+    }
+}
+
+/// A colour of the 256 of a terminal.
+fn indexed(n: u8) -> Colour {
+    match n {
+        0..=15 => Colour::Named(n % 8),
+        16..=231 => {
+            let part = |n: u8| if n == 0 { 0 } else { 55 + 40 * n };
+            let n = n - 16;
+            Colour::Rgb(part(n / 36), part(n / 6 % 6), part(n % 6))
+        }
+        _ => {
+            let grey = 8 + 10 * (n - 232);
+            Colour::Rgb(grey, grey, grey)
+        }
     }
 }
 
@@ -123,9 +171,8 @@ fn spans(line: &str) -> Vec<(Style, String)> {
         let end = end.unwrap_or(after.len());
         let (codes, tail) = after.split_at(end);
         if tail.starts_with('m') {
-            for code in codes.split(';') {
-                style.apply(code.parse().unwrap_or(0));
-            }
+            let codes = codes.split(';').map(|code| code.parse().unwrap_or(0));
+            style.apply_all(&codes.collect::<Vec<_>>());
         }
         rest = tail.get(1..).unwrap_or("");
     }
@@ -154,7 +201,7 @@ mod tests {
         let spans = spans("a\x1b[1;31mb\x1b[0mc");
         let bold_red = Style {
             bold: true,
-            colour: Some(1),
+            colour: Some(Colour::Named(1)),
             ..Style::default()
         };
         let texts: Vec<_> = spans
@@ -169,6 +216,18 @@ mod tests {
                 (Style::default(), "c")
             ]
         );
+    }
+
+    #[test]
+    fn colours_with_parameters_are_read_as_one() {
+        let colour = |line: &str| spans(line)[0].0.colour;
+        assert_eq!(
+            colour("\x1b[38;2;31;1;200mx"),
+            Some(Colour::Rgb(31, 1, 200))
+        );
+        assert_eq!(colour("\x1b[38;5;9mx"), Some(Colour::Named(1)));
+        assert_eq!(colour("\x1b[38;5;208mx"), Some(Colour::Rgb(255, 135, 0)));
+        assert_eq!(colour("\x1b[48;5;31mx"), None);
     }
 
     #[test]

@@ -1,0 +1,276 @@
+//! Agents in tmux panes: the interface that people use, with exact answers by tmux-bus.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use examples::board::Hub;
+use examples::board::sources::ClusterSource;
+use examples::{Result, with_causes};
+use serde_json::{Value, json};
+use tmux_bus::vocabulary::{AskReport, AskState, FailureKind, Reply, Request};
+use tmux_bus::{
+    Bus, ClusterConfig, ClusterManager, Error, LogFilter, MessageLog, MessageType, Server,
+};
+use tokio::sync::Mutex;
+
+use crate::crew::Crew;
+use crate::crew_agent::{CrewAgent, NoAnswer};
+use crate::crew_file::Role;
+use crate::report::{Report, Tone, first_line};
+
+/// The name of the crew program in the log of messages.
+pub const SENDER: &str = "crew";
+
+/// The panes of a crew. They outlive the program.
+pub struct Panes {
+    config_file: PathBuf,
+    log: PathBuf,
+    /// The command `tmux-bus`.
+    command: PathBuf,
+    /// The longest time for an answer.
+    limit: Duration,
+    count: usize,
+    page: Option<Hub>,
+    report: Report,
+    is_used: AtomicBool,
+    /// Also the lock of starts and restarts.
+    cluster: Mutex<Option<ClusterManager>>,
+}
+
+impl Panes {
+    pub fn new(crew: &Crew, command: PathBuf, page: Option<Hub>, report: Report) -> Self {
+        Self {
+            config_file: crew.cluster_file(),
+            log: crew.message_log(),
+            command,
+            limit: crew.file.wall_time(),
+            count: crew.in_panes().count(),
+            page,
+            report,
+            is_used: AtomicBool::new(false),
+            cluster: Mutex::default(),
+        }
+    }
+
+    /// The command by which an agent outside of the panes asks one in them.
+    pub fn outside_command(&self) -> String {
+        format!(
+            "{} --config {}",
+            self.command.display(),
+            self.config_file.display()
+        )
+    }
+
+    /// The command that shows the panes, if they run.
+    pub fn attach_command(&self) -> Option<String> {
+        let cluster = self.cluster.try_lock().ok()?;
+        cluster
+            .as_ref()
+            .map(|cluster| format!("tmux -S {} attach", cluster.socket().display()))
+    }
+
+    /// The cluster, with this agent at work: a cluster that does not run is started, an agent that has ended is
+    /// started again in its pane.
+    async fn with_agent(&self, name: &str) -> Result<ClusterManager> {
+        let mut held = self.cluster.lock().await;
+        let is_first = !self.is_used.swap(true, Ordering::Relaxed);
+        let cluster = match held.take() {
+            Some(cluster) if cluster.status().await.is_ok() => cluster,
+            _ => self.open(is_first).await?,
+        };
+        let cluster = held.insert(cluster).clone();
+        let status = cluster.status().await?;
+        if status
+            .agents
+            .iter()
+            .any(|agent| agent.name == name && agent.exit.is_some())
+        {
+            cluster.restart(name).await.map_err(start_error)?;
+        }
+        Ok(cluster)
+    }
+
+    async fn open(&self, is_first: bool) -> Result<ClusterManager> {
+        let builder = || -> Result<_> {
+            let config = ClusterConfig::load(&self.config_file)?;
+            Ok(ClusterManager::builder(config)
+                .log_file(&self.log)
+                .command(&self.command))
+        };
+        let text = format!("starting {} agents in panes", self.count);
+        let cluster = match builder()?.attach().await {
+            Err(Error::NotRunning { .. } | Error::ServerGone { .. }) => {
+                self.report
+                    .event("starting", Tone::Dim, json!({"panes": self.count}), &text);
+                builder()?.start().await.map_err(start_error)?
+            }
+            attached => attached.map_err(start_error)?,
+        };
+        let attach = format!("tmux -S {} attach", cluster.socket().display());
+        self.report.event(
+            "panes",
+            Tone::Dim,
+            json!({"attach": attach}),
+            &format!("watch: {attach}"),
+        );
+        if let Some(page) = &self.page {
+            page.follow(Arc::new(ClusterSource::new(cluster.clone())));
+        }
+        if is_first {
+            tokio::spawn(print_messages(self.log.clone(), self.report));
+        }
+        Ok(cluster)
+    }
+
+    /// Ends all agents in panes, with everything that they have started.
+    pub async fn stop(&self) -> Result<()> {
+        if !self.is_used.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let config = ClusterConfig::load(&self.config_file)?;
+        match Server::builder(&config.session_name)
+            .key(&config.path)
+            .attach()
+            .await
+        {
+            Ok(server) => Ok(server.stop(Duration::from_secs(3)).await?),
+            // A server that was killed leaves the folder of its socket.
+            Err(Error::NotRunning { socket, .. }) => {
+                if let Some(folder) = socket.parent() {
+                    let _ = std::fs::remove_dir_all(folder);
+                }
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn bus(&self) -> std::result::Result<Bus, Error> {
+        let bus = Bus::builder()
+            .config(&self.config_file)
+            .command(&self.command);
+        bus.sender(SENDER).connect().await
+    }
+}
+
+/// The agent of one role.
+pub struct PaneAgent {
+    panes: Arc<Panes>,
+    name: String,
+    marker: String,
+}
+
+impl PaneAgent {
+    pub fn new(panes: Arc<Panes>, role: &Role) -> Self {
+        Self {
+            panes,
+            name: role.name.clone(),
+            marker: role.marker.clone(),
+        }
+    }
+
+    async fn wait(&self, id: &str) -> std::result::Result<AskReport, Error> {
+        let wait = Request::Wait {
+            id: id.to_owned(),
+            timeout_s: None,
+        };
+        match self.panes.bus().await?.call(wait).await? {
+            Reply::Wait(report) => Ok(report),
+            _ => Err(Error::UnknownAsk { id: id.to_owned() }),
+        }
+    }
+}
+
+#[async_trait]
+impl CrewAgent for PaneAgent {
+    /// The ask runs in a process of its own: the answer can be had also after the end of this program.
+    async fn send(&mut self, text: &str) -> Result<Value> {
+        self.panes.with_agent(&self.name).await?;
+        let ask = Request::Ask {
+            to: self.name.clone(),
+            text: text.to_owned(),
+            detach: true,
+            timeout_s: None,
+            limit_s: Some(self.panes.limit.as_secs_f64()),
+        };
+        match self.panes.bus().await?.call(ask).await? {
+            Reply::Ask(report) => Ok(json!({"ask": report.id})),
+            other => Err(format!("unexpected reply: {other:?}").into()),
+        }
+    }
+
+    async fn answer(&mut self, receipt: &Value) -> std::result::Result<String, NoAnswer> {
+        let id = receipt["ask"].as_str().unwrap_or_default();
+        let report = self
+            .wait(id)
+            .await
+            .map_err(|error| NoAnswer::ended(with_causes(&error)))?;
+        if let (AskState::Answered, Some(answer)) = (report.state, report.answer) {
+            let answer = answer.trim_end();
+            return Ok(answer
+                .strip_suffix(&self.marker)
+                .unwrap_or(answer)
+                .trim_end()
+                .to_owned());
+        }
+        let failure = report
+            .error
+            .ok_or_else(|| NoAnswer::ended("the process that asked has ended"))?;
+        Err(NoAnswer {
+            reason: failure.message,
+            partial: failure.partial.unwrap_or_default(),
+            is_transient: !matches!(failure.kind, FailureKind::Timeout | FailureKind::NotAllowed),
+        })
+    }
+
+    async fn process_id(&self) -> Option<u32> {
+        let cluster = self.panes.cluster.lock().await.clone()?;
+        let pane = cluster.get_pane(&self.name).ok()?.to_string();
+        let mut tmux = tokio::process::Command::new("tmux");
+        tmux.arg("-S").arg(cluster.socket());
+        tmux.args(["display-message", "-p", "-t", &pane, "#{pane_pid}"]);
+        let output = tmux.output().await.ok()?;
+        String::from_utf8(output.stdout).ok()?.trim().parse().ok()
+    }
+
+    fn ask_command(&self) -> Option<String> {
+        Some(format!("{} ask", self.panes.command.display()))
+    }
+}
+
+/// An agent that cannot start prints the reason in its pane: that is the error to show.
+fn start_error(error: Error) -> Box<dyn std::error::Error + Send + Sync> {
+    let Error::NotReady { agent, source, .. } = &error else {
+        return error.into();
+    };
+    let shown = source.partial().unwrap_or_default().trim();
+    format!("{}\n{agent} shows:\n{shown}", with_causes(&error)).into()
+}
+
+/// Prints the messages that the agents send to each other from now on.
+async fn print_messages(log: PathBuf, report: Report) -> Result<()> {
+    let earlier = MessageLog::load(&log, &LogFilter::default()).map_or(0, |log| log.entries.len());
+    let mut messages = MessageLog::follow(&log, LogFilter::default());
+    for number in 0.. {
+        let message = messages.next().await?;
+        let (from, to) = (&message.from_agent, &message.to_agent);
+        if number < earlier || from == SENDER || to == SENDER {
+            continue;
+        }
+        let fields = json!({"from": from, "to": to, "type": message.message_type, "content": message.content});
+        let tone = match message.message_type {
+            MessageType::Error => Tone::Bad,
+            _ => Tone::Dim,
+        };
+        report.event(
+            "message",
+            tone,
+            fields,
+            &format!("{from} → {to}: {}", first_line(&message.content)),
+        );
+    }
+    Ok(())
+}
