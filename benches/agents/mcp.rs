@@ -82,6 +82,9 @@ impl Pair {
         for ((agent, real), command) in config.agents.iter_mut().zip(&agents).zip(commands) {
             agent.command = Some(command);
             agent.env = real.env.clone();
+            // By default the model searches for the tools of servers, which the scripted one cannot.
+            let search = "ENABLE_TOOL_SEARCH".to_owned();
+            agent.env.insert(search, "false".to_owned());
         }
         // The second one works in the project of the first, which its own home does not trust.
         let settings = agents[1].home().join(".claude.json");
