@@ -102,7 +102,7 @@ impl Pair {
         Ok(Self {
             user: cluster.outsider("user"),
             cluster,
-            agents: agents,
+            agents,
         })
     }
 

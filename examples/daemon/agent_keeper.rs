@@ -120,7 +120,7 @@ impl AgentKeeper {
             let count = self.restarts.len();
             let delay_s = delay.as_secs_f64();
             self.say(&format!(
-                "{reason}; restart {count} follows in {delay_s:.1} s"
+                "{reason}; restart {count} follows in {delay_s:.2} s"
             ));
             let supervision = json!({"state": "restarting", "restarts": count, "delay_s": delay_s, "reason": reason});
             self.save(|tick| set(tick, "supervision", supervision))

@@ -180,38 +180,3 @@ impl RestartConfig {
         Duration::from_secs_f64(self.within_s)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(text: &str) -> Result<DaemonConfig> {
-        let config: DaemonConfig = toml::from_str(text)?;
-        config.check(PathBuf::from("/base/agents.toml"))
-    }
-
-    const AGENT: &str = "[[agent]]\nname = 'a'\nprofile = 'scripted'\nprompt = 'go'\n";
-
-    #[test]
-    fn paths_are_relative_to_the_file() {
-        let config = check(&format!("storage = 'file:snaps'\n{AGENT}workspace = 'w'\n")).unwrap();
-        assert_eq!(config.folder, Path::new("/base/.daemon"));
-        assert_eq!(config.storage(), "file:/base/snaps");
-        assert_eq!(config.agents[0].workspace, Path::new("/base/w"));
-    }
-
-    #[test]
-    fn the_delay_doubles_up_to_its_cap() {
-        let restart = RestartConfig::default();
-        let delays = [0, 1, 5, 6, usize::MAX].map(|earlier| restart.delay(earlier).as_secs());
-        assert_eq!(delays, [1, 2, 32, 60, 60]);
-    }
-
-    #[test]
-    fn a_mistake_in_the_file_is_named() {
-        let refused = |text: &str| check(text).err().unwrap().to_string();
-        assert!(refused(&format!("{AGENT}{AGENT}")).contains("two agents have the name a"));
-        assert!(refused(&AGENT.replace("'a'", "'a/b'")).contains("\"a/b\""));
-        assert!(refused(&format!("{AGENT}promt = 'x'")).contains("promt"));
-    }
-}

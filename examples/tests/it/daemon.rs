@@ -1,9 +1,9 @@
 //! The daemon with real processes: kills of the daemon and of agents, and what is left.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader};
+use std::fs::File;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ impl Daemon {
             text.push_str(&format!(
                 "[[agent]]\nname = '{name}'\nprofile = 'scripted'\nworkspace = '{name}'\n\
                  prompt = \"{prompt}\"\npermissions = [{{ action = 'allow' }}]\n\
-                 [agent.restart]\nfirst_s = 0.05\nmax_s = 0.2\ngive_up_after = 2\n\
+                 [agent.restart]\nfirst_s = 0.1\nmax_s = 0.15\ngive_up_after = 2\n\
                  message = '[[continue]]'\n"
             ));
         }
@@ -47,19 +47,24 @@ impl Daemon {
         command
     }
 
-    fn spawn(&self, stdout: Stdio) -> Child {
+    /// Starts the daemon. Its log is in the file `log`.
+    fn spawn(&self) -> Child {
         let mut command = with_default_signals(&self.command("run", "agents.toml"));
-        command.stdout(stdout).spawn().unwrap()
+        let log = File::create(self.sandbox.home().join("log")).unwrap();
+        command.stdout(log).spawn().unwrap()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.sandbox.home().join("log")).unwrap()
     }
 
     /// Starts the daemon, and returns when it runs its agents.
     fn start(&self) -> Child {
-        let mut child = self.spawn(Stdio::piped());
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let runs = lines.any(|line| line.unwrap().contains("daemon: runs"));
-        assert!(runs, "the daemon ended");
-        // The rest is read, so that the daemon does not wait for a reader.
-        std::thread::spawn(move || lines.count());
+        let mut child = self.spawn();
+        eventually("the daemon runs", || {
+            assert!(child.try_wait().unwrap().is_none(), "{}", self.log());
+            self.log().contains("daemon: runs")
+        });
         child
     }
 
@@ -199,7 +204,7 @@ fn a_killed_daemon_continues_and_starts_nothing_twice() {
         kill(&mut running);
         for _ in 0..kills {
             // Not a wait for something: the moment of the kill, also during the start.
-            let mut killed = daemon.spawn(Stdio::null());
+            let mut killed = daemon.spawn();
             std::thread::sleep(Duration::from_millis(random(900)));
             kill(&mut killed);
         }
@@ -276,6 +281,11 @@ fn an_agent_that_dies_too_often_is_given_up() {
     let reason = status["bad"]["reason"].as_str().unwrap();
     assert_eq!(reason, "2 restarts did not help: it died at work");
     assert_eq!(status["bad"]["restarts"], 2);
+    // The delay doubles up to its cap.
+    for (number, delay) in [(1, "0.10"), (2, "0.15")] {
+        let line = format!("bad: it died at work; restart {number} follows in {delay} s");
+        assert!(daemon.log().contains(&line), "{}", daemon.log());
+    }
     let mut send = daemon.command("send", "agents.toml");
     let refusal = ["agent bad has given up", "it died at work"];
     daemon.sandbox.refuses(send.args(["bad", "x"]), 1, &refusal);
@@ -332,5 +342,26 @@ fn a_signal_ends_the_daemon_and_its_agents() {
         daemon.sandbox.ends_by(&mut running, signal);
         daemon.sandbox.nothing_runs();
         assert_eq!(daemon.status()["one"]["state"], "stopped");
+    }
+}
+
+#[test]
+fn a_mistake_in_the_file_is_named_and_changes_nothing() {
+    let daemon = Daemon::new(&[]);
+    let agent = "[[agent]]\nname = 'a'\nprofile = 'scripted'\nprompt = 'go'\n";
+    let wrong = [
+        (agent.repeat(2), "two agents have the name a"),
+        (agent.replace("'a'", "'a/b'"), "\"a/b\""),
+        (format!("{agent}promt = 'x'"), "promt"),
+        (
+            format!("{agent}[agent.restart]\nfirst_s = -1.0"),
+            "agent a: restart: -1",
+        ),
+    ];
+    for (text, expected) in wrong {
+        std::fs::write(daemon.sandbox.home().join("agents.toml"), text).unwrap();
+        let mut run = daemon.command("run", "agents.toml");
+        daemon.sandbox.refuses(&mut run, 1, &[expected]);
+        daemon.sandbox.holds(&["agents.toml"]);
     }
 }

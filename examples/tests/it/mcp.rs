@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use tmux_bus::vocabulary::Request;
 
 use crate::sandbox::{SIGNALS, Sandbox, eventually, stdout, with_default_signals};
 
@@ -33,10 +33,6 @@ impl Cluster {
         std::fs::write(sandbox.home().join("you.txt"), "a OK, b OK").unwrap();
         std::fs::write(sandbox.home().join("cluster.yaml"), text).unwrap();
         let cluster = Self { sandbox };
-        assert!(
-            cluster.bus_command().is_file(),
-            "this test needs the command tmux-bus: `cargo build -p tmux-bus --features cli` builds it"
-        );
         cluster.ok(&["--agents", "scripted", "start"]);
         cluster
     }
@@ -48,27 +44,11 @@ impl Cluster {
         self.sandbox.ok(&mut command)
     }
 
-    /// It is built beside the folder of the examples.
-    fn bus_command(&self) -> PathBuf {
-        let example = self.sandbox.example("mcp");
-        let folder = Path::new(example.get_program()).parent().unwrap();
-        folder.with_file_name("tmux-bus")
-    }
-
     /// What the command prints for a verb.
     fn by_command(&self, arguments: &[&str]) -> Value {
-        let mut command = self.sandbox.example("mcp");
-        let mut bus = Command::new(self.bus_command());
-        bus.args(["--config", "cluster.yaml", "--json"])
-            .args(arguments);
-        bus.current_dir(self.sandbox.home());
-        for (name, value) in command.env("LANG", "C.UTF-8").get_envs() {
-            match value {
-                Some(value) => bus.env(name, value),
-                None => bus.env_remove(name),
-            };
-        }
-        let output = self.sandbox.run(&mut bus);
+        let mut command = self.sandbox.example("tmux-bus");
+        command.args(["--config", "cluster.yaml", "--json"]);
+        let output = self.sandbox.run(command.args(arguments));
         serde_json::from_str(&stdout(&output)).unwrap()
     }
 
@@ -232,6 +212,45 @@ fn the_tools_are_listed_and_mistakes_are_told() {
     assert_eq!(client.fails("post", verb), "failed");
     // There is no cluster.
     assert_eq!(client.fails("status", json!({})), "failed");
+}
+
+/// A request with a value for each of these parameters of a tool.
+fn request<'a>(
+    tool: &Value,
+    parameters: impl Iterator<Item = &'a str>,
+) -> Result<Request, serde_json::Error> {
+    let mut request = json!({"verb": tool["name"]});
+    for name in parameters {
+        let kind = &tool["inputSchema"]["properties"][name]["type"];
+        request[name] = match kind.as_str().unwrap() {
+            "string" => json!("x"),
+            "boolean" => json!(true),
+            _ => json!(1.5),
+        };
+    }
+    serde_json::from_value(request)
+}
+
+#[test]
+fn the_schemas_are_those_of_the_vocabulary() {
+    let sandbox = Sandbox::new();
+    let mut client = Client::start(&mut sandbox.example("mcp"));
+    let tools = client.request("tools/list", json!({}))["result"]["tools"].take();
+    for tool in &tools.as_array().unwrap()[..5] {
+        let schema = &tool["inputSchema"];
+        assert_eq!(schema["additionalProperties"], false);
+        let all = schema["properties"].as_object().unwrap();
+        let names = || all.keys().map(String::as_str);
+        let required = schema["required"].as_array().unwrap();
+        let required: Vec<&str> = required.iter().map(|it| it.as_str().unwrap()).collect();
+        // The vocabulary has no parameter that the schema lacks.
+        let full = serde_json::to_value(request(tool, names()).unwrap()).unwrap();
+        assert_eq!(full.as_object().unwrap().len(), all.len() + 1, "{tool}");
+        request(tool, required.iter().copied()).unwrap();
+        for missing in &required {
+            request(tool, names().filter(|name| name != missing)).unwrap_err();
+        }
+    }
 }
 
 #[test]
