@@ -152,7 +152,7 @@ fn kill(child: &mut Child) {
     child.wait().unwrap();
 }
 
-fn kill_pid(status: &Value) {
+fn kill_agent(status: &Value) {
     let pid = i32::try_from(status["process"].as_i64().unwrap()).unwrap();
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
 }
@@ -241,7 +241,7 @@ fn a_killed_agent_is_restarted_and_hydrated() {
     let before = daemon.answered("one", 1);
     assert_eq!(before["state"], "idle");
 
-    kill_pid(&before);
+    kill_agent(&before);
     eventually("the agent is restarted", || {
         let status = &daemon.status()["one"];
         status["process"] != before["process"] && status["state"] == "idle"
@@ -261,13 +261,36 @@ fn a_killed_agent_is_restarted_and_hydrated() {
     let lines = || daemon.conversations().remove(&native(&before)).unwrap();
     eventually("the tool has run", || lines().len() == 6);
     assert_eq!(daemon.status()["one"]["state"], "working");
-    kill_pid(&daemon.status()["one"]);
+    kill_agent(&daemon.status()["one"]);
     let after = daemon.answered("one", 3);
     assert_eq!(after["session"], before["session"]);
     let once = daemon.workspace("one").join("once");
     assert_eq!(std::fs::read_to_string(once).unwrap(), "x\n");
     assert_eq!(daemon.stop(&mut running), "stopped 1 agents\n");
     assert_eq!(daemon.status()["one"]["state"], "stopped");
+}
+
+#[test]
+fn a_living_agent_of_a_killed_daemon_is_stopped_before_it_is_continued() {
+    let daemon = Daemon::new(&[("one", "Begin.")]);
+    let mut running = daemon.start();
+    let before = daemon.answered("one", 1);
+    // A second end of the pipe: the input of the agent does not end with the daemon.
+    let input = format!("/proc/{}/fd/0", before["process"]);
+    let _input = File::options().write(true).open(input).unwrap();
+    kill(&mut running);
+    assert_eq!(daemon.agents_alive()[&daemon.workspace("one")], 1);
+
+    let mut running = daemon.start();
+    daemon.send("one", "Go on.");
+    let after = daemon.answered("one", 2);
+    assert_eq!(after["session"], before["session"]);
+    assert_ne!(after["process"], before["process"]);
+    assert_eq!(daemon.agents_alive()[&daemon.workspace("one")], 1);
+    let session = before["session"].as_str().unwrap();
+    let line = format!("recovered {session}: adopted and stopped");
+    assert!(daemon.log().contains(&line), "{}", daemon.log());
+    daemon.stop(&mut running);
 }
 
 #[test]
