@@ -3,25 +3,28 @@
 //! # Theory: the life of a message
 //!
 //! A message is an event in the snapshot of its agent. It leaves the queue in the commit that saves its
-//! answer. Before the agent can read it, a commit notes that it is being delivered (`delivering`).
+//! answer. Before the agent can read it, a commit notes that it is being delivered (`delivering`); another
+//! one notes the first sign that the agent works on it (`delivered`).
 //!
 //! | the daemon or the agent dies | the next start |
 //! |---|---|
 //! | before the note | delivers the message |
-//! | after the note, before the answer is saved | resumes the session and sends the message below the text of `restart.message`: the agent may have begun with it |
+//! | after `delivering` | resumes the session and sends the text of `restart.message`, and the message below it: the agent may have begun with it or not |
+//! | after `delivered` | resumes the session and sends the text of `restart.message` alone: the agent has the message in its session |
 //! | after the answer is saved | has nothing to do |
 //!
 //! An agent that does not know the session has stored nothing of it, so it cannot have begun: it gets
 //! the message in a new session, below the conversation that the snapshot has.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use agent_snapshot::conversation::{Message, Role};
 use agent_snapshot::{AgentState, Event, Status, Tick};
 use examples::{Result, with_causes};
 use exec_core::{
-    Error, ExecutionService, FailureKind, LimitPolicy, LiveSession, SessionId, TurnOutcome,
+    AgentEventKind, Error, Execution, ExecutionService, FailureKind, LimitPolicy, LiveSession,
+    SessionId, TurnOutcome,
 };
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -31,6 +34,9 @@ use crate::daemon::Log;
 
 /// Messages of an earlier session that a new one is told.
 const MAX_TOLD: usize = 20;
+
+/// How far the first message of the queue is.
+const NOTES: [&str; 2] = ["delivering", "delivered"];
 
 /// A message for an agent.
 pub(crate) struct Letter {
@@ -156,7 +162,7 @@ impl AgentKeeper {
             }
             self.say("the agent does not know its session: a new one begins");
             self.save(|tick| {
-                for name in ["session", "introduced", "delivering"] {
+                for name in ["session", "introduced"].into_iter().chain(NOTES) {
                     tick.variables().remove(name);
                 }
             })
@@ -201,10 +207,16 @@ impl AgentKeeper {
             .await?;
             // Limits of the provider are waited for.
             let limits = LimitPolicy::new();
+            let mut sign = std::pin::pin!(first_sign(session.execution(), SystemTime::now()));
+            let mut has_begun = false;
             let mut turn = std::pin::pin!(session.run_turn(text, &limits));
             let report = loop {
                 tokio::select! {
                     report = &mut turn => break report,
+                    () = &mut sign, if !has_begun => {
+                        has_begun = true;
+                        self.save(|tick| set(tick, "delivered", json!(event.id))).await?;
+                    }
                     Some(letter) = self.letters.recv() => self.take(letter).await,
                 }
             };
@@ -228,7 +240,9 @@ impl AgentKeeper {
             tick.next_event();
             tick.history().push(Message::user(asked(event)));
             tick.history().push(Message::assistant(answer));
-            tick.variables().remove("delivering");
+            for name in NOTES {
+                tick.variables().remove(name);
+            }
             // The agent may have reported an id of its own.
             set(tick, "session", json!(id));
             tick.set_status(Status::WAITING_FOR_EVENT);
@@ -241,8 +255,14 @@ impl AgentKeeper {
     /// What the agent is sent for a message.
     fn text(&self, event: &Event) -> String {
         let mut text = asked(event).to_owned();
-        if self.state.variables().get("delivering") == Some(&json!(event.id)) {
-            return format!("{}\n\n{text}", self.config.restart.message);
+        let is_noted = |name| self.state.variables().get(name) == Some(&json!(event.id));
+        let [delivering, delivered] = NOTES.map(is_noted);
+        let message = &self.config.restart.message;
+        if delivered {
+            return message.clone();
+        }
+        if delivering {
+            return format!("{message}\n\n{text}");
         }
         if self.state.variables().contains_key("introduced") {
             return text;
@@ -313,6 +333,27 @@ impl AgentKeeper {
     fn say(&self, text: &str) {
         self.log.line(&self.config.name, text);
     }
+}
+
+/// Returns when the agent works on a message that was sent after `since`.
+async fn first_sign(execution: &Execution, since: SystemTime) {
+    let mut events = execution.events();
+    while let Some(event) = events.next().await {
+        let mut events = event.agent_events().iter();
+        // The model has answered, so the session has the message.
+        let is_answer = events.any(|event| {
+            matches!(
+                event.kind,
+                AgentEventKind::Text { .. }
+                    | AgentEventKind::Thinking { .. }
+                    | AgentEventKind::ToolCall { .. }
+            )
+        });
+        if is_answer && event.at >= since {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 fn set(tick: &mut Tick<'_>, name: &str, value: Value) {

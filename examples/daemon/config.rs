@@ -53,7 +53,7 @@ pub(crate) struct RestartConfig {
     max_s: f64,
     pub(crate) give_up_after: usize,
     within_s: f64,
-    /// Precedes a message that the agent may have got before it died.
+    /// Sent to an agent that has died at work. The last message follows if the agent may not have it.
     pub(crate) message: String,
 }
 
@@ -64,9 +64,10 @@ impl Default for RestartConfig {
             max_s: 60.0,
             give_up_after: 5,
             within_s: 600.0,
-            message: "You may have been interrupted while you worked on the message below. Look \
-                      at what is done, do not repeat it, and do the rest."
-                .to_owned(),
+            message:
+                "You were interrupted. Look at what is done, do not repeat it, and do the rest of \
+                      the last message."
+                    .to_owned(),
         }
     }
 }

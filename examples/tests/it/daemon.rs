@@ -264,6 +264,8 @@ fn a_killed_agent_is_restarted_and_hydrated() {
     kill_agent(&daemon.status()["one"]);
     let after = daemon.answered("one", 3);
     assert_eq!(after["session"], before["session"]);
+    // The agent has the message in its session: it is not sent again.
+    assert_eq!(lines()[6], "[[continue]]");
     let once = daemon.workspace("one").join("once");
     assert_eq!(std::fs::read_to_string(once).unwrap(), "x\n");
     assert_eq!(daemon.stop(&mut running), "stopped 1 agents\n");
