@@ -17,7 +17,7 @@
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::time::{Duration, Instant};
 
 use agent_snapshot::{AgentState, open_storage};
@@ -142,6 +142,12 @@ fn lock_folder(config: &DaemonConfig) -> Result<File> {
         .mode(0o700)
         .create(folder)
         .map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
+    let metadata = folder.symlink_metadata()?;
+    let is_ours = metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw();
+    if !is_ours || metadata.mode() & 0o022 != 0 {
+        let rule = "it must be a folder of yours that group and others cannot write to";
+        return Err(format!("refusing {}: {rule}", folder.display()).into());
+    }
     let mut options = OpenOptions::new();
     options.create(true).append(true).mode(0o600);
     let file = options.open(folder.join("lock"))?;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -389,4 +390,13 @@ fn a_mistake_in_the_file_is_named_and_changes_nothing() {
         daemon.sandbox.refuses(&mut run, 1, &[expected]);
         daemon.sandbox.holds(&["agents.toml"]);
     }
+
+    daemon.write("agents.toml", "", &[("one", "Begin.")]);
+    let folder = daemon.sandbox.home().join(".daemon");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
+    let mut run = daemon.command("run", "agents.toml");
+    let refusal = ["refusing", ".daemon", "others cannot write"];
+    daemon.sandbox.refuses(&mut run, 1, &refusal);
+    assert!(names(&folder).is_empty());
 }
