@@ -7,6 +7,7 @@ mod conversation;
 mod crew;
 mod exec;
 mod live;
+mod mcp;
 mod model;
 mod real_agent;
 mod table;
@@ -56,6 +57,8 @@ enum Part {
     Live,
     /// The example `crew` with all of them
     Crew,
+    /// Claude Code in a pane with the MCP server of the examples
+    Mcp,
 }
 
 /// The agents with a TUI in a pane.
@@ -149,6 +152,11 @@ async fn run(arguments: Arguments) -> Result<bool> {
     if wants(Part::Crew) {
         let mut table = Table::default();
         crew::run(&context, &mut table).await?;
+        is_met &= table.print();
+    }
+    if wants(Part::Mcp) && agents(&["claude"]).contains(&"claude".to_owned()) {
+        let mut table = Table::default();
+        mcp::run(&context, &mut table).await?;
         is_met &= table.print();
     }
     Ok(is_met)

@@ -13,11 +13,12 @@ The last user message steers the reply:
     [[HANG n]]         headers, then nothing for n seconds
     [[TOOL command]]   a call of the agent's shell tool; its result gets a plain reply
     [[ESCALATE command]]  the same, outside of Codex's sandbox, for which it asks
+    [[MCP name {…}]]   a call of the tool `name` of an MCP server, with these arguments
     [[TASK prompt]]    a sub-agent
     [[ECHO text]]      `pong: text`, also behind a message that got no answer and is sent again with this one
     [[ERR n]]          HTTP status n
 `((TOOL x))` in a value is `[[TOOL x]]` in the command: a directive for another agent. The result of a tool that has
-the reply of another agent (`pong:` or `tick`) is repeated.
+the reply of another agent (`pong:` or `tick`), or of the bus (`verb`), is repeated.
 Any other message gets `pong: <its last line>`. TEXT is put below plain replies. A request without tools, such as
 for the title of a session, gets `Short title`.
 """
@@ -88,12 +89,12 @@ def shell_arguments(tool, command, escalate):
 def plan(user, tools, is_tool_result, result=""):
     trailer = "\n\n" + OPTIONS.trailer if OPTIONS.trailer else ""
     if is_tool_result:
-        if "pong:" in result or "tick" in result:
+        if any(word in result for word in ("pong:", "tick", '\\"verb\\"', '\\"kind\\"')):
             return Reply(["told: ", result[-2000:], trailer])
         return Reply(["tool", " result", " seen", trailer])
     if not tools:
         return Reply(["Short title"])
-    found = re.findall(r"\[\[(SAY|SLOW|HANG|TOOL|ESCALATE|TASK|ECHO|ERR) (.+?)\]\]", user, re.S)
+    found = re.findall(r"\[\[(SAY|SLOW|HANG|TOOL|ESCALATE|MCP|TASK|ECHO|ERR) (.+?)\]\]", user, re.S)
     if not found:
         last = user.strip().splitlines()[-1:] or [""]
         return Reply(["pong:", " ", last[0][:80], trailer])
@@ -113,6 +114,12 @@ def plan(user, tools, is_tool_result, result=""):
         return Reply(["pong:", " ", value, trailer])
     if kind == "ERR":
         return Reply(status=int(value))
+    if kind == "MCP":
+        name, _, arguments = value.partition(" ")
+        tool = next((tool for tool in tools if re.fullmatch(rf"mcp__\w+__{name}", tool)), "")
+        if not tool:
+            return Reply(["no tool ", name, trailer])
+        return Reply(tool=tool, arguments=json.loads(arguments or "{}"))
     if kind == "TASK":
         name = next((name for name in ("Task", "Agent") if name in tools), "")
         return Reply(tool=name, arguments={"description": "sub", "prompt": value, "subagent_type": "general-purpose"})

@@ -7,8 +7,11 @@ mod chat_session;
 mod cluster;
 mod crash_recovery;
 mod crew;
+mod daemon;
 mod hosts;
 mod inspect;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod operator_manager;
 mod path_guard;
 mod ports;
