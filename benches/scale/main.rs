@@ -4,6 +4,7 @@
 //! ```sh
 //! cargo run --release -p benches --bin scale               # all
 //! cargo run --release -p benches --bin scale -- redis
+//! cargo run --release -p benches --bin scale -- host --agent claude-code --sessions 3
 //! ```
 //!
 //! The clients run on the same machine as the server and take most of its processors. So each line has
@@ -38,6 +39,9 @@ struct Arguments {
     /// Live sessions on the host
     #[arg(long, default_value_t = 50)]
     sessions: usize,
+    /// The agent of the sessions; one that is not scripted must be installed, and gets one short prompt
+    #[arg(long, value_name = "LABEL", default_value = scripted_agent::LABEL)]
+    agent: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -55,6 +59,7 @@ fn main() -> ExitCode {
         parts,
         seconds,
         sessions,
+        agent,
     } = Arguments::parse();
     let wants = |part| parts.is_empty() || parts.contains(&part);
     let time = std::time::Duration::from_secs_f64(seconds);
@@ -68,7 +73,7 @@ fn main() -> ExitCode {
         runtime.block_on(postgres::measure(time));
     }
     if wants(Part::Host) {
-        runtime.block_on(host::measure(sessions));
+        runtime.block_on(host::measure(&agent, sessions));
     }
     println!("load of the machine at the end: {}", load().trim());
     ExitCode::SUCCESS

@@ -5,12 +5,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use agent_snapshot::{RedisStorage, SnapshotStorage};
 use examples::redis_server::{RedisServer, SyncLog};
+use examples::task_list::{Place, Task, TaskList};
 use timed_store::{SessionId, TimedStorage};
+use tokio::task::JoinSet;
 
-use crate::load::{AsyncClient, Saver, drive, fill};
+use crate::load::{AsyncClient, Saver, drive, fill, processor_time};
 
 /// Clients with a connection of their own.
 const CLIENTS: usize = 16;
+
+/// Tasks of the shared list.
+const TASKS: usize = 1_000;
 
 pub(crate) async fn measure(time: Duration) {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
@@ -26,13 +31,14 @@ pub(crate) async fn measure(time: Duration) {
         key: format!("raw-{at}"),
     });
     drive("raw `SET` of 1 KB", server.pid(), time, raw_sets.collect()).await;
+    let mut bytes = 0.0;
     for entries in [10, 100, 1_000, 10_000] {
         let name = format!("claims-{entries}");
         let before = used_memory(&mut raw).await;
         hold(&mut raw, &name, entries).await;
-        let bytes = (used_memory(&mut raw).await - before) / entries as f64;
+        bytes = (used_memory(&mut raw).await - before) / entries as f64;
         let claims = claimers(&url, &name, Work::ClaimAndRelease).await;
-        let shown = format!("claim and release, {entries} claims held ({bytes:.0} bytes each)");
+        let shown = format!("claim and release, {entries} claims held");
         drive(&shown, server.pid(), time, claims).await;
         let renewals = claimers(&url, &name, Work::Renew).await;
         let shown = format!("renewal, {entries} claims held");
@@ -44,6 +50,7 @@ pub(crate) async fn measure(time: Duration) {
         let savers = Saver::many(&storage, "redis", agents);
         drive("save of a tick with 1 KB", server.pid(), time, savers).await;
     }
+    share_tasks(&storage, &url, server.pid()).await;
     let mut sizes = Vec::new();
     for messages in [1, 51] {
         let before = used_memory(&mut raw).await;
@@ -52,7 +59,8 @@ pub(crate) async fn measure(time: Duration) {
     }
     let each = (sizes[1] - sizes[0]) / 50.0;
     println!(
-        "\nRedis, memory: {:.0} bytes for a session, {each:.0} bytes for each message of 1 KB",
+        "\nRedis, memory: {bytes:.0} bytes for a claim, {:.0} bytes for a session, {each:.0} bytes \
+         for each message of 1 KB",
         sizes[0] - each
     );
     drop(server);
@@ -69,6 +77,37 @@ pub(crate) async fn measure(time: Duration) {
         let savers = Saver::many(&storage, "redis", agents);
         drive("save of a tick with 1 KB", server.pid(), time, savers).await;
     }
+}
+
+/// Four hosts with four workers each take and finish tasks that need no time.
+async fn share_tasks(storage: &Arc<dyn SnapshotStorage>, url: &str, server: u32) {
+    let task = |at: usize| Task {
+        id: format!("t{at}"),
+        role: String::new(),
+        text: String::new(),
+        after: Vec::new(),
+    };
+    let tasks: Vec<Task> = (0..TASKS).map(task).collect();
+    let (cpu, start) = (processor_time(server), Instant::now());
+    let mut workers = JoinSet::new();
+    for _ in 0..4 {
+        let place = Place::Redis(url.to_owned());
+        let list = TaskList::open(place, Arc::clone(storage), tasks.clone());
+        let list = list.await.unwrap();
+        for _ in 0..4 {
+            let list = list.clone();
+            workers.spawn(async move {
+                while let Some(taken) = list.take("worker", None).await.unwrap() {
+                    taken.finish("done").await.unwrap();
+                }
+            });
+        }
+    }
+    workers.join_all().await;
+    let (took, cpu) = (start.elapsed(), processor_time(server) - cpu);
+    let rate = TASKS as f64 / took.as_secs_f64();
+    let each = cpu.as_secs_f64() * 1e6 / TASKS as f64;
+    println!("| task of a shared list, taken and finished | 16 | {rate:.0}/s | {each:.0} µs |");
 }
 
 async fn used_memory(raw: &mut ::redis::aio::MultiplexedConnection) -> f64 {
