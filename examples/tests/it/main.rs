@@ -7,6 +7,10 @@ mod chat_session;
 mod cluster;
 mod crash_recovery;
 mod crew;
+// An example has no tests of its own: with them, cargo would not build the program.
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../crew/crew_file.rs"]
+mod crew_file;
 mod daemon;
 mod hosts;
 mod inspect;
