@@ -573,6 +573,12 @@ fn a_failure_is_reported_and_wrong_input_changes_nothing() {
     }
     std::fs::remove_file(file).unwrap();
     run.sandbox.holds(&[]);
+    let folder = run.sandbox.home().join("crew");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
+    run.sandbox
+        .refuses(&mut run.command(&[]), 1, &["not a private folder"]);
+    std::fs::remove_dir(&folder).unwrap();
 
     let crash = run.command(&["--headless", "--json", "[[crash]]"]);
     let output = run.sandbox.run(&mut { crash });
