@@ -7,8 +7,8 @@ mod chat_session;
 mod cluster;
 mod crash_recovery;
 mod crew;
-// An example has no tests of its own: with them, cargo would not build the program.
-#[allow(dead_code, unreachable_pub)]
+// For its unit tests: with `test = true`, Cargo would build the example for them and not the program.
+#[allow(dead_code, unreachable_pub, reason = "only its tests are used here")]
 #[path = "../../crew/crew_file.rs"]
 mod crew_file;
 mod daemon;
