@@ -129,7 +129,11 @@ impl CrewAgent for LiveAgent {
     async fn answer(&mut self, receipt: &Value) -> std::result::Result<String, NoAnswer> {
         let Some(turn) = self.turn.take() else {
             // The turn belonged to a process that was killed; its session goes on in the next one.
-            self.session_id = serde_json::from_value(receipt["session"].clone()).ok();
+            // A session of another machine is unknown here.
+            let id: Option<SessionId> = serde_json::from_value(receipt["session"].clone()).ok();
+            let known = self.shared.service.history().load();
+            let known = known.map(|history| history.entries).unwrap_or_default();
+            self.session_id = id.filter(|id| known.iter().any(|entry| entry.session_id == *id));
             return Err(NoAnswer::ended("the program that asked has ended"));
         };
         let report = turn
