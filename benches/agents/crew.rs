@@ -102,7 +102,10 @@ impl Run {
         }
         let model = Model::start(folder.path())?;
         let mut env = BTreeMap::new();
-        let mut path = String::new();
+        // The command that the agents are told of, and that Claude Code allows, is the first one on the path.
+        let command = program("tmux-bus")?;
+        let command = command.parent().unwrap_or(Path::new("/"));
+        let mut path = format!("{}:", command.display());
         for (name, _) in AGENTS {
             let mut homes = Command::new("python3");
             homes
@@ -146,13 +149,13 @@ impl Run {
     }
 
     fn is_in_pane(&self, index: usize) -> bool {
-        (index < 2) == (self.number % 2 == 0)
+        (index < 2) == self.number.is_multiple_of(2)
     }
 
     /// Each agent has a slow task, during which one is killed. Then the first agent in a pane asks the other one, the
     /// headless ones use a tool, and the last task follows all others.
     fn description(&self) -> Result<String> {
-        let mut text = "[crew]\ngoal = \"real\"\nstorage = \"sqlite\"\n[budget]\nwall_time_s = 600\ntokens = 100_000_000\n".to_owned();
+        let mut text = "[crew]\ngoal = \"real\"\nstorage = \"sqlite\"\n[budget]\nwall_time_s = 400\ntokens = 100_000_000\n".to_owned();
         for (index, (name, label)) in AGENTS.iter().enumerate() {
             let lives = if self.is_in_pane(index) {
                 "pane"

@@ -11,7 +11,7 @@
 //! | `logs/messages.jsonl` | the messages of the agents in panes |
 
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,6 +61,10 @@ impl Crew {
                     return Err(format!("refusing {}: {reason}", folder.display()).into());
                 }
                 stored
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let file = folder.join("crew.json");
+                return Err(format!("cannot read {}: {error}", file.display()).into());
             }
             Err(_) => {
                 let file = given.map_or_else(CrewFile::builtin, Ok)?;

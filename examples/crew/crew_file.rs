@@ -479,7 +479,7 @@ text = "do {goal}"
     #[track_caller]
     fn refused(from: &str, to: &str, expected: &str) {
         assert!(GOOD.contains(from), "{from}");
-        let error = parse(&GOOD.replace(from, to)).unwrap_err();
+        let error = parse(&GOOD.replacen(from, to, 1)).unwrap_err();
         assert!(error.contains(expected), "`{expected}` is missing: {error}");
     }
 

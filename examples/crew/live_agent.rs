@@ -21,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// The slowest agents need more than a minute on a busy machine.
 const OPEN_LIMIT: Duration = Duration::from_secs(180);
 
+/// How often an agent is started with its conversation before it gets a new one.
+const MAX_RESUMES: u32 = 3;
+
 /// What all headless agents of a crew share.
 pub struct Headless {
     pub service: ExecutionService,
@@ -39,6 +42,7 @@ pub struct LiveAgent {
     /// The conversation, also of an earlier process.
     session_id: Option<SessionId>,
     turn: Option<Turn>,
+    failed_resumes: u32,
 }
 
 impl LiveAgent {
@@ -49,6 +53,7 @@ impl LiveAgent {
             session: None,
             session_id: None,
             turn: None,
+            failed_resumes: 0,
         }
     }
 
@@ -85,22 +90,24 @@ impl LiveAgent {
                 None => request,
             }
         };
-        let resumed = match self.session_id.clone() {
-            Some(id) => service
-                .open_live(prepare(LiveRequest::resume(context.clone(), id)))
-                .await
-                .ok(),
-            None => None,
-        };
-        let session = match resumed {
-            Some(session) => session,
+        if let Some(old) = &self.session {
+            // Its conversation is free when all its processes are gone.
+            old.execution().wait().await?;
+        }
+        let session = match self.session_id.clone() {
+            Some(id) if self.failed_resumes < MAX_RESUMES => {
+                self.failed_resumes += 1;
+                let request = prepare(LiveRequest::resume(context, id));
+                service.open_live(request).await?
+            }
             // Without its conversation the agent still gets the whole text of the task.
-            None => {
+            _ => {
                 service
                     .open_live(prepare(LiveRequest::new(context)))
                     .await?
             }
         };
+        self.failed_resumes = 0;
         if let Some(page) = page {
             page.add(&self.role.name, session.clone(), patience);
         }
@@ -122,7 +129,11 @@ impl CrewAgent for LiveAgent {
     async fn answer(&mut self, receipt: &Value) -> std::result::Result<String, NoAnswer> {
         let Some(turn) = self.turn.take() else {
             // The turn belonged to a process that was killed; its session goes on in the next one.
-            self.session_id = serde_json::from_value(receipt["session"].clone()).ok();
+            // A session of another machine is unknown here.
+            let id: Option<SessionId> = serde_json::from_value(receipt["session"].clone()).ok();
+            let known = self.shared.service.history().load();
+            let known = known.map(|history| history.entries).unwrap_or_default();
+            self.session_id = id.filter(|id| known.iter().any(|entry| entry.session_id == *id));
             return Err(NoAnswer::ended("the program that asked has ended"));
         };
         let report = turn

@@ -1,5 +1,6 @@
 //! Agents in tmux panes: the interface that people use, with exact answers by tmux-bus.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,8 @@ use examples::{Result, with_causes};
 use serde_json::{Value, json};
 use tmux_bus::vocabulary::{AskReport, AskState, FailureKind, Reply, Request};
 use tmux_bus::{
-    Bus, ClusterConfig, ClusterManager, Error, LogFilter, MessageLog, MessageType, Server,
+    AgentState, Bus, ClusterConfig, ClusterManager, Error, LogFilter, MessageLog, MessageType,
+    Server,
 };
 use tokio::sync::Mutex;
 
@@ -125,11 +127,13 @@ impl Panes {
         Ok(cluster)
     }
 
+    /// Whether this program has used the panes: they may belong to another one.
+    pub fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
     /// Ends all agents in panes, with everything that they have started.
     pub async fn stop(&self) -> Result<()> {
-        if !self.is_used.load(Ordering::Relaxed) {
-            return Ok(());
-        }
         let config = ClusterConfig::load(&self.config_file)?;
         match Server::builder(&config.session_name)
             .key(&config.path)
@@ -182,6 +186,26 @@ impl PaneAgent {
             _ => Err(Error::UnknownAsk { id: id.to_owned() }),
         }
     }
+
+    /// Prints where a person can answer, if the agent asks one.
+    async fn tell_questions(&self) -> Infallible {
+        let cluster = self.panes.cluster.lock().await.clone();
+        if let Some(cluster) = cluster {
+            let (limit, asks) = (self.panes.limit, AgentState::WaitingForApproval);
+            if cluster.wait_for(&self.name, asks, limit).await.is_ok() {
+                let attach = format!("tmux -S {} attach", cluster.socket().display());
+                let text = format!(
+                    "{} asks for approval: answer in its pane, {attach}",
+                    self.name
+                );
+                let fields = json!({"role": self.name, "attach": attach});
+                self.panes
+                    .report
+                    .event("approval", Tone::Bad, fields, &text);
+            }
+        }
+        std::future::pending().await
+    }
 }
 
 #[async_trait]
@@ -204,10 +228,11 @@ impl CrewAgent for PaneAgent {
 
     async fn answer(&mut self, receipt: &Value) -> std::result::Result<String, NoAnswer> {
         let id = receipt["ask"].as_str().unwrap_or_default();
-        let report = self
-            .wait(id)
-            .await
-            .map_err(|error| NoAnswer::ended(with_causes(&error)))?;
+        let report = tokio::select! {
+            report = self.wait(id) => report,
+            never = self.tell_questions() => match never {},
+        };
+        let report = report.map_err(|error| NoAnswer::ended(with_causes(&error)))?;
         if let (AskState::Answered, Some(answer)) = (report.state, report.answer) {
             let answer = answer.trim_end();
             return Ok(answer

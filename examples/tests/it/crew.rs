@@ -5,7 +5,9 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
+use examples::redis_server::{RedisServer, SyncLog};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -241,6 +243,24 @@ fn a_killed_program_is_continued_by_the_next_one() {
 }
 
 #[test]
+fn a_program_that_is_killed_at_any_moment_does_no_work_twice() {
+    let kills = std::env::var("CREW_KILLS").map_or(8, |count| count.parse().unwrap());
+    let run = CrewRun::new();
+    // The same moments in each run, spread over the start and the first tasks.
+    let mut moment = 7_u64;
+    for _ in 0..kills {
+        moment = moment * 48_271 % 2_147_483_647;
+        let crew = run.start(&["--kill", "none"]);
+        std::thread::sleep(Duration::from_millis(20 + moment % 1_500));
+        crew.kill();
+    }
+    let events = run.events(&[]);
+    assert_eq!(only(&events, "finished")["ok"], true);
+    run.did_everything_once();
+    run.left_nothing();
+}
+
+#[test]
 fn a_role_is_held_by_one_process_and_the_next_one_takes_over() {
     let run = CrewRun::new();
     let mut first = run.start(&["--kill", "none"]);
@@ -278,6 +298,49 @@ fn a_killed_tmux_server_is_started_again() {
     crew.finish();
     run.did_everything_once();
     run.left_nothing();
+}
+
+#[test]
+fn programs_with_one_redis_share_the_tasks_and_a_killed_one_is_replaced() {
+    let run = CrewRun::new();
+    let data = tempfile::tempdir().unwrap();
+    let server = RedisServer::start(data.path(), SyncLog::EverySecond).unwrap();
+    let url = server.url();
+    let start = |folder: &str| {
+        let mut command = run.sandbox.example("crew");
+        command.args([
+            "--dir",
+            folder,
+            "--redis",
+            &url,
+            "--headless",
+            "--kill",
+            "none",
+        ]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Events { child, lines }
+    };
+    let mut first = start("one");
+    first.until("works on code");
+    let mut second = start("two");
+    second.until(&format!("{CODING} is held by "));
+    first.kill();
+    second.until("works on test");
+    let end = second.finish();
+    // What the first program had done is not done again.
+    assert!(end.contains("7 tasks in "), "{end}");
+    let work = run.sandbox.home().join("two/workspace/work.log");
+    let work = std::fs::read_to_string(work).unwrap();
+    assert_eq!(
+        work.lines().filter(|line| *line == "code").count(),
+        1,
+        "{work}"
+    );
+    // The killed program has left its agents; the next one in its folder ends them.
+    start("one").finish();
+    run.sandbox.nothing_runs();
 }
 
 #[test]
