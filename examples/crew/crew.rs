@@ -11,7 +11,7 @@
 //! | `logs/messages.jsonl` | the messages of the agents in panes |
 
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,6 +50,7 @@ impl Crew {
     /// another crew is refused.
     pub fn open(folder: &Path, given: Option<CrewFile>, redis: Option<String>) -> Result<Self> {
         let folder = std::path::absolute(folder)?;
+        check_private(&folder, 0o022)?;
         let mut crew = match fs::read(folder.join("crew.json")) {
             Ok(stored) => {
                 let stored: Self = serde_json::from_slice(&stored)?;
@@ -61,6 +62,10 @@ impl Crew {
                     return Err(format!("refusing {}: {reason}", folder.display()).into());
                 }
                 stored
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let file = folder.join("crew.json");
+                return Err(format!("cannot read {}: {error}", file.display()).into());
             }
             Err(_) => {
                 let file = given.map_or_else(CrewFile::builtin, Ok)?;
@@ -272,10 +277,19 @@ pub fn default_folder() -> Result<PathBuf> {
         .recursive(true)
         .mode(0o700)
         .create(&parent)?;
-    let found = fs::symlink_metadata(&parent)?;
-    if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
-        let path = parent.display();
+    check_private(&parent, 0o077)?;
+    Ok(parent.join(&uuid::Uuid::new_v4().simple().to_string()[..8]))
+}
+
+/// Refuses a folder of another user, and one on which others have these rights. One that is not there is fine.
+fn check_private(folder: &Path, rights: u32) -> Result<()> {
+    let Ok(found) = fs::symlink_metadata(folder) else {
+        return Ok(());
+    };
+    let user = rustix::process::getuid().as_raw();
+    if !found.is_dir() || found.uid() != user || found.mode() & rights != 0 {
+        let path = folder.display();
         return Err(format!("refusing {path}: not a private folder; choose one with --dir").into());
     }
-    Ok(parent.join(&uuid::Uuid::new_v4().simple().to_string()[..8]))
+    Ok(())
 }

@@ -314,7 +314,13 @@ impl Running {
     async fn clean_up(&self, keep: bool) -> Result<()> {
         if !keep {
             shut_down(&self.headless.service).await?;
-            if let Some(panes) = &self.panes {
+            // A crew that is done needs no panes; a program that was killed may have left them.
+            let is_done = self.tasks.is_complete().await.unwrap_or(false);
+            if let Some(panes) = self
+                .panes
+                .as_ref()
+                .filter(|panes| is_done || panes.is_used())
+            {
                 panes.stop().await?;
             }
         }

@@ -127,11 +127,13 @@ impl Panes {
         Ok(cluster)
     }
 
+    /// Whether this program has used the panes: they may belong to another one.
+    pub fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
     /// Ends all agents in panes, with everything that they have started.
     pub async fn stop(&self) -> Result<()> {
-        if !self.is_used.load(Ordering::Relaxed) {
-            return Ok(());
-        }
         let config = ClusterConfig::load(&self.config_file)?;
         match Server::builder(&config.session_name)
             .key(&config.path)

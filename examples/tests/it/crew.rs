@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use examples::redis_server::{RedisServer, SyncLog};
 use rustix::process::{Pid, Signal, kill_process};
@@ -239,6 +240,24 @@ fn a_killed_program_is_continued_by_the_next_one() {
         );
         run.left_nothing();
     }
+}
+
+#[test]
+fn a_program_that_is_killed_at_any_moment_does_no_work_twice() {
+    let kills = std::env::var("CREW_KILLS").map_or(8, |count| count.parse().unwrap());
+    let run = CrewRun::new();
+    // The same moments in each run, spread over the start and the first tasks.
+    let mut moment = 7_u64;
+    for _ in 0..kills {
+        moment = moment * 48_271 % 2_147_483_647;
+        let crew = run.start(&["--kill", "none"]);
+        std::thread::sleep(Duration::from_millis(20 + moment % 1_500));
+        crew.kill();
+    }
+    let events = run.events(&[]);
+    assert_eq!(only(&events, "finished")["ok"], true);
+    run.did_everything_once();
+    run.left_nothing();
 }
 
 #[test]
@@ -554,6 +573,12 @@ fn a_failure_is_reported_and_wrong_input_changes_nothing() {
     }
     std::fs::remove_file(file).unwrap();
     run.sandbox.holds(&[]);
+    let folder = run.sandbox.home().join("crew");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
+    run.sandbox
+        .refuses(&mut run.command(&[]), 1, &["not a private folder"]);
+    std::fs::remove_dir(&folder).unwrap();
 
     let crash = run.command(&["--headless", "--json", "[[crash]]"]);
     let output = run.sandbox.run(&mut { crash });

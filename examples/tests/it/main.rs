@@ -6,6 +6,10 @@ mod chat_session;
 mod cluster;
 mod crash_recovery;
 mod crew;
+// For its unit tests: with `test = true`, Cargo would build the example for them and not the program.
+#[allow(dead_code, unreachable_pub, reason = "only its tests are used here")]
+#[path = "../../crew/crew_file.rs"]
+mod crew_file;
 mod hosts;
 mod inspect;
 mod operator_manager;
