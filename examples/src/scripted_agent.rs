@@ -17,7 +17,7 @@
 //! | `[[continue]]` | continues the last turn, and does not repeat a tool that has run; a text behind it must be the prompt of that turn, and otherwise begins a new one |
 //!
 //! With `--marker=TEXT` it runs in a tmux pane: [`pane_agent`]. With `--input-format=stream-json` it
-//! serves a live session: `scripted_live`.
+//! serves a live session.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
