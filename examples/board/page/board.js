@@ -776,7 +776,7 @@ function drawClaims() {
   counted("c-claims", null, claims.length);
   replace($("claims"), claims.slice(0, 60).map((claim) => h("li", {},
     h("div", { class: "row" }, h("b", { class: "mono", title: claim.value }, claim.value), h("span", { class: "end" }, time(claim.expires, "left"))),
-    h("p", { class: "sub" }, `${nameOf(claim.session)}, ${claim.store}${claim.token ? `, token ${claim.token}` : ""}`))));
+    h("p", { class: "sub", title: claim.token ? `token ${claim.token}` : null }, `${claim.store}: ${nameOf(claim.session)}`))));
 }
 
 function drawSnapshots() {

@@ -10,7 +10,7 @@ use serde_json::json;
 use tmux_bus::{ClusterConfig, ClusterManager, StopOnDrop};
 
 use crate::board::Board;
-use crate::page::{open, write};
+use crate::page::{ANSWER, open, write};
 
 const AGENTS: [&str; 2] = ["coder", "tester"];
 
@@ -111,7 +111,7 @@ async fn an_approval_in_a_pane_is_denied_and_allowed_from_the_page() {
     tab.click("[data-answer=deny]").await;
     tab.shows("#needs .ask pre", "Run second?").await;
     tab.click("[data-answer=allow]").await;
-    tab.shows(".msg .body", "asked twice").await;
+    tab.shows(ANSWER, "asked twice").await;
     tab.until("document.querySelectorAll('#needs .ask').length === 0")
         .await;
     for (file, word) in [("denied", "first\n"), ("allowed", "second\n")] {
@@ -132,7 +132,7 @@ async fn an_agent_in_a_pane_answers_is_killed_and_comes_back_on_the_page() {
 
     tab.click(".agent[data-agent=tester]").await;
     write(&tab, "count [[say three files]]").await;
-    tab.shows(".msg .body", "three files").await;
+    tab.shows(ANSWER, "three files").await;
     // A message between two agents, not from the page.
     let coder = cluster.agent("coder").unwrap();
     coder
@@ -140,7 +140,7 @@ async fn an_agent_in_a_pane_answers_is_killed_and_comes_back_on_the_page() {
         .await
         .unwrap();
     tab.shows(".msg .body", "between us").await;
-    tab.shows(".msg .body", "heard").await;
+    tab.shows(ANSWER, "heard").await;
     tab.click("#tab-output").await;
     tab.shows("#output pre", "three files").await;
     // A message that an agent has left; no process delivers it here.
@@ -169,7 +169,7 @@ async fn an_agent_in_a_pane_answers_is_killed_and_comes_back_on_the_page() {
     write(&tab, "after the crash [[say I am back]]").await;
     tab.shows("#queue .sub", "after the crash").await;
     tab.click("[data-act=restart]").await;
-    tab.shows(".msg .body", "I am back").await;
+    tab.shows(ANSWER, "I am back").await;
     tab.shows(".agent[data-agent=tester]", "idle").await;
 
     // Stopped and started from the page.

@@ -15,7 +15,7 @@ use exec_profiles::ProfileRegistry;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::board::Board;
-use crate::page::{open, write};
+use crate::page::{ANSWER, open, write};
 
 /// The scripted agent as a profile; its program is the board's, not that of the test.
 fn service(folder: &Path) -> ExecutionService {
@@ -87,7 +87,7 @@ async fn a_live_session_is_steered_from_the_page() {
     tab.click(".agent[data-agent=writer]").await;
 
     write(&tab, "hello [[tool true]] [[say good morning]]").await;
-    tab.shows(".msg .body", "good morning").await;
+    tab.shows(ANSWER, "good morning").await;
     tab.shows("#settled .end", "by policy").await;
     tab.shows(".agent[data-agent=writer] .cost", "$").await;
     for (decision, word) in [("deny", "denied"), ("allow", "allowed")] {
@@ -97,8 +97,7 @@ async fn a_live_session_is_steered_from_the_page() {
             .await;
         tab.shows(".agent[data-agent=writer]", "needs you").await;
         tab.click(&format!("[data-answer={decision}]")).await;
-        tab.shows(".msg .body", &format!("{word}, says the user"))
-            .await;
+        tab.shows(ANSWER, &format!("{word}, says the user")).await;
         tab.shows("#settled .class", word).await;
         tab.shows("#settled .end", "by page").await;
     }
@@ -130,7 +129,7 @@ async fn a_live_session_is_steered_from_the_page() {
     tab.click("[data-act=restart]").await;
     tab.shows(".agent[data-agent=writer]", "session open").await;
     write(&tab, "again [[tool true]] [[say still here]]").await;
-    tab.shows(".msg .body", "still here").await;
+    tab.shows(ANSWER, "still here").await;
     assert_eq!(
         tab.eval("board.messages.some((m) => m.text === 'later')")
             .await,

@@ -6,6 +6,9 @@ use serde_json::json;
 use crate::board::Board;
 use crate::browser::{Browser, Tab};
 
+/// The texts of answers: a prompt may contain the text of its answer.
+pub(crate) const ANSWER: &str = ".msg:has(.kind.result) .body";
+
 /// A tab on which the board is live.
 pub(crate) async fn open(board: &Board) -> Tab {
     let tab = Browser::open().await.tab(&board.address).await;
