@@ -75,8 +75,8 @@ impl Panes {
     }
 
     /// The cluster, with this agent at work: a cluster that does not run is started, an agent that has ended is
-    /// started again in its pane.
-    async fn with_agent(&self, name: &str) -> Result<ClusterManager> {
+    /// started again in its pane, and so is one that cannot be used.
+    async fn with_agent(&self, name: &str, is_usable: bool) -> Result<ClusterManager> {
         let mut held = self.cluster.lock().await;
         let is_first = !self.is_used.swap(true, Ordering::Relaxed);
         let cluster = match held.take() {
@@ -88,7 +88,7 @@ impl Panes {
         if status
             .agents
             .iter()
-            .any(|agent| agent.name == name && agent.exit.is_some())
+            .any(|agent| agent.name == name && (agent.exit.is_some() || !is_usable))
         {
             cluster.restart(name).await.map_err(start_error)?;
         }
@@ -165,6 +165,7 @@ pub struct PaneAgent {
     panes: Arc<Panes>,
     name: String,
     marker: String,
+    is_usable: bool,
 }
 
 impl PaneAgent {
@@ -173,6 +174,7 @@ impl PaneAgent {
             panes,
             name: role.name.clone(),
             marker: role.marker.clone(),
+            is_usable: true,
         }
     }
 
@@ -212,7 +214,8 @@ impl PaneAgent {
 impl CrewAgent for PaneAgent {
     /// The ask runs in a process of its own: the answer can be had also after the end of this program.
     async fn send(&mut self, text: &str) -> Result<Value> {
-        self.panes.with_agent(&self.name).await?;
+        self.panes.with_agent(&self.name, self.is_usable).await?;
+        self.is_usable = true;
         let ask = Request::Ask {
             to: self.name.clone(),
             text: text.to_owned(),
@@ -244,6 +247,10 @@ impl CrewAgent for PaneAgent {
         let failure = report
             .error
             .ok_or_else(|| NoAnswer::ended("the process that asked has ended"))?;
+        // A program that is killed while it starts an agent misses how the agent sets up its terminal, and tmux 3.3
+        // does not tell the next program. Nothing was sent, and only another start shows it.
+        self.is_usable =
+            failure.kind != FailureKind::Refused || !failure.message.contains("bracketed paste");
         Err(NoAnswer {
             reason: failure.message,
             partial: failure.partial.unwrap_or_default(),
