@@ -127,12 +127,28 @@ fn position(events: &[Value], name: &str, task: &str) -> usize {
     found.unwrap_or_else(|| panic!("no `{name}` of {task}: {events:#?}"))
 }
 
-/// Waits until the scripted agent has used the tool of this task.
-fn has_worked(run: &CrewRun, task: &str) {
-    let log = run.sandbox.home().join("crew/workspace/work.log");
-    eventually("the tool has run", || {
-        std::fs::read_to_string(&log).is_ok_and(|log| log.lines().any(|line| line == task))
-    });
+/// Waits until the scripted agents have used the tools of these tasks, and know it: an agent that is killed between
+/// the tool and its record uses the tool again, as a real one does.
+fn have_worked(run: &CrewRun, tasks: &[&str]) {
+    let state = run.sandbox.home().join("crew/state");
+    let folders = [state.join("scripted-agent"), state];
+    let conversations = || {
+        let entries = folders.iter().filter_map(|folder| folder.read_dir().ok());
+        let files = entries
+            .flatten()
+            .filter_map(|entry| Some(entry.ok()?.path()));
+        files.filter_map(|file| std::fs::read_to_string(file).ok())
+    };
+    for task in tasks {
+        let script = format!("[[script {task}]]");
+        eventually("the tool has run", || {
+            let has_run = |text: &String| {
+                let turn = text.rfind(&script);
+                turn.is_some_and(|turn| text[turn..].contains(r#"{"tool":"#))
+            };
+            conversations().any(|text| has_run(&text))
+        });
+    }
 }
 
 fn config(name: &str) -> PathBuf {
@@ -220,7 +236,7 @@ fn a_killed_program_is_continued_by_the_next_one() {
         let run = CrewRun::new();
         let mut first = run.start(place);
         first.until("works on code");
-        has_worked(&run, "code");
+        have_worked(&run, &["code", "research"]);
         first.kill();
         // The description is in the folder.
         let events = run.events(&[]);
@@ -265,7 +281,7 @@ fn a_role_is_held_by_one_process_and_the_next_one_takes_over() {
     let run = CrewRun::new();
     let mut first = run.start(&["--kill", "none"]);
     first.until("works on code");
-    has_worked(&run, "code");
+    have_worked(&run, &["code"]);
     let mut second = run.start(&["--kill", "none"]);
     second.until(&format!("{CODING} is held by "));
     first.kill();
@@ -282,7 +298,7 @@ fn a_killed_tmux_server_is_started_again() {
     let watch = crew.until("watch: tmux -S ");
     let socket = watch.split_whitespace().nth_back(1).unwrap().to_owned();
     crew.until("works on code");
-    has_worked(&run, "code");
+    have_worked(&run, &["code", "research"]);
     let mut tmux = Command::new("tmux");
     let output = tmux
         .args(["-S", &socket, "display-message", "-p", "#{pid}"])

@@ -209,9 +209,9 @@ fn the_tools_are_listed_and_mistakes_are_told() {
     let message = reply["error"]["message"].as_str().unwrap();
     assert!(message.contains("unknown field `from`"), "{message}");
     let verb = json!({"verb": "status", "to": "b", "text": "x"});
-    assert_eq!(client.fails("post", verb), "failed");
+    assert_eq!(client.fails("post", verb), "usage");
     // There is no cluster.
-    assert_eq!(client.fails("status", json!({})), "failed");
+    assert_eq!(client.fails("status", json!({})), "usage");
 }
 
 /// A request with a value for each of these parameters of a tool.
