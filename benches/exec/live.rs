@@ -111,7 +111,10 @@ impl LiveHost {
         let registry = ProfileRegistry::new();
         registry.register(profile).expect("a profile");
         let service = ExecutionService::builder(registry)
-            .memory_policy(MemoryPolicy::DropOldest { max_bytes: 1 << 20 })
+            // Holds a whole turn: the subscriber shares the cores with the agent.
+            .memory_policy(MemoryPolicy::DropOldest {
+                max_bytes: 16 << 20,
+            })
             .state_dir(folder.path().join("state"))
             .open()
             .expect("a service");

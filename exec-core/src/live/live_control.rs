@@ -385,17 +385,17 @@ impl LiveControl<'_> {
         let events = step.agent_events;
         let notices = self.execution.count(&events);
         let output = match line {
-            Some(line) => Some(EventKind::Output(Output {
+            // The reader of the output wakes the subscribers.
+            Some(line) => Some(log.push_asleep(EventKind::Output(Output {
                 stream: OutputStream::Stdout,
                 line,
                 events,
-            })),
+            }))),
             None if events.is_empty() => None,
-            None => Some(EventKind::Agent(events)),
+            None => Some(log.push(EventKind::Agent(events))),
         };
-        if let Some(output) = output {
-            let sequence = log.push(output);
-            proof = limit_changed.then_some(sequence);
+        if limit_changed {
+            proof = output;
         }
         for notice in notices {
             log.push(notice);

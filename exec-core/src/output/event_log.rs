@@ -103,6 +103,15 @@ impl EventLog {
     /// Returns the sequence number. Nothing is added behind the last event: what happens to a message
     /// of an ended session is told to its caller only.
     pub(crate) fn push(&self, kind: EventKind) -> u64 {
+        let sequence = self.push_asleep(kind);
+        self.wake();
+        sequence
+    }
+
+    /// As [`push`](Self::push) without waking a subscriber. A live session adds each line by itself,
+    /// and a subscriber on another core would sleep and wake for each: half of the cost of a line.
+    /// The reader calls [`wake`](Self::wake) once for all lines of a read.
+    pub(crate) fn push_asleep(&self, kind: EventKind) -> u64 {
         let at = SystemTime::now();
         let mut window = self.shared.lock();
         if window.closed {
@@ -111,8 +120,11 @@ impl EventLog {
         window.make_room(self.shared.policy, kind.cost());
         let sequence = window.next_sequence();
         window.append(kind, at);
-        window.wake_subscribers();
         sequence
+    }
+
+    pub(crate) fn wake(&self) {
+        self.shared.lock().wake_subscribers();
     }
 
     /// When the last event was added, if it is still in the log.

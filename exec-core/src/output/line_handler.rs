@@ -77,10 +77,14 @@ impl LineHandler {
 
     /// Moves the pending events into the log; waits for room.
     pub(super) async fn deliver(&mut self) {
-        // Its lines are already there, above the bound by one read at most.
-        if self.is_live() && !self.log.has_room() {
-            let _blocked = self.activity.block_output();
-            self.log.room().await;
+        if self.is_live() {
+            // Its lines are already there, above the bound by one read at most. Subscribers that
+            // sleep would make no room.
+            self.log.wake();
+            if !self.log.has_room() {
+                let _blocked = self.activity.block_output();
+                self.log.room().await;
+            }
         }
         if !self.log.try_push_output(&mut self.pending) {
             let _blocked = self.activity.block_output();
@@ -90,6 +94,7 @@ impl LineHandler {
 
     /// As [`deliver`](Self::deliver) without waiting.
     pub(super) fn force(&mut self) {
+        self.log.wake();
         self.log.force_output(&mut self.pending);
     }
 
