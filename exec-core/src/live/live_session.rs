@@ -239,7 +239,7 @@ impl LiveSession {
     /// - [`Error::TurnNotRunning`] if the turn has ended, or waits in the queue. Nothing was sent.
     /// - [`Error::Refused`] if the agent cannot be interrupted.
     /// - [`Error::QueueFull`] if the agent does not read its input, [`Error::SessionEnded`].
-    /// - [`Error::Io`] if `/proc` cannot be read.
+    /// - [`Error::Io`] if the processes of the machine cannot be listed.
     ///
     /// # Cancel safety
     ///

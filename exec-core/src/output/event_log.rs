@@ -109,7 +109,7 @@ impl EventLog {
     }
 
     /// As [`push`](Self::push) without waking a subscriber. A live session adds each line by itself,
-    /// and a subscriber on another core would sleep and wake for each: half of the cost of a line.
+    /// and a subscriber on another core would sleep and wake for each: a sixth of the time of a turn.
     /// The reader calls [`wake`](Self::wake) once for all lines of a read.
     pub(crate) fn push_asleep(&self, kind: EventKind) -> u64 {
         let at = SystemTime::now();

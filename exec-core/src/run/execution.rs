@@ -224,7 +224,7 @@ impl Execution {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if `/proc` cannot be read.
+    /// [`Error::Io`] if the processes of the machine cannot be listed.
     ///
     /// # Cancel safety
     ///
