@@ -31,6 +31,8 @@ mod cutting_proxy;
 mod deleted_twice;
 #[cfg(feature = "file")]
 mod file;
+#[cfg(any(feature = "postgres-tls", feature = "redis"))]
+mod free_port;
 #[cfg(any(
     feature = "file",
     feature = "postgres",

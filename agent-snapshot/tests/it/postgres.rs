@@ -268,9 +268,7 @@ async fn a_server_that_accepts_and_never_answers_is_an_error() {
 async fn tls_is_used_if_asked_for_and_checks_the_certificate() {
     use agent_snapshot::Tls;
 
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
+    let port = crate::free_port::free_port();
     let (server, certificate) = PostgresServer::start_with_tls(port);
     let connect = async |host: &str, tls: Tls| {
         let url = format!("postgres://postgres@{host}:{port}/postgres");

@@ -1,10 +1,10 @@
 //! A private redis-server for each test, killed at its end.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::free_port::free_port;
 use crate::kill_on_drop::KillOnDrop;
 
 pub(crate) struct RedisServer {
@@ -44,11 +44,7 @@ impl RedisServer {
 
     /// A server that replicas can reach, too.
     pub(crate) fn start_on_loopback() -> Self {
-        let port = wait_for("a free port", || {
-            let listener = TcpListener::bind("127.0.0.1:0").ok()?;
-            Some(listener.local_addr().ok()?.port())
-        });
-        let port = port.to_string();
+        let port = free_port().to_string();
         Self::start_with(&["--port", &port, "--bind", "127.0.0.1", "--save", ""])
     }
 
@@ -154,13 +150,7 @@ impl RedisCluster {
 }
 
 fn node() -> (u16, RedisServer) {
-    // The cluster bus listens on the port 10,000 higher, so that one must be free too.
-    let port = wait_for("two free ports", || {
-        let listener = TcpListener::bind("127.0.0.1:0").ok()?;
-        let port = listener.local_addr().ok()?.port();
-        let bus = port.checked_add(10_000)?;
-        TcpListener::bind(("127.0.0.1", bus)).ok().map(|_| port)
-    });
+    let port = free_port();
     let port_text = port.to_string();
     let server = RedisServer::start_with(&[
         "--port",

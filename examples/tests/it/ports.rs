@@ -3,25 +3,34 @@
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::sandbox::{Sandbox, stderr, stdout};
 
 struct Ports {
     sandbox: Sandbox,
-    /// Five ports in a row of which none is in use; other tests use other programs.
+    /// The first of five ports in a row that no other test has and no program uses.
     first: u16,
 }
 
 impl Ports {
     fn new() -> Self {
-        let is_free = |port: &u16| {
-            let mut range = *port..*port + 5;
-            range.all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
-        };
-        let start = 20_000 + u16::try_from(std::process::id() % 20_000).unwrap();
+        // The tests of this file run at the same time: each takes the next range. The ranges are
+        // below the ports that a kernel gives to outgoing connections (32768 and more on Linux).
+        static RANGES: AtomicU16 = AtomicU16::new(0);
+        let start = u16::try_from(std::process::id() % 1_000).unwrap();
+        let first = std::iter::repeat_with(|| {
+            let range = (start + RANGES.fetch_add(1, Ordering::Relaxed)) % 2_000;
+            20_000 + range * 5
+        })
+        .take(2_000)
+        .find(|first| {
+            (*first..first + 5).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
+        })
+        .expect("five free ports in a row between 20000 and 30000");
         Self {
             sandbox: Sandbox::new(),
-            first: (start..60_000).step_by(5).find(is_free).unwrap(),
+            first,
         }
     }
 

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 
 use redis::{Client, Connection, FromRedisValue};
@@ -116,9 +116,17 @@ fn spawn(folder: &Path, port: u16, options: &[String]) -> Child {
         .expect("cannot start redis-server; `./scripts/setup` installs it")
 }
 
+/// A port of 127.0.0.1 that no other test of this process gets and no program uses.
+///
+/// The ports are below those that a kernel gives to outgoing connections (32768 and more on
+/// Linux): such a connection could take the port before the server listens on it.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    let start = u16::try_from(std::process::id() % 10_000).unwrap();
+    std::iter::repeat_with(|| 10_000 + (start + TAKEN.fetch_add(1, Ordering::Relaxed)) % 10_000)
+        .take(10_000)
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a free port between 10000 and 20000")
 }
 
 /// Forwards connections to a server, until it is told to misbehave. Dropping it closes all.
