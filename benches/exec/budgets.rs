@@ -35,7 +35,9 @@ pub fn compare(bench: &mut Bench, runtime: &Runtime) {
         .floor_timed("without a budget", || run(&host.request()))
         .differs("counts nothing")
         .ours_timed("with a budget of the execution", || run(&of_execution))
-        .goal(Goal::at_most_floor(1.01))
+        .goal(Goal::at_most_floor(1.01).limited_by(
+            "below the noise of the bench: the ratio varies from 0.95 to 1.07 from run to run",
+        ))
         .run();
     bench
         .compare(&format!("{megabytes} MB of events of an agent in a group"))
