@@ -1,13 +1,8 @@
 // In rustdoc these definitions precede, and so replace, the README's links to docs.rs.
 //! [`builtin`]: crate::builtin
-//! [`EntryError`]: crate::EntryError
 //! [`EventFormat`]: crate::EventFormat
-//! [`FailureRule`]: crate::FailureRule
 //! [`Launcher`]: crate::Launcher
-//! [`LiveConfig`]: crate::LiveConfig
 //! [`ProfileDefinition`]: crate::ProfileDefinition
-//! [`ProfileRegistry`]: crate::ProfileRegistry
-//! [`save_user_profile`]: crate::ProfileRegistry::save_user_profile
 //! [`UserProfile`]: crate::UserProfile
 //!
 #![doc = include_str!("../README.md")]

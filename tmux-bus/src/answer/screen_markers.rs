@@ -20,7 +20,7 @@
 //!   new in the next frame. Screens are therefore captured after a hit in the stream or after
 //!   `FRAME_QUIET`, not at each output.
 //! - **Not decidable.** A program that clears the screen and draws the same marker with the same 32
-//!   characters before it between two captures. The README states it.
+//!   characters before it between two captures. `docs/answer-life.md` states it.
 //!
 //! **Example.** Marker `X OK`, message `two`:
 //!
