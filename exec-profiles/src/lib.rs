@@ -5,6 +5,7 @@
 //! [`FailureRule`]: crate::FailureRule
 //! [`Launcher`]: crate::Launcher
 //! [`LiveConfig`]: crate::LiveConfig
+//! [`LiveConfig::with_builder`]: crate::LiveConfig::with_builder
 //! [`ProfileDefinition`]: crate::ProfileDefinition
 //! [`ProfileRegistry`]: crate::ProfileRegistry
 //! [`save_user_profile`]: crate::ProfileRegistry::save_user_profile
