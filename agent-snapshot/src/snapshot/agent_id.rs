@@ -63,6 +63,9 @@ impl AgentId {
     /// The id in the characters `a-z 0-9 _ -` and `%xx` only, as backends use it in names and
     /// keys. Different ids stay different on a file system that folds case or normalises Unicode,
     /// and no dot of an id is mistaken for a suffix.
+    ///
+    /// Up to 765 bytes long, while file systems allow 255 in a name: a backend with a file for each
+    /// agent shortens it, with a digest, and stores the id in the file.
     #[must_use]
     pub fn encoded(&self) -> String {
         use fmt::Write;

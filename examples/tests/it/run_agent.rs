@@ -70,8 +70,7 @@ fn wrong_input_is_refused_and_starts_nothing() {
         ),
         (
             &["--profile", "claude"],
-            "hint: did you mean claude-code? known profiles: claude-code, codex, cursor, gemini, \
-             opencode, scripted",
+            "hint: did you mean claude-code? known profiles: claude-code, codex, ",
         ),
         (&["--profile", "claude-code", "--variant", "plam"], "plan"),
     ] {

@@ -23,6 +23,12 @@ use crate::{AgentEvent, Failure, ToolInput};
 /// any other at once, with the protocol's error if it does not know the request. Messages that it
 /// does not know are no error: the log has the line.
 ///
+/// A second `opened`, and a `turn_ended` while no turn runs, are ignored. The repeated end of an
+/// earlier turn would end the running one: compare the ids, if the protocol has them.
+///
+/// A profile gets a driver by [`Profile::build_live_parameters`](crate::Profile::build_live_parameters);
+/// in `exec-profiles`, by `LiveConfig::with_builder`.
+///
 /// ```
 /// use exec_core::{DriverCommand, DriverOutput, ProtocolDriver, TurnOutcome};
 ///
@@ -382,12 +388,14 @@ impl DriverOutput {
         self.signals.push(DriverSignal::OpenFailed(failure));
     }
 
-    /// The running turn has ended, with its final text if the agent repeats it.
+    /// The running turn has ended, with its final text if the agent repeats it. Without one, the text
+    /// of the turn is the last message of its events.
     pub fn turn_ended(&mut self, outcome: TurnOutcome, text: Option<String>) {
         self.signals.push(DriverSignal::TurnEnded { outcome, text });
     }
 
-    /// The agent asks for a permission.
+    /// The agent asks for a permission. The rules of a [`PermissionPolicy`](crate::PermissionPolicy)
+    /// look at its tool, command and paths: fill in all that the agent tells.
     pub fn asked(&mut self, request: PermissionRequest) {
         self.signals.push(DriverSignal::Asked(request));
     }

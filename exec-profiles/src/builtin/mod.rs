@@ -36,8 +36,8 @@ use crate::{Error, EventFormat, ProfileDefinition};
 /// All built-in profiles.
 ///
 /// ```
-/// let labels: Vec<_> = exec_profiles::profile_definitions().into_iter().map(|d| d.label).collect();
-/// assert_eq!(labels, ["claude-code", "cursor", "gemini", "codex", "opencode"]);
+/// let definitions = exec_profiles::profile_definitions();
+/// assert!(definitions.iter().any(|definition| definition.label == "codex"));
 /// ```
 #[must_use]
 pub fn profile_definitions() -> Vec<ProfileDefinition> {

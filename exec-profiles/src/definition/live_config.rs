@@ -1,6 +1,8 @@
 //! The live mode of a profile: one process for many turns.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use exec_core::{
@@ -9,11 +11,12 @@ use exec_core::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::ProcessParameterBuilder;
 use crate::Error;
 use crate::builtin::session_option;
 use crate::live::{AcpDriver, ClaudeDriver, CodexDriver};
 
-/// The protocol of a live session.
+/// A protocol of live sessions that this crate speaks. [`LiveConfig::with_builder`] is for any other.
 ///
 /// ```
 /// use exec_profiles::LiveProtocol;
@@ -52,8 +55,7 @@ pub(crate) type LiveGuard = fn(&CommandConfig, &LaunchRequest) -> Result<(), Err
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LiveConfig {
-    /// The protocol.
-    pub protocol: LiveProtocol,
+    pub(crate) driver: DriverSource,
     /// The arguments of the agent, in place of those of the profile's command. The part of an `npx`
     /// command up to the package stays.
     pub args: Vec<String>,
@@ -71,6 +73,22 @@ pub struct LiveConfig {
     pub(crate) guard: Option<LiveGuard>,
     /// Whether the title of an ACP tool call that runs a command is that command, to the letter.
     pub(crate) titles_are_commands: bool,
+}
+
+/// What makes the driver of a session.
+#[derive(Clone)]
+pub(crate) enum DriverSource {
+    Protocol(LiveProtocol),
+    Builder(ProcessParameterBuilder),
+}
+
+impl fmt::Debug for DriverSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Protocol(protocol) => protocol.fmt(f),
+            Self::Builder(_) => f.write_str("Builder"),
+        }
+    }
 }
 
 /// The live mode of a variant.
@@ -106,8 +124,84 @@ impl LiveConfig {
     /// A live mode with these arguments. Every permission request is asked.
     #[must_use]
     pub fn new<A: Into<String>>(protocol: LiveProtocol, args: impl IntoIterator<Item = A>) -> Self {
+        Self::with_driver(DriverSource::Protocol(protocol), args)
+    }
+
+    /// A live mode with a protocol of your own: `build` sets
+    /// [`protocol_driver`](ProcessParameters::protocol_driver), and without one the session is
+    /// refused. It gets the command with the arguments of the live mode. Everything else of the
+    /// profile applies: variants, permissions, wrapper, sandbox, and changes in the user file.
+    ///
+    /// ```
+    /// use exec_core::{
+    ///     AgentEventKind, CommandConfig, DriverCommand, DriverOutput, ExecutionKind,
+    ///     ProcessParameters, ProtocolDriver, TurnOutcome,
+    /// };
+    /// use exec_profiles::{LiveConfig, ProfileDefinition, ProfileRegistry};
+    /// use serde_json::{Value, json};
+    ///
+    /// /// `parrot --live` reads `{"say": …}` and prints `{"squawk": …}` and then `{"rest": true}`.
+    /// struct Parrot {
+    ///     resumed: Option<String>,
+    /// }
+    ///
+    /// impl ProtocolDriver for Parrot {
+    ///     fn open(&mut self, out: &mut DriverOutput) {
+    ///         out.send(json!({ "resume": self.resumed }).to_string());
+    ///     }
+    ///
+    ///     fn line(&mut self, line: &str, out: &mut DriverOutput) {
+    ///         let line: Value = serde_json::from_str(line).unwrap_or_default();
+    ///         if let Some(id) = line["session"].as_str() {
+    ///             out.opened(Some(id.to_owned()));
+    ///         } else if let Some(text) = line["squawk"].as_str() {
+    ///             out.event(AgentEventKind::Text { text: text.to_owned(), delta: false });
+    ///         } else if line["rest"] == true {
+    ///             out.turn_ended(TurnOutcome::Completed, None);
+    ///         }
+    ///     }
+    ///
+    ///     fn command(&mut self, command: DriverCommand<'_>, out: &mut DriverOutput) {
+    ///         match command {
+    ///             DriverCommand::Prompt(text) => out.send(json!({ "say": text }).to_string()),
+    ///             _ => out.refused("a parrot knows prompts only"),
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// let live = LiveConfig::with_builder(["--live"], |command, request| {
+    ///     let native_id = request.session_id.native_id().to_owned();
+    ///     let resumed = (request.kind == ExecutionKind::FollowUp).then_some(native_id);
+    ///     let mut parameters = ProcessParameters::new(command.args.clone());
+    ///     parameters.protocol_driver = Some(Box::new(Parrot { resumed }));
+    ///     Ok(parameters)
+    /// });
+    /// let mut profile = ProfileDefinition::new("parrot", CommandConfig::new("parrot", ["--json"]));
+    /// profile.live = Some(live);
+    /// ProfileRegistry::new().register(profile)?;
+    /// # Ok::<(), exec_profiles::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_builder<A, F>(args: impl IntoIterator<Item = A>, build: F) -> Self
+    where
+        A: Into<String>,
+        F: Fn(
+                &CommandConfig,
+                &LaunchRequest,
+            ) -> Result<ProcessParameters, Box<dyn std::error::Error + Send + Sync>>
+            + Send
+            + Sync
+            + 'static,
+    {
+        Self::with_driver(DriverSource::Builder(Arc::new(build)), args)
+    }
+
+    fn with_driver<A: Into<String>>(
+        driver: DriverSource,
+        args: impl IntoIterator<Item = A>,
+    ) -> Self {
         Self {
-            protocol,
+            driver,
             args: args.into_iter().map(Into::into).collect(),
             env: BTreeMap::new(),
             variants: BTreeMap::new(),
@@ -138,9 +232,27 @@ impl LiveConfig {
         }
     }
 
-    /// The parameters for these arguments, with the driver and the policy.
+    /// The parameters of a launch of this command, with the driver and the policy.
     pub(crate) fn parameters(
         &self,
+        command: &CommandConfig,
+        request: &LaunchRequest,
+    ) -> Result<ProcessParameters, Box<dyn std::error::Error + Send + Sync>> {
+        let mut parameters = match &self.driver {
+            DriverSource::Protocol(protocol) => {
+                self.protocol_parameters(*protocol, command.args.clone(), request)?
+            }
+            DriverSource::Builder(build) => build(command, request)?,
+        };
+        parameters
+            .permission_policy
+            .get_or_insert_with(|| self.policy(request.context.variant_label.as_deref()));
+        Ok(parameters)
+    }
+
+    fn protocol_parameters(
+        &self,
+        protocol: LiveProtocol,
         mut args: Vec<String>,
         request: &LaunchRequest,
     ) -> Result<ProcessParameters, Error> {
@@ -148,7 +260,7 @@ impl LiveConfig {
         let workspace = &request.context.workspace_path;
         let resume = (request.kind == ExecutionKind::FollowUp).then(|| native_id.to_owned());
         let mut env_policy = EnvPolicy::default();
-        let driver: Box<dyn ProtocolDriver> = match self.protocol {
+        let driver: Box<dyn ProtocolDriver> = match protocol {
             LiveProtocol::Acp if self.titles_are_commands => {
                 Box::new(AcpDriver::new(workspace, resume).with_exact_titles())
             }
@@ -164,7 +276,6 @@ impl LiveConfig {
         let mut parameters = ProcessParameters::new(args);
         parameters.env_policy = env_policy;
         parameters.protocol_driver = Some(driver);
-        parameters.permission_policy = Some(self.policy(request.context.variant_label.as_deref()));
         Ok(parameters)
     }
 

@@ -140,10 +140,11 @@ impl Profile for RegisteredProfile {
             guard(&launched, request)?;
         }
         let native_binary = definition.native_binary.as_deref();
-        let mut launched = definition.launcher.apply(launched, native_binary)?;
-        let args = std::mem::take(&mut launched.args);
-        let mut parameters = live.parameters(args, request)?;
-        parameters.stop_ladder = Some(live_ladder(definition.stop_ladder.as_ref()));
+        let launched = definition.launcher.apply(launched, native_binary)?;
+        let mut parameters = live.parameters(&launched, request)?;
+        let steps = definition.stop_ladder.as_ref();
+        let steps = steps.or(parameters.stop_ladder.as_ref());
+        parameters.stop_ladder = Some(live_ladder(steps));
         self.complete(&mut parameters, command, launched, wrapper, sandbox);
         Ok(Some(parameters))
     }

@@ -8,8 +8,10 @@ use exec_core::{
     CommandConfig, ExecutionContext, ExecutionService, FailureClassifier, FailureKind,
     LaunchRequest, NewChatRequest, ProcessParameters, Profile, ProfileSource,
 };
-use exec_profiles::{EventFormat, ProfileDefinition, ProfileRegistry, UserProfile};
+use exec_profiles::{ProfileDefinition, ProfileRegistry, UserProfile};
 use serde::Deserialize;
+
+use crate::events::format_of;
 
 /// A line of the corpus. The file has the source of each message: a public issue.
 #[derive(Deserialize)]
@@ -217,14 +219,11 @@ async fn replay_file(
     stderr: &str,
     exit_code: u8,
 ) -> exec_core::RunResult {
-    let agent = transcript.split('-').next().unwrap();
-    let (label, format) = match agent {
-        "claude" => ("claude-code", EventFormat::Claude),
-        "codex" => ("codex", EventFormat::Codex),
-        "gemini" => ("gemini", EventFormat::Gemini),
-        "opencode" => ("opencode", EventFormat::Opencode),
-        other => panic!("{other}"),
+    let label = match transcript.split('-').next().unwrap() {
+        "claude" => "claude-code",
+        agent => agent,
     };
+    let format = format_of(transcript);
     let definitions = exec_profiles::profile_definitions();
     let built_in = definitions.into_iter().find(|d| d.label == label).unwrap();
     let script = format!(

@@ -21,6 +21,7 @@ mod live_messages;
 mod live_profiles;
 mod live_replay;
 mod live_service;
+mod own_protocol;
 mod registry;
 mod request;
 #[cfg(target_os = "linux")]

@@ -204,7 +204,7 @@ async fn built_in_agents_keep_their_own_folders() {
     }
     let service = ExecutionService::builder(registry).state_dir(below("state"));
     let service = service.open().unwrap();
-    for (label, folders) in [
+    let expected = [
         ("claude-code", ".claude"),
         ("codex", ".codex"),
         ("cursor", ".cursor .config/cursor"),
@@ -213,7 +213,10 @@ async fn built_in_agents_keep_their_own_folders() {
             "opencode",
             ".local/share/opencode .config/opencode .local/state/opencode .cache/opencode",
         ),
-    ] {
+    ];
+    let labels = ProfileRegistry::new().labels();
+    assert_eq!(expected.map(|(label, _)| label)[..], labels[..]);
+    for (label, folders) in expected {
         let request = new_chat(context(label, None, &below("workspace")), "go");
         let result = service.run(request).await.unwrap();
         let text = result.text.split_whitespace().collect::<Vec<_>>().join(" ");

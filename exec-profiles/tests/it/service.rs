@@ -12,7 +12,7 @@ use exec_core::{
     AgentEvent, AgentEventKind, Error, EventKind, Execution, ExecutionService, FollowUpRequest,
     LaunchRequest, NewChatRequest, OutputStream, SessionId, StopOutcome,
 };
-use exec_profiles::{ProfileRegistry, builtin};
+use exec_profiles::{ProfileDefinition, ProfileRegistry, builtin, profile_definitions};
 
 use crate::request::{context, message, new_chat};
 use crate::user_file::{private_folder, write_private};
@@ -28,7 +28,21 @@ struct Host {
 }
 
 /// The built-in profiles, each changed to find the scripted agent on its `PATH`.
-const AGENTS: [&str; 5] = ["claude-code", "codex", "cursor", "gemini", "opencode"];
+fn built_in_labels() -> Vec<String> {
+    let definitions = profile_definitions().into_iter();
+    definitions.map(|definition| definition.label).collect()
+}
+
+/// The programs of the built-in profiles.
+fn programs() -> Vec<String> {
+    let definitions = profile_definitions().into_iter();
+    let program = |definition: ProfileDefinition| {
+        definition
+            .native_binary
+            .unwrap_or(definition.command.binary)
+    };
+    definitions.map(program).collect()
+}
 
 impl Host {
     fn new() -> Self {
@@ -48,14 +62,7 @@ impl Host {
             below(name);
         }
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/scripted_agent.sh");
-        for name in [
-            "claude",
-            "codex",
-            "cursor-agent",
-            "gemini",
-            "opencode",
-            "qwen",
-        ] {
+        for name in programs().into_iter().chain(["qwen".to_owned()]) {
             // Not a copy: a fork in another test could still have it open for writing (ETXTBSY).
             symlink(&script, bin.join(name)).unwrap();
         }
@@ -66,7 +73,7 @@ impl Host {
             folder.path().join("home").display(),
         );
         let mut file = String::new();
-        for label in AGENTS
+        for label in built_in_labels()
             .iter()
             .filter(|label| !extra.contains(&format!("[profiles.{label}]")))
         {
@@ -196,8 +203,8 @@ async fn converse(host: &Host, label: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_built_in_agent_remembers_a_follow_up() {
     let host = Host::new();
-    for label in AGENTS {
-        converse(&host, label).await;
+    for label in built_in_labels() {
+        converse(&host, &label).await;
     }
 }
 
@@ -307,8 +314,8 @@ async fn an_answer_from_another_session_is_reported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_lines_are_delivered_unparsed() {
     let host = Host::new();
-    for label in AGENTS {
-        let execution = host.launch(label, "[[NOISE]]").await;
+    for label in built_in_labels() {
+        let execution = host.launch(&label, "[[NOISE]]").await;
         let (lines, events, _) = output(&execution).await;
         assert_eq!(
             lines[..3],
