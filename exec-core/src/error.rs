@@ -1,10 +1,12 @@
 use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::shared::private_file::FileError;
 use crate::{
-    BudgetNotice, BudgetResource, DropReason, Failure, MessageId, SessionId, SettledBy, TurnId,
+    BudgetNotice, BudgetResource, DropReason, ExitReport, Failure, MessageId, SessionId, SettledBy,
+    TurnId,
 };
 
 /// Why an operation failed.
@@ -65,7 +67,7 @@ pub enum Error {
         /// The profile.
         label: String,
     },
-    /// An id or the name of an environment variable is invalid.
+    /// An id, a name or another short value of the caller is invalid.
     #[error("invalid {what} {value:?}: {reason}")]
     Invalid {
         /// The kind of value, such as `session id`.
@@ -189,15 +191,15 @@ pub enum Error {
     /// The agent did not open the live session. Its process was stopped.
     #[error(
         "{label} did not open a live session: {failure}{}",
-        last_lines(stderr_tail)
+        last_lines(&exit.stderr_tail)
     )]
     NotOpened {
         /// The profile.
         label: String,
         /// Why.
         failure: Failure,
-        /// The last lines of standard error, oldest first.
-        stderr_tail: Vec<String>,
+        /// How the process ended, with the last lines of standard error.
+        exit: Arc<ExitReport>,
     },
     /// The session is live with another profile, variant or workspace than the request has.
     #[error("session {session} is live with another {what} than that of the request")]
@@ -232,7 +234,8 @@ pub enum Error {
     AlreadySettled {
         /// The id of the request.
         permission: String,
-        /// The origin of the first decision; `None` if the request is unknown, or was settled long ago.
+        /// The origin of the first decision; `None` if the request is unknown, or was settled long
+        /// ago.
         by: Option<SettledBy>,
     },
     /// The message was dropped.

@@ -57,7 +57,7 @@ pub struct WaitingLaunch {
     ending: watch::Sender<Option<WaitEnd>>,
 }
 
-/// What a launch waits for. `Display` gives a sentence without a subject.
+/// What a launch waits for. `Display` gives the reason as a short sentence.
 ///
 /// ```
 /// use exec_core::WaitReason;

@@ -1,6 +1,7 @@
 //! What one execution uses, compared with its budgets.
 
 use std::collections::HashSet;
+use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,9 +39,10 @@ pub(crate) struct BudgetMeter {
     state_dir: PathBuf,
     started: Instant,
     spent: Spent,
-    /// The calls that were counted. An agent can repeat a call, for example when it is finished.
-    /// Bounded: the execution is stopped when it has more calls than its limit.
-    tool_calls: HashSet<String>,
+    /// Hashes of the ids of the calls that were counted. An agent can repeat a call, for example when
+    /// it is finished. Not the ids: an agent chooses their length, and a budget without a limit of
+    /// tool calls does not end it.
+    tool_calls: HashSet<u64>,
     counts_tool_calls: bool,
     model: Option<String>,
     prices: Option<Arc<PriceTable>>,
@@ -155,10 +157,10 @@ impl BudgetMeter {
                 }
                 AgentEventKind::Usage(totals) => self.count_usage(totals),
                 AgentEventKind::ToolCall { id, .. } if self.counts_tool_calls => {
-                    let is_new = match id {
-                        Some(id) => self.tool_calls.insert(id.clone()),
-                        None => true,
-                    };
+                    let is_new = id.as_ref().is_none_or(|id| {
+                        let hash = self.tool_calls.hasher().hash_one(id);
+                        self.tool_calls.insert(hash)
+                    });
                     self.spent.tool_calls += u64::from(is_new);
                 }
                 _ => {}

@@ -88,7 +88,7 @@ impl Ledger {
     /// The sum of all executions.
     pub(crate) fn total(&mut self) -> Result<Spent, Error> {
         // Without a file nothing was used, and the look does not create one.
-        if !self.path.exists() {
+        if !exists(&self.path)? {
             return Ok(Spent::default());
         }
         self.lock()?;
@@ -144,7 +144,7 @@ impl Ledger {
             return Ok(());
         }
         let _file = self.lock()?;
-        if path.exists() {
+        if exists(&path)? {
             // Entered there first: the other order could lose the execution.
             let mut other = Self::new(path);
             other.update(id, spent, false)?;
@@ -277,6 +277,10 @@ impl Ledger {
     }
 }
 
+fn exists(path: &Path) -> Result<bool, Error> {
+    path.try_exists().map_err(Error::io("inspect", path))
+}
+
 /// Returns the new length of the file, and how much of it the line is.
 fn write_line(file: &File, line: &LedgerLine) -> io::Result<(u64, u64)> {
     let line = serde_json::to_vec(line)?;
@@ -354,6 +358,14 @@ mod tests {
         assert_eq!(a.update(&id(1), tokens(35), true).unwrap(), tokens(7));
         assert_eq!(b.update(&id(2), tokens(7), false).unwrap(), tokens(35));
         assert_eq!(total(&path), 42);
+    }
+
+    #[test]
+    fn a_ledger_that_cannot_be_reached_is_not_an_empty_one() {
+        let (_folder, path) = folder();
+        std::fs::write(&path, "").unwrap();
+        let below = path.join("group-b.jsonl");
+        assert!(matches!(Ledger::new(below).total(), Err(Error::Io { .. })));
     }
 
     #[test]

@@ -117,7 +117,8 @@ mod tests {
         let policy = LimitPolicy::new();
         let in_an_hour = SystemTime::now() + Duration::from_secs(3600);
         let wait = policy.wait(Some(in_an_hour), 7).as_secs();
-        assert!((3599..=3601).contains(&wait), "{wait}");
+        // The clock goes on during the test.
+        assert!((3590..=3601).contains(&wait), "{wait}");
         let past = SystemTime::now() - Duration::from_secs(5);
         assert_eq!(policy.wait(Some(past), 0), AFTER_RESET);
         for (failures, longest) in [(0, 30), (1, 60), (4, 480), (5, 900), (60, 900)] {

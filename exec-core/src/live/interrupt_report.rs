@@ -26,14 +26,20 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The result of [`LiveSession::interrupt`](crate::LiveSession::interrupt).
 ///
-/// ```no_run
-/// # async fn f(session: exec_core::LiveSession) -> Result<(), exec_core::Error> {
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_folder, session) = doctest::open_live().await;
+/// use exec_core::TurnOutcome;
+///
 /// let turn = session.prompt("run the tests")?;
 /// let interrupted = session.interrupt(turn.id()).await?;
-/// println!("{:?}", interrupted.turn().outcome);
+/// assert_eq!(interrupted.turn().outcome, TurnOutcome::Interrupted);
 /// if !interrupted.process_ids().is_empty() {
 ///     session.end_processes(&interrupted).await?;
 /// }
+/// # session.close().await?;
 /// # Ok(())
 /// # }
 /// ```

@@ -91,12 +91,7 @@ impl LiveControl<'_> {
     }
 
     pub(super) fn prompt(&self, text: String) -> Result<Turn, Error> {
-        let label = &self.execution.context.profile_label;
-        if text.trim().is_empty() {
-            return Err(Error::EmptyPrompt {
-                label: label.clone(),
-            });
-        }
+        self.check_text(&text)?;
         let mut inner = self.link.lock();
         self.check_input(&inner)?;
         self.begin_turn()?;
@@ -127,6 +122,8 @@ impl LiveControl<'_> {
     }
 
     pub(super) async fn steer(&self, text: String) -> Result<Steered, Error> {
+        // It may become the next prompt.
+        self.check_text(&text)?;
         let outcome = {
             let mut inner = self.link.lock();
             self.check_input(&inner)?;
@@ -493,6 +490,15 @@ impl LiveControl<'_> {
     fn record(&self, records: Vec<HistoryEvent>) {
         for record in records {
             self.execution.history.write(&self.execution.id, record);
+        }
+    }
+
+    fn check_text(&self, text: &str) -> Result<(), Error> {
+        match text.trim().is_empty() {
+            true => Err(Error::EmptyPrompt {
+                label: self.execution.context.profile_label.clone(),
+            }),
+            false => Ok(()),
         }
     }
 

@@ -204,6 +204,8 @@ impl LiveSession {
     /// - [`Error::EmptyPrompt`] if the text is blank.
     /// - [`Error::QueueFull`] if too many messages wait, or if the agent does not read its input.
     /// - [`Error::SessionEnded`] if the session has ended or is about to.
+    /// - [`Error::BudgetExhausted`] if a budget has no turn left, [`Error::Io`] or
+    ///   [`Error::NotPrivate`] if what was used of it cannot be read.
     ///
     /// The text was not given to the agent then.
     pub fn prompt(&self, text: impl Into<String>) -> Result<Turn, Error> {
@@ -214,7 +216,7 @@ impl LiveSession {
     ///
     /// # Errors
     ///
-    /// - [`Error::QueueFull`] and [`Error::SessionEnded`] as [`prompt`](Self::prompt).
+    /// - As [`prompt`](Self::prompt).
     /// - [`Error::NotDelivered`] if the process ends before the agent has said whether it took the
     ///   text. It may have; the text is not sent again.
     ///
@@ -257,8 +259,8 @@ impl LiveSession {
     ///
     /// # Errors
     ///
-    /// [`Error::StillAlive`] if processes could not be ended; [`Error::Io`] if `/proc` cannot be
-    /// read.
+    /// [`Error::StillAlive`] if processes could not be ended; [`Error::Io`] if the processes of the
+    /// machine cannot be listed.
     ///
     /// # Cancel safety
     ///
@@ -314,9 +316,9 @@ impl LiveSession {
         self.control().take_back(message)
     }
 
-    /// Ends the session: drops the messages that wait, cancels a running turn or a restart, closes the agent's
-    /// standard input, and waits until no process is left. An agent that does not end by itself is
-    /// stopped by its ladder.
+    /// Ends the session: drops the messages that wait, cancels a running turn or a restart, closes the
+    /// agent's standard input, and waits until no process is left. An agent that does not end by
+    /// itself is stopped by its ladder.
     ///
     /// [`ExitReport::stopped_by`] is `None` if the agent ended by itself with its input.
     /// [`Execution::stop`] is the same, except that it keeps the messages for
@@ -332,9 +334,14 @@ impl LiveSession {
     pub async fn close(&self) -> Result<Arc<ExitReport>, Error> {
         self.control().drop_queue();
         let live = &self.execution.live;
-        self.link().chain.end_with(live);
+        let chain = &self.link().chain;
+        chain.end_with(live);
         live.ask_to_stop(StoppedBy::Caller, StopManner::Close);
         self.execution.stopped().await?;
+        if chain.is_latest(live) {
+            // A restart that was opening the session ends its process.
+            chain.no_restart_opens().await;
+        }
         self.execution.wait().await
     }
 
@@ -374,7 +381,7 @@ impl LiveSession {
             session_id: Some(self.session_id()),
             options: link.options.clone(),
         };
-        self.service.open_live_after(request, link).await
+        self.service.open_process(request, Some(link)).await
     }
 
     /// Continues with the messages of a session whose process has ended.

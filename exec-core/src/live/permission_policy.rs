@@ -68,6 +68,7 @@ pub enum PermissionAction {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct PermissionRule {
     /// What the rule says.
     pub action: PermissionAction,

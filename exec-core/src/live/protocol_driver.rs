@@ -153,9 +153,17 @@ pub enum Decision {
     Deny,
 }
 
-/// A question of the agent: may it call this tool?
+/// A question of the agent: may it call this tool? `Debug` shows the tool, not its arguments.
 ///
-/// `Debug` shows the tool, not its arguments.
+/// ```
+/// use exec_core::{PermissionRequest, ToolInput};
+///
+/// let input = ToolInput::new(r#"{"command":"cargo test"}"#)?;
+/// let mut request = PermissionRequest::new("p1", "Bash", input);
+/// request.command = Some("cargo test".to_owned());
+/// assert!(!format!("{request:?}").contains("cargo"));
+/// # Ok::<(), exec_core::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PermissionRequest {

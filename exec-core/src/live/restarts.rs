@@ -14,8 +14,8 @@
 //! - The task holds a handle, so what waits is not dropped during the back-off.
 //!
 //! **Races.**
-//! - A caller closes the session, or resumes it, during the back-off: the chain tells the task, which
-//!   ends.
+//! - A caller closes the session, or resumes it, during the back-off or during the opening: the chain
+//!   tells the task, which ends the process that it has started. A close waits for that.
 //! - The service shuts down: the wait list ends the back-off, and a launch after it is refused.
 
 use std::collections::VecDeque;
@@ -102,22 +102,42 @@ async fn next_session(
             () = session.link().chain.ended_with(live) => return None,
         }
         drop(ticket);
-        match session.open_again().await {
+        let chain = &session.link().chain;
+        let opening = chain.begin_opening(live)?;
+        let opened = tokio::select! {
+            biased;
+            () = chain.ended_with(live) => None,
+            opened = session.open_again() => Some(opened),
+        };
+        let Some(opened) = opened else {
+            // The dropped opening has asked its process to end. Of a session that a caller has
+            // resumed, there is none: the registry has refused it.
+            if chain.is_latest(live)
+                && let Some(left) = session.service().execution(&session_id)
+            {
+                end_process(&left).await;
+            }
+            return None;
+        };
+        match opened {
             Ok(next) if next.execution().live.continues_another_session() => {
                 tracing::warn!(%session_id, "the agent continues another session, giving up");
-                let _ = next.close().await;
+                end_process(next.execution()).await;
                 return None;
             }
             Ok(next) => {
                 // First: a caller that sees the end of a waiting turn finds the new handle.
-                let is_supervised = true;
-                let live = &next.execution().live;
-                next.link().chain.set_latest(live, is_supervised);
+                if !opening.succeed(&next.execution().live) {
+                    end_process(next.execution()).await;
+                    return None;
+                }
                 next.take_over(session);
                 return Some(next);
             }
             Err(Error::NotOpened { failure, .. }) => {
-                tracing::warn!(%session_id, %failure, "cannot restart the agent");
+                // Not its message: output of the agent does not go into the trace.
+                let class = failure.kind.name();
+                tracing::warn!(%session_id, class, "cannot restart the agent");
                 end = AttemptEnd::Failed {
                     kind: failure.kind,
                     has_progressed: false,
@@ -128,6 +148,13 @@ async fn next_session(
                 return None;
             }
         }
+    }
+}
+
+async fn end_process(execution: &Execution) {
+    if let Err(error) = execution.stop().await {
+        let session_id = execution.session_id();
+        tracing::warn!(%session_id, %error, "cannot end the agent of a restart that was given up");
     }
 }
 

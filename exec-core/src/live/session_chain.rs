@@ -17,6 +17,15 @@ struct ChainState {
     latest: Weak<LiveExecution>,
     /// Whether the latest process is replaced when it dies.
     is_supervised: bool,
+    /// How many restarts are opening the session. Invariant: one begins only while `is_supervised`, so
+    /// a close either prevents it or sees it.
+    openings: usize,
+}
+
+/// A restart that opens the session. Dropping it ends the opening.
+pub(super) struct ChainOpening<'a> {
+    chain: &'a SessionChain,
+    ended: &'a Arc<LiveExecution>,
 }
 
 impl SessionChain {
@@ -25,6 +34,7 @@ impl SessionChain {
             state: watch::Sender::new(ChainState {
                 latest: Weak::new(),
                 is_supervised: false,
+                openings: 0,
             }),
         })
     }
@@ -43,6 +53,31 @@ impl SessionChain {
             state.is_supervised &= !is_change;
             is_change
         });
+    }
+
+    /// Begins a restart of this process; `None` if it must not be replaced.
+    pub(super) fn begin_opening<'a>(
+        &'a self,
+        ended: &'a Arc<LiveExecution>,
+    ) -> Option<ChainOpening<'a>> {
+        let begun = self.state.send_if_modified(|state| {
+            let is_wanted = state.is_supervised && is(&state.latest, ended);
+            state.openings += usize::from(is_wanted);
+            is_wanted
+        });
+        begun.then(|| ChainOpening { chain: self, ended })
+    }
+
+    /// Waits until no restart opens the session.
+    pub(super) async fn no_restart_opens(&self) {
+        let mut state = self.state.subscribe();
+        // The sender is in `self`, so the channel is not closed.
+        let _ = state.wait_for(|state| state.openings == 0).await;
+    }
+
+    /// Whether no process has followed this one.
+    pub(super) fn is_latest(&self, execution: &Arc<LiveExecution>) -> bool {
+        is(&self.state.borrow().latest, execution)
     }
 
     /// Waits until this process must not be replaced: the session was closed, or another process has
@@ -66,6 +101,27 @@ impl SessionChain {
             true => None,
             false => state.latest.upgrade(),
         }
+    }
+}
+
+impl ChainOpening<'_> {
+    /// The process that was opened is the latest. `false` if the session was closed during the
+    /// opening: the process must be ended.
+    pub(super) fn succeed(&self, next: &Arc<LiveExecution>) -> bool {
+        self.chain.state.send_if_modified(|state| {
+            let is_wanted = state.is_supervised && is(&state.latest, self.ended);
+            if is_wanted {
+                state.latest = Arc::downgrade(next);
+            }
+            is_wanted
+        })
+    }
+}
+
+impl Drop for ChainOpening<'_> {
+    fn drop(&mut self) {
+        let state = &self.chain.state;
+        state.send_modify(|state| state.openings -= 1);
     }
 }
 

@@ -6,8 +6,9 @@ use memchr::{memchr, memchr_iter, memrchr};
 
 use super::line::Line;
 
-/// From this size on, the buffer of a line has the largest size at once.
+/// From this size on, the buffer of a line has the largest size at once, or grows by this much.
 const LARGE_LINE: usize = 1 << 20;
+const LARGE_STEP: usize = 64 << 20;
 
 /// Cuts a stream of bytes into lines of at most `max_len` bytes.
 #[derive(Debug)]
@@ -72,10 +73,12 @@ impl LineFramer {
         let kept = bytes.len().min(self.max_len - self.partial.len());
         // Doubling would leave freed pieces of half the size, a quarter and so on, which the
         // allocator cannot return while others are in use. Untouched pages of a large allocation
-        // cost nothing, and `frame` returns them.
-        if self.partial.len() + kept > self.partial.capacity().max(LARGE_LINE) {
-            self.partial
-                .reserve_exact(self.max_len - self.partial.len());
+        // cost nothing, and `frame` returns them. A cap that stands for "no cap" is more than can be
+        // allocated.
+        let len = self.partial.len();
+        if len + kept > self.partial.capacity().max(LARGE_LINE) {
+            let room = (self.max_len - len).min(len.max(LARGE_STEP));
+            self.partial.reserve_exact(room);
         }
         self.partial.extend_from_slice(&bytes[..kept]);
         self.cut += (bytes.len() - kept) as u64;
@@ -160,6 +163,13 @@ mod tests {
         check(3, &[b"abc\r\n"], &[(b"abc", 0)]);
         check(3, &[b"abc\r", b"\n"], &[(b"abc", 0)]);
         check(4, &["日本\n".as_bytes()], &[("日".as_bytes(), 3)]);
+    }
+
+    #[test]
+    fn a_cap_beyond_all_memory_does_not_panic() {
+        let long = vec![b'x'; LARGE_LINE + 1];
+        let lines = frame(usize::MAX, &[&long, b"y\n"]);
+        assert_eq!((lines[0].0.len(), lines[0].1), (LARGE_LINE + 2, 0));
     }
 
     proptest! {

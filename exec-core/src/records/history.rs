@@ -384,6 +384,19 @@ mod tests {
     }
 
     #[test]
+    fn times_that_add_up_to_more_than_a_duration_do_not_panic() {
+        let dir = tempfile::tempdir().unwrap();
+        let history = History::new(dir.path());
+        let text = include_str!("../../tests/data/history-1.jsonl");
+        let text = text.replace("\"secs\":1", &format!("\"secs\":{}", u64::MAX));
+        let again = text.replace("6f9619ff", "7f9619ff");
+        std::fs::write(&history.executions.path, format!("{text}{again}")).unwrap();
+        let contents = history.load().unwrap();
+        assert_eq!(contents.skipped, []);
+        assert_eq!(contents.statistics()["a"].wall_time, Duration::MAX);
+    }
+
+    #[test]
     fn rotation_keeps_the_files_short_and_the_latest_executions_in_them() {
         let dir = tempfile::tempdir().unwrap();
         let history = short(dir.path());

@@ -211,8 +211,9 @@ impl HistoryContents {
                         (None, true) => profile.succeeded += 1,
                         (None, false) => profile.failed += 1,
                     }
-                    profile.wall_time += report.wall_time;
-                    profile.cpu_time += report.cpu_time;
+                    // A file that was edited by hand can contain any number.
+                    profile.wall_time = profile.wall_time.saturating_add(report.wall_time);
+                    profile.cpu_time = profile.cpu_time.saturating_add(report.cpu_time);
                     profile.peak_memory_bytes =
                         profile.peak_memory_bytes.max(report.peak_memory_bytes);
                 }

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// The id of an agent's conversation, which the agent calls a session: `{EXECUTOR_TYPE}:{ACTUAL_PROJECT_ID}:{agent's own id}`.
+/// The id of an agent's conversation, which the agent calls a session:
+/// `{EXECUTOR_TYPE}:{ACTUAL_PROJECT_ID}:{agent's own id}`.
 ///
 /// The first two parts contain no `:`. The last part may, and is not always a UUID (`ses_…`,
 /// `T-…`). It never starts with `-`, because it becomes an argument on command lines.
@@ -37,7 +38,8 @@ impl SessionId {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if a part is empty or contains white space or control characters, if one of the first two contains a `:`, or if the last one starts with `-`.
+    /// [`Error::Invalid`] if a part is empty or contains white space or control characters, if one of
+    /// the first two contains a `:`, or if the last one starts with `-`.
     pub fn new(
         executor_type: &str,
         actual_project_id: &str,

@@ -34,6 +34,7 @@ pub struct StopLadder {
 /// assert_eq!(first.grace, Duration::from_secs(5));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StopStep {
     /// The action of the step.
     pub action: StopAction,

@@ -199,7 +199,7 @@ impl Execution {
     /// # Errors
     ///
     /// - [`Error::StillAlive`] if processes could not be ended. A later call returns the same process
-    ///   ids and sends no further signal.
+    ///   ids and sends no further signal, also after the end of the agent itself.
     /// - [`Error::ShuttingDown`] if the runtime of the execution is shutting down.
     ///
     /// # Cancel safety
@@ -207,7 +207,11 @@ impl Execution {
     /// Cancel safe: once the future was polled, the stop continues even if the future is dropped.
     pub async fn stop(&self) -> Result<StopOutcome, Error> {
         let asked = Instant::now();
-        if self.exit_report().is_some() {
+        let has_ended = {
+            let progress = self.live.progress.borrow();
+            progress.end.is_some() && progress.survivors.is_empty()
+        };
+        if has_ended {
             return Ok(StopOutcome::NotFound);
         }
         self.live.ask_to_stop(StoppedBy::Caller, StopManner::Ladder);

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
-use tracing::Instrument;
 use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
 use super::activity::{Activity, WatchdogLimits};
 use super::live_execution::{CurrentSession, IdState, LiveExecution, Progress};
@@ -29,8 +29,8 @@ use crate::telemetry::{
     OUTPUT_TOKENS, RESPONSE_MODEL,
 };
 use crate::{
-    Error, EventKind, Execution, ExecutionId, ExecutionKind, LaunchRequest, OutputStream,
-    ProcessParameters, SessionResolutionContext, Usage,
+    Error, EventKind, Execution, ExecutionContext, ExecutionId, ExecutionKind, LaunchRequest,
+    OutputStream, ProcessParameters, SessionResolutionContext, Usage,
 };
 
 /// A running process, with its pipes and log files.
@@ -294,22 +294,7 @@ impl ServiceInner {
             live: live_start,
         } = launched;
         let process_id = spawned.child.pid();
-        let span = tracing::info_span!(
-            parent: None,
-            "execution",
-            id = %id,
-            profile = request.context.profile_label,
-            pid = process_id,
-            { OTEL_NAME } = format!("{INVOKE_AGENT} {}", request.context.profile_label),
-            { OPERATION } = INVOKE_AGENT,
-            { AGENT_NAME } = request.context.profile_label,
-            { CONVERSATION_ID } = Empty,
-            { RESPONSE_MODEL } = Empty,
-            { INPUT_TOKENS } = Empty,
-            { OUTPUT_TOKENS } = Empty,
-            { ERROR_TYPE } = Empty,
-            traceparent = request.context.traceparent,
-        );
+        let span = execution_span(&id, process_id, &request.context);
         let lookup = parameters.session_id_lookup.zip(slot);
         let resolved = request.kind == ExecutionKind::FollowUp
             || (lookup.is_none()
@@ -331,8 +316,7 @@ impl ServiceInner {
                 let engine = LiveEngine::new(driver, policy, workspace, start.options.queue)
                     .numbered_after(start.last_message)
                     .observed_by(observer(Arc::clone(&run)));
-                let activity = Arc::clone(&activity);
-                LiveLink::new(engine, start.options, start.chain, activity)
+                LiveLink::new(engine, start.options, start.chain, Arc::clone(&activity))
             });
         let live = Arc::new(LiveExecution {
             kind: request.kind,
@@ -450,6 +434,26 @@ impl ServiceInner {
         tokio::spawn(async move { Box::pin(supervisor.run()).await }.instrument(span));
         execution
     }
+}
+
+/// Without a parent: the execution can outlive the span in which it was launched.
+fn execution_span(id: &ExecutionId, process_id: u32, context: &ExecutionContext) -> Span {
+    tracing::info_span!(
+        parent: None,
+        "execution",
+        id = %id,
+        profile = context.profile_label,
+        pid = process_id,
+        { OTEL_NAME } = format!("{INVOKE_AGENT} {}", context.profile_label),
+        { OPERATION } = INVOKE_AGENT,
+        { AGENT_NAME } = context.profile_label,
+        { CONVERSATION_ID } = Empty,
+        { RESPONSE_MODEL } = Empty,
+        { INPUT_TOKENS } = Empty,
+        { OUTPUT_TOKENS } = Empty,
+        { ERROR_TYPE } = Empty,
+        traceparent = context.traceparent,
+    )
 }
 
 /// Completes events and failures by what is known of the run.

@@ -66,7 +66,7 @@ impl Args {
         if enclosure.is_root {
             // The settings of the kernel belong to user 0, inside and outside, and need no
             // capability. bubblewrap covers them only if it may write to their folder, which it may
-            // not in a user namespace. Not for other users, who cannot write to them: the kernel
+            // not in a user namespace. Not for other users: they cannot write to them, and the kernel
             // refuses another /proc below a covered one, and with it a sandbox of the agent's own.
             for settings in KERNEL_SETTINGS {
                 self.words(&["--ro-bind-try", settings, settings]);

@@ -78,7 +78,8 @@ impl ActiveExecutionRegistry {
     ///
     /// # Errors
     ///
-    /// [`Error::SessionBusy`] if the new id belongs to another active session; nothing changes.
+    /// [`Error::SessionBusy`] if the new id belongs to another active session, as its current id or as
+    /// an alias; nothing changes.
     pub fn update_session_id(&self, old: &SessionId, new: &SessionId) -> Result<(), Error> {
         self.rename_if(old, new, || true)
     }
@@ -117,7 +118,8 @@ impl ActiveExecutionRegistry {
     /// Adds the execution to a registered session.
     pub(crate) fn attach(&self, session_id: &SessionId, execution: Execution) {
         let mut table = self.lock();
-        table.sessions.insert(session_id.clone(), Some(execution));
+        let current = table.current(session_id).clone();
+        table.sessions.insert(current, Some(execution));
     }
 
     /// As [`update_session_id`](Self::update_session_id), if `commit` returns `true`. It runs
@@ -129,12 +131,14 @@ impl ActiveExecutionRegistry {
         commit: impl FnOnce() -> bool,
     ) -> Result<(), Error> {
         let mut table = self.lock();
-        if old != new && table.sessions.contains_key(new) {
+        let old = table.current(old).clone();
+        // An alias belongs to its session as the current id does: lookups accept both.
+        let owner = table.current(new);
+        if *owner != old && table.sessions.contains_key(owner) {
             return Err(Error::SessionBusy {
-                session: new.clone(),
+                session: owner.clone(),
             });
         }
-        let old = table.current(old).clone();
         if commit()
             && let Some(execution) = table.sessions.remove(&old)
         {
@@ -221,6 +225,31 @@ mod tests {
         registry.register(&id("2")).unwrap();
         assert!(registry.update_session_id(&id("1"), &id("2")).is_err());
         assert_eq!(registry.active_sessions(), [id("1"), id("2")]);
+    }
+
+    #[test]
+    fn an_alias_of_another_session_is_refused() {
+        let registry = ActiveExecutionRegistry::new();
+        registry.register(&id("1")).unwrap();
+        registry.update_session_id(&id("1"), &id("2")).unwrap();
+        registry.register(&id("3")).unwrap();
+        let refused = registry.update_session_id(&id("3"), &id("1")).unwrap_err();
+        assert!(refused.is_session_busy());
+        assert_eq!(registry.current_id(&id("1")), id("2"));
+        assert_eq!(registry.active_sessions(), [id("2"), id("3")]);
+        registry.unregister(&id("2"));
+        registry.update_session_id(&id("3"), &id("1")).unwrap();
+        assert_eq!(registry.active_sessions(), [id("1")]);
+    }
+
+    #[test]
+    fn an_update_that_is_repeated_with_the_former_id_changes_nothing() {
+        let registry = ActiveExecutionRegistry::new();
+        registry.register(&id("1")).unwrap();
+        registry.update_session_id(&id("1"), &id("2")).unwrap();
+        registry.update_session_id(&id("1"), &id("2")).unwrap();
+        assert_eq!(registry.active_sessions(), [id("2")]);
+        assert_eq!(registry.current_id(&id("1")), id("2"));
     }
 
     #[test]

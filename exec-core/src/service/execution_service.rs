@@ -205,15 +205,21 @@ impl ExecutionService {
     ///
     /// # Errors
     ///
-    /// In the order of the checks: [`Error::Invalid`] (the session id), [`Error::ForeignSession`],
-    /// [`Error::WorkspaceMissing`], [`Error::WorkspaceNotDirectory`], [`Error::Parameters`] (the
-    /// configuration of the profile), [`Error::ProfileNotFound`], [`Error::UnknownVariant`], [`Error::CommandNotFound`], [`Error::EmptyPrompt`],
-    /// [`Error::Invalid`] (the trace parent),
-    /// [`Error::SessionBusy`], [`Error::Parameters`], [`Error::BinaryNotFound`], [`Error::Invalid`]
-    /// (the name of a variable), [`Error::Sandbox`], [`Error::Io`], [`Error::NotPrivate`] and [`Error::Spawn`];
-    /// [`Error::BudgetNotMeasurable`] and [`Error::BudgetExhausted`];
-    /// [`Error::ShuttingDown`] after a [`shutdown`](Self::shutdown), [`Error::Cancelled`] after
-    /// [`WaitingLaunch::cancel`]. No process was started and nothing is registered.
+    /// In the order of the checks:
+    ///
+    /// - the request: [`Error::Invalid`] (the session id), [`Error::ForeignSession`],
+    ///   [`Error::WorkspaceMissing`], [`Error::WorkspaceNotDirectory`];
+    /// - the profile: [`Error::Parameters`] (its configuration), [`Error::ProfileNotFound`],
+    ///   [`Error::UnknownVariant`], [`Error::CommandNotFound`], [`Error::EmptyPrompt`];
+    /// - [`Error::Invalid`] (the trace parent), [`Error::SessionBusy`];
+    /// - [`Error::BudgetNotMeasurable`]; after a wait [`Error::Cancelled`], by
+    ///   [`WaitingLaunch::cancel`];
+    /// - the start: [`Error::Parameters`], [`Error::ShuttingDown`] after a
+    ///   [`shutdown`](Self::shutdown), [`Error::BinaryNotFound`], [`Error::Invalid`] (the name of a
+    ///   variable), [`Error::Sandbox`], [`Error::BudgetExhausted`], [`Error::Io`],
+    ///   [`Error::NotPrivate`], [`Error::Spawn`].
+    ///
+    /// No process was started and nothing is registered.
     ///
     /// # Cancel safety
     ///

@@ -146,7 +146,7 @@ impl ExecutionServiceBuilder {
         self
     }
 
-    /// Sets how many executions may run at the same time; the default is any number.
+    /// Sets how many executions may run at the same time, at least one; the default is any number.
     ///
     /// The number holds for all services that share the state folder and have set it, in all
     /// processes; they should set the same number. Further launches wait, first come, first served:

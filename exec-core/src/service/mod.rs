@@ -7,6 +7,7 @@ mod known_sessions;
 mod open_live;
 mod run;
 mod shutdown;
+mod stop_on_drop;
 mod termination_signal;
 
 pub use active_execution_registry::ActiveExecutionRegistry;

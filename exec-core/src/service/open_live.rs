@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::execution_service::{ExecutionService, Purpose};
+use super::stop_on_drop::StopOnDrop;
 use crate::live::{LiveLink, SessionChain};
 use crate::process::deadline_after;
 use crate::run::{LiveStart, StopManner};
 use crate::{
-    Error, Execution, ExecutionContext, ExecutionKind, ExecutionResult, Failure, FailureKind,
+    Error, ExecutionContext, ExecutionKind, ExecutionResult, ExitReport, Failure, FailureKind,
     FollowUpRequest, LiveRequest, LiveSession, SessionId, StoppedBy,
 };
 
@@ -46,21 +47,14 @@ impl ExecutionService {
     ///
     /// Cancel safe: if the future is dropped, a process that was started is stopped.
     pub async fn open_live(&self, request: LiveRequest) -> Result<LiveSession, Error> {
-        let session = self.open_after(request, None).await?;
+        let session = self.open_process(request, None).await?;
         session.supervise();
         Ok(session)
     }
 
-    /// As [`open_live`](Self::open_live), for a session that continues another one.
-    pub(crate) async fn open_live_after(
-        &self,
-        request: LiveRequest,
-        ended: &LiveLink,
-    ) -> Result<LiveSession, Error> {
-        self.open_after(request, Some(ended)).await
-    }
-
-    async fn open_after(
+    /// As [`open_live`](Self::open_live) without a restart. `ended`: the process that this one
+    /// continues.
+    pub(crate) async fn open_process(
         &self,
         request: LiveRequest,
         ended: Option<&LiveLink>,
@@ -86,7 +80,7 @@ impl ExecutionService {
         let execution = self
             .inner()
             .start(checked, parameters, None, admission, Some(live))?;
-        let guard = StopOnDrop(Some(execution.clone()));
+        let guard = StopOnDrop::new(&execution);
         let opened = match execution.live.control() {
             Some(control) => tokio::time::timeout_at(deadline, control.opened()).await,
             None => Ok(Err(None)),
@@ -103,26 +97,10 @@ impl ExecutionService {
         live.ask_to_stop(StoppedBy::Disconnected, StopManner::Ladder);
         execution.stopped().await?;
         let exit = execution.wait().await?;
-        // A failure with a class, from standard error, says more than a timeout.
-        let known = exit.failure.clone();
-        let classed = known.as_ref().filter(|f| f.kind != FailureKind::Agent);
-        let failure = match (failure, classed) {
-            (Some(failure), None) => failure,
-            (Some(failure), Some(_)) if failure.kind != FailureKind::Agent => failure,
-            (_, Some(classed)) => classed.clone(),
-            (None, None) => known.unwrap_or_else(|| {
-                let message = match (exit.code, exit.signal) {
-                    (Some(code), _) => format!("it ended with exit code {code}"),
-                    (None, Some(signal)) => format!("it was ended by signal {signal}"),
-                    (None, None) => "it ended".to_owned(),
-                };
-                Failure::new(FailureKind::Agent, message)
-            }),
-        };
         Err(Error::NotOpened {
             label: execution.context().profile_label.clone(),
-            failure,
-            stderr_tail: exit.stderr_tail.clone(),
+            failure: open_failure(failure, &exit),
+            exit,
         })
     }
 
@@ -171,25 +149,25 @@ fn difference(live: &ExecutionContext, asked: &ExecutionContext) -> Option<&'sta
     }
 }
 
-fn timed_out(limit: Duration) -> Failure {
-    let message = format!("it was not ready within {limit:?}");
+/// Why the session was not opened. A failure with a class, from standard error, says more than one
+/// without, such as a timeout.
+fn open_failure(reported: Option<Failure>, exit: &ExitReport) -> Failure {
+    let has_class = |failure: &&Failure| failure.kind != FailureKind::Agent;
+    let found = [reported.as_ref(), exit.failure.as_ref()];
+    let mut found = found.into_iter().flatten();
+    let classed = found.clone().find(has_class);
+    if let Some(failure) = classed.or_else(|| found.next()) {
+        return failure.clone();
+    }
+    let message = match (exit.code, exit.signal) {
+        (Some(code), _) => format!("it ended with exit code {code}"),
+        (None, Some(signal)) => format!("it was ended by signal {signal}"),
+        (None, None) => "it ended".to_owned(),
+    };
     Failure::new(FailureKind::Agent, message)
 }
 
-/// Stops the execution of a session whose opening was cancelled.
-struct StopOnDrop(Option<Execution>);
-
-impl StopOnDrop {
-    fn disarm(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        if let Some(execution) = &self.0 {
-            let live = &execution.live;
-            live.ask_to_stop(StoppedBy::Caller, StopManner::Ladder);
-        }
-    }
+fn timed_out(limit: Duration) -> Failure {
+    let message = format!("it was not ready within {limit:?}");
+    Failure::new(FailureKind::Agent, message)
 }

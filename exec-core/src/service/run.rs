@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::stop_on_drop::StopOnDrop;
 use crate::limits::HoldPass;
 use crate::process::deadline_after;
 use crate::run::StopManner;
@@ -176,7 +177,7 @@ impl Attempts for RunAttempts {
             message.clone_into(&mut self.request.text);
         }
         let execution = self.service.launch(self.request.clone()).await?;
-        let guard = StopOnDrop(Some(execution.clone()));
+        let guard = StopOnDrop::new(&execution);
         if let Some(started) = &mut self.on_execution {
             started(&execution);
         }
@@ -293,30 +294,6 @@ impl RunResult {
     /// Whether the agent has ended by itself and without a failure.
     pub fn is_success(&self) -> bool {
         self.exit.is_success()
-    }
-
-    /// The cost of this run in US dollars, if it is known.
-    pub fn cost_usd(&self) -> Option<f64> {
-        self.usage.run.cost_usd
-    }
-}
-
-/// Stops the execution of a run whose future was dropped.
-struct StopOnDrop(Option<Execution>);
-
-impl StopOnDrop {
-    fn disarm(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        if let Some(execution) = &self.0 {
-            execution
-                .live
-                .ask_to_stop(StoppedBy::Caller, StopManner::Ladder);
-        }
     }
 }
 

@@ -186,7 +186,8 @@ async fn a_limit_is_waited_for_until_its_reset() {
     let run = fixture.run([limited(reset), AttemptEnd::Done]).await;
     assert_eq!(run.messages, [None, Some("go on".to_owned())]);
     let waited = (run.times[1] - run.times[0]).as_secs();
-    assert!((7200..=7201).contains(&waited), "{waited}");
+    // The reset is a wall-clock time, which goes on while tokio's time is paused.
+    assert!((7190..=7201).contains(&waited), "{waited}");
     assert!(fixture.waits.snapshot().is_empty());
 }
 

@@ -47,6 +47,7 @@ mod doctest {
         fn command(&mut self, command: DriverCommand<'_>, out: &mut DriverOutput) {
             match command {
                 DriverCommand::Prompt(text) => out.send(text.replace('\n', " ")),
+                DriverCommand::Interrupt => out.turn_ended(TurnOutcome::Interrupted, None),
                 _ => out.refused("this agent knows prompts only"),
             }
         }

@@ -211,6 +211,14 @@ fn host_of_set_user_id_programs() {
         };
         assert_eq!((pids, session), (lab.commands(), execution.session_id()));
         assert_eq!(lab.commands().len(), 1);
+
+        // The agent has ended; a later stop still names what is left.
+        assert!(execution.exit_report().is_some());
+        let again = within("the stop", execution.stop()).await.unwrap_err();
+        assert!(
+            matches!(&again, Error::StillAlive { pids, .. } if *pids == lab.commands()),
+            "{again}"
+        );
         helper_passed(&lab);
     });
 }

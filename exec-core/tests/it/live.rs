@@ -329,7 +329,7 @@ async fn every_decision_is_in_the_history_with_its_origin() {
     let policy = PermissionPolicy::default()
         .rule(PermissionRule::new(PermissionAction::Allow).command("git status"))
         .rule(PermissionRule::new(PermissionAction::Deny).command("rm *"))
-        .deadline(Duration::from_millis(200));
+        .deadline(Duration::from_secs(3));
     let session = open_with(&service, LiveRequest::new(lab.context()).policy(policy)).await;
     assert_eq!(answer(&session, "ask a git status").await, "a allow");
     assert_eq!(answer(&session, "ask b git status && rm x").await, "b deny");
@@ -393,6 +393,8 @@ async fn a_steered_text_is_injected_or_becomes_the_next_prompt() {
     // The variant only tells the driver that the agent can be steered.
     let plain = open(&lab, &service).await;
     let running = plain.prompt("work").unwrap();
+    let blank = within("the steer", plain.steer(" \n")).await.unwrap_err();
+    assert!(matches!(blank, Error::EmptyPrompt { .. }), "{blank}");
     let queued = within("the steer", plain.steer("say now")).await.unwrap();
     let Steered::Queued(next) = queued else {
         panic!("{queued:?}");
@@ -557,16 +559,18 @@ async fn the_log_files_have_both_directions() {
 #[tokio::test]
 async fn silence_counts_only_while_a_turn_runs() {
     let lab = Lab::new();
-    let limit = Duration::from_millis(300);
+    // Far above what an answer takes on a busy machine.
+    let limit = Duration::from_secs(2);
     let builder = lab.builder(agent()).stop_after_silence(limit);
     let service = builder.stop_after_finish(limit).open().unwrap();
     let session = open(&lab, &service).await;
     answer(&session, "say a").await;
-    // Idle for three times the limit, then waiting for an answer for as long.
-    tokio::time::sleep(3 * limit).await;
+    // Idle for longer than the limit, then waiting for an answer for as long.
+    let longer = limit + Duration::from_millis(500);
+    tokio::time::sleep(longer).await;
     let turn = session.prompt("ask p1").unwrap();
     asked(&session).await;
-    tokio::time::sleep(3 * limit).await;
+    tokio::time::sleep(longer).await;
     session.answer("p1", Decision::Allow).unwrap();
     assert_eq!(outcome(&turn).await, TurnOutcome::Completed);
     let stuck = session.prompt("work").unwrap();

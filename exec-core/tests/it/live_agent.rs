@@ -159,7 +159,7 @@ pub(crate) fn live_parameters(request: &LaunchRequest, parameters: &mut ProcessP
     }));
     parameters.stop_ladder = Some(
         StopLadder::kill_at_once()
-            .then(StopAction::CloseStdin, Duration::from_millis(300))
+            .then(StopAction::CloseStdin, Duration::from_secs(2))
             .then(StopAction::Terminate, Duration::from_secs(5)),
     );
 }

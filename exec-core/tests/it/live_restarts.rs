@@ -269,6 +269,28 @@ async fn a_restart_that_waits_is_listed_and_can_be_ended() {
     assert_eq!(lab.processes(), [0; 0]);
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_close_ends_a_restart_that_is_opening_the_session() {
+    let lab = Lab::new();
+    let text = format!("if [ -e slow ]; then echo up > up; exec sleep 600; fi\n{AGENT}");
+    let service = lab.service(live_script(&text));
+    let session = open(&lab, &service, at_once()).await;
+    std::fs::write(lab.workspace().join("slow"), "").unwrap();
+    kill(&session);
+    lab.until_written("up").await;
+    within("the close", session.close()).await.unwrap();
+    assert_eq!(lab.processes(), [0; 0], "left behind");
+    assert!(service.executions().is_empty());
+    not_restarted(&session).await;
+
+    // The session is free, and a caller can still resume it.
+    std::fs::remove_file(lab.workspace().join("slow")).unwrap();
+    let resumed = within("the resume", session.resume()).await.unwrap();
+    assert_eq!(answer(&resumed, "say again").await, "again");
+    within("the close", resumed.close()).await.unwrap();
+}
+
 #[tokio::test]
 async fn an_agent_that_continues_another_session_gets_no_message() {
     let lab = Lab::new();

@@ -1,11 +1,10 @@
 use std::sync::Arc;
-use std::time::Duration;
 
 use exec_core::{AgentEvent, AgentEventKind, EventKind, MemoryPolicy, OutputStream};
 
 use crate::lab::{
     Lab, LineParser, all_events, helper_lab, helper_passed, limit_file_size, lines, run_helper,
-    script, stdout_of, until, within,
+    script, stdout_of, until, until_line, within,
 };
 
 #[tokio::test]
@@ -265,7 +264,7 @@ async fn a_blocked_child_can_be_stopped() {
         .open()
         .unwrap();
     let execution = lab.launch(&service).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    until_line(&execution, "y").await;
     within("the stop", execution.stop()).await.unwrap();
     let events = all_events(&execution).await;
     assert!(matches!(events.last().unwrap().kind, EventKind::Exited(_)));

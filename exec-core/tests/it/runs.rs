@@ -83,7 +83,7 @@ async fn a_run_returns_text_usage_session_and_duration() {
     assert_eq!(result.text, "the answer");
     assert_eq!(result.usage.run.input_tokens, Some(7));
     assert_eq!(result.usage.session, result.usage.run, "a new chat");
-    assert_eq!(result.cost_usd(), Some(0.25));
+    assert_eq!(result.usage.run.cost_usd, Some(0.25));
     assert_eq!(result.failure, None);
     assert_eq!(result.session_id, result.exit.session_id);
     assert!(result.duration > Duration::ZERO);
@@ -139,7 +139,8 @@ async fn a_run_ends_at_its_time_limit_with_what_was_received() {
         "exec sleep 60",
     ));
     let run = service.run(lab.new_chat("go"));
-    let run = run.time_limit(Duration::from_millis(300)).into_future();
+    // Long enough for the lines of the agent on a busy machine.
+    let run = run.time_limit(Duration::from_secs(3)).into_future();
     let result = within("the run", run).await.unwrap();
     assert_eq!(result.exit.stopped_by, Some(StoppedBy::TimeLimit));
     assert!(!result.is_success());

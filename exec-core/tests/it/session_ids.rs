@@ -352,7 +352,7 @@ async fn parallel_launches_in_one_workspace_get_their_own_ids() {
 #[tokio::test]
 async fn a_launch_behind_an_unresolved_one_does_not_take_its_file() {
     let lab = Lab::new();
-    let agent = "read name; mkdir -p sessions; case $name in late) sleep 0.6;; esac; : > \"sessions/$name\"; exec sleep 60";
+    let agent = "read name; mkdir -p sessions; case $name in late) until [ -e go ]; do sleep 0.01; done;; esac; : > \"sessions/$name\"; exec sleep 60";
     let service = lab
         .builder(id_from_file(script(agent)))
         .session_id_resolution_timeout(Duration::from_millis(200))
@@ -365,10 +365,9 @@ async fn a_launch_behind_an_unresolved_one_does_not_take_its_file() {
         begin.elapsed() >= Duration::from_millis(200),
         "the launch did not wait for its slot"
     );
-    within("the file", async {
-        while !lab.workspace().join("sessions/late").exists() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    std::fs::write(lab.workspace().join("go"), "").unwrap();
+    until("the file", || {
+        lab.workspace().join("sessions/late").exists()
     })
     .await;
     let minted = |execution: &exec_core::Execution| execution.session_id().native_id().len() == 36;

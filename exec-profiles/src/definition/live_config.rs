@@ -52,7 +52,7 @@ pub(crate) type LiveGuard = fn(&CommandConfig, &LaunchRequest) -> Result<(), Err
 /// let mut profile = ProfileDefinition::new("my-agent", CommandConfig::new("my-agent-cli", ["-p"]));
 /// profile.live = Some(live);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct LiveConfig {
     pub(crate) driver: DriverSource,
@@ -288,5 +288,33 @@ impl LiveConfig {
             Some(deadline) => policy.deadline(deadline),
             None => policy,
         }
+    }
+}
+
+/// Shows the names of environment variables without their values.
+impl fmt::Debug for LiveConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LiveConfig")
+            .field("driver", &self.driver)
+            .field("args", &self.args)
+            .field("env", &self.env.keys().collect::<Vec<_>>())
+            .field("variants", &self.variants)
+            .field("permissions", &self.permissions)
+            .field("permission_deadline", &self.permission_deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_no_value_of_a_variable() {
+        let mut live = LiveConfig::new(LiveProtocol::Acp, ["--acp"]);
+        live.env.insert("API_KEY".to_owned(), "s3cret".to_owned());
+        let shown = format!("{live:?}");
+        assert!(shown.contains("API_KEY"), "{shown}");
+        assert!(!shown.contains("s3cret"), "{shown}");
     }
 }

@@ -32,6 +32,7 @@ pub struct ProfileConfig {
 /// assert!(plan.command.unwrap().args.contains(&"--permission-mode=plan".to_owned()));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ProfileVariantConfig {
     /// The label that requests use.
     pub label: String,

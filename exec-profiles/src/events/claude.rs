@@ -277,13 +277,7 @@ impl ClaudeRun {
     /// The class by the name and the HTTP status that claude gives. `Agent` if they say too little:
     /// the text then decides.
     fn failure_kind(&self, name: &str, status: Option<u64>) -> FailureKind {
-        let kind = match name {
-            "authentication_failed" | "oauth_org_not_allowed" => Some(FailureKind::Authentication),
-            "rate_limit" | "billing_error" => FailureKind::of_http_status(429),
-            "overloaded" | "server_error" => Some(FailureKind::Overloaded),
-            _ => status.and_then(FailureKind::of_http_status),
-        };
-        match (kind, &self.rejected) {
+        match (kind_of(name, status), &self.rejected) {
             (Some(FailureKind::Limited { .. }), Some(notice)) => FailureKind::Limited {
                 scope: notice.scope.clone(),
                 resets_at: notice.resets_at,
@@ -385,12 +379,11 @@ fn tool_results(message: ClaudeMessage<'_>, events: &mut Events) {
 }
 
 fn retry(line: &ClaudeLine<'_>) -> AgentEventKind {
-    let run = ClaudeRun::default();
     let status = line.error_status.number();
     let name = line.error.word();
     let (kind, message) = match status {
         Some(status) => (
-            run.failure_kind(name, Some(status)),
+            kind_of(name, Some(status)).unwrap_or(FailureKind::Agent),
             format!("{name} (HTTP status {status})"),
         ),
         // There was no answer.
@@ -401,6 +394,15 @@ fn retry(line: &ClaudeLine<'_>) -> AgentEventKind {
         attempt: line.attempt.number(),
         max_attempts: line.max_retries.number(),
         delay: line.retry_delay_ms.number().map(Duration::from_millis),
+    }
+}
+
+fn kind_of(name: &str, status: Option<u64>) -> Option<FailureKind> {
+    match name {
+        "authentication_failed" | "oauth_org_not_allowed" => Some(FailureKind::Authentication),
+        "rate_limit" | "billing_error" => FailureKind::of_http_status(429),
+        "overloaded" | "server_error" => Some(FailureKind::Overloaded),
+        _ => status.and_then(FailureKind::of_http_status),
     }
 }
 

@@ -92,7 +92,8 @@ fn epoch(text: &str) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
-/// `2 days 17 hours 14 minutes`, `1h2m3s`, `34.07s`.
+/// `2 days 17 hours 14 minutes`, `1h2m3s`, `34.07s`. `None` for a span beyond all times: the text is
+/// the agent's.
 fn time_span(text: &str) -> Option<Duration> {
     let mut rest = text.trim_start();
     let mut total = None;
@@ -114,7 +115,7 @@ fn time_span(text: &str) -> Option<Duration> {
             return total;
         };
         let part = Duration::try_from_secs_f64(number * seconds).ok()?;
-        total = Some(total.unwrap_or(Duration::ZERO) + part);
+        total = Some(total.unwrap_or(Duration::ZERO).checked_add(part)?);
         rest = after.trim_start_matches([' ', ',']);
     }
 }
@@ -171,6 +172,7 @@ mod tests {
             ("limit in 34.5s", Some(34)),
             ("limit in a while", None),
             ("limit in 99999999999999999999 days", None),
+            ("limit in 10000000000000000000s 10000000000000000000s", None),
             ("limit", None),
         ] {
             let Some(FailureKind::Limited { scope, resets_at }) =

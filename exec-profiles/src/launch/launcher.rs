@@ -96,9 +96,14 @@ pub(crate) fn launcher_args(command: &CommandConfig) -> &[String] {
     }
 }
 
+/// Whether the program is `npx`, by its name or with a path.
+pub(crate) fn is_npx(binary: &str) -> bool {
+    Path::new(binary).file_name() == Some(OsStr::new("npx"))
+}
+
 /// The index of the package in the arguments of an `npx` command: it follows npx's own options.
 fn npx_package(command: &CommandConfig) -> Option<usize> {
-    if Path::new(&command.binary).file_name() != Some(OsStr::new("npx")) {
+    if !is_npx(&command.binary) {
         return None;
     }
     command.args.iter().position(|arg| !arg.starts_with('-'))

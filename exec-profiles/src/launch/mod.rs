@@ -8,7 +8,7 @@ mod template;
 
 pub(crate) use launch_values::{LaunchValues, path_lists};
 pub use launcher::Launcher;
-pub(crate) use launcher::launcher_args;
+pub(crate) use launcher::{is_npx, launcher_args};
 pub(crate) use registered_profile::{ProfileOrigin, RegisteredProfile};
 pub(crate) use session_files::{SessionFiles, SessionFolders};
 pub(crate) use template::{Placeholder, Template};

@@ -7,7 +7,7 @@ use exec_core::{
     StopAction, StopLadder, Wrapper,
 };
 
-use super::{LaunchValues, launcher_args};
+use super::{LaunchValues, is_npx, launcher_args};
 use crate::failures::RuleSet;
 use crate::user::UserAgent;
 use crate::{EntryError, ProfileConfig, ProfileDefinition};
@@ -160,7 +160,7 @@ impl RegisteredProfile {
         wrapper: Option<Wrapper>,
         sandbox: Option<Sandbox>,
     ) {
-        let is_npx = launched.binary == "npx";
+        let is_npx = is_npx(&launched.binary);
         // The service starts `command`, so the parameters carry what differs in `launched`.
         if launched.binary != command.binary {
             parameters.binary.get_or_insert(launched.binary);

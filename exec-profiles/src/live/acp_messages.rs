@@ -234,8 +234,8 @@ impl Update<'_> {
         output
     }
 
-    /// The command line and the paths that the call names. `None` for the paths of a call that names
-    /// more of them than are read: the rules must not see only some.
+    /// The command line and the paths that the call names. There are no paths if the call names more
+    /// of them than are read: the rules must not see only some.
     pub(super) fn facts(&self) -> (Option<String>, Vec<PathBuf>) {
         let fields = self.raw_input;
         let mut paths = Vec::new();

@@ -292,6 +292,9 @@ impl UserProfile {
             let follow_up_args = variant.follow_up_args.as_deref();
             check_list(&field("follow_up_args"), follow_up_args, in_args)?;
             check_list(&field("live_args"), variant.live_args.as_deref(), in_live)?;
+            if self.protocol.is_some() {
+                check_list(&field("append_args"), Some(&variant.append_args), in_live)?;
+            }
             env(&field(""), &variant.env)?;
             check_sandbox(&field(""), variant.sandbox.as_ref(), outside_args)?;
         }

@@ -16,10 +16,9 @@ use crate::{EventFormat, FailureRule, Launcher, LiveProtocol};
 ///
 /// The texts of `binary`, `args`, `append_args`, `follow_up_args`, `live_args`, `env`, `wrapper` and the
 /// paths of `sandbox` are templates. They may contain host variables (`${VAR}`) and the placeholders
-/// `{prompt}`, `{session_id}` (the
-/// agent's own id) and `{workspace}`. The launch expands them, so the registry never stores a secret,
-/// and a variable that is not set refuses only that launch. Write `$${` and `{{prompt}}` for the
-/// literal text.
+/// `{prompt}`, `{session_id}` (the agent's own id) and `{workspace}`. The launch expands them, so the
+/// registry never stores a secret, and a variable that is not set refuses only that launch. Write
+/// `$${` and `{{prompt}}` for the literal text.
 ///
 /// ```
 /// use exec_profiles::{EventFormat, UserProfile};
@@ -44,7 +43,7 @@ pub struct UserProfile {
     /// standard input unless one of them contains `{prompt}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
-    /// Arguments to add to `args` and `follow_up_args` in every variant.
+    /// Arguments to add to `args`, `follow_up_args` and `live_args` in every variant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub append_args: Vec<String>,
     /// All arguments of a follow-up; one of them contains `{session_id}`. A change inherits the

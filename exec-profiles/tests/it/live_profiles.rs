@@ -215,6 +215,10 @@ fn mistakes_in_the_live_mode_are_named() {
         "append_args[0]: `{prompt}` is not known",
     );
     check_bad(
+        "binary = 'a'\nprotocol = 'acp'\nvariants.x.append_args = ['{prompt}']",
+        "variants.x.append_args[0]: `{prompt}` is not known",
+    );
+    check_bad(
         "binary = 'a'\nprotocol = 'acp'\n[[profiles.bad.permissions]]\naction = 'allow'\ncomand = 'ls'",
         "permissions[0].comand: unknown field `comand`, expected one of `action`, `tool`, `command`, `path`",
     );

@@ -20,7 +20,7 @@ const FAULT: &str = "EXEC_PROFILES_TEST_FAULT";
 const WIRE: &str = "EXEC_PROFILES_TEST_WIRE";
 
 /// The test ends with a failure instead of a hang.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 
 const WIRES: [Wire; 3] = [Wire::Claude, Wire::Codex, Wire::Acp];
 

@@ -108,6 +108,12 @@ fn npx_may_write_its_cache() {
     let folders = sandbox_of(&registry, "gemini", None).unwrap().agent_folders;
     let npm = AgentFolder::new("~/.npm").or_variable("npm_config_cache");
     assert_eq!((folders.len(), &folders[1]), (2, &npm));
+
+    let command = CommandConfig::new("/usr/bin/npx", ["-y", "agent"]);
+    let definition = ProfileDefinition::new("with-a-path", command).with_sandbox(Sandbox::new());
+    registry.register(definition).unwrap();
+    let sandbox = sandbox_of(&registry, "with-a-path", None).unwrap();
+    assert_eq!(sandbox.agent_folders, [npm]);
 }
 
 #[test]
