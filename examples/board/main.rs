@@ -30,7 +30,7 @@ use exec_core::{ExecutionContext, ExecutionService, LiveRequest, PermissionPolic
 use exec_profiles::ProfileRegistry;
 use serde_json::{Value, json};
 use timed_store::TimedStorage;
-use tmux_bus::{ClusterConfig, ClusterManager, MessageLogger};
+use tmux_bus::{Bus, ClusterConfig, ClusterManager};
 
 /// Shows running agents on a web page and steers them.
 #[derive(Parser)]
@@ -100,8 +100,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     if let Some(config) = &arguments.cluster {
         let config = ClusterConfig::load(config)?;
         title.clone_from(&config.name);
-        let log = config.work_dir.join(MessageLogger::DEFAULT_PATH);
-        sources.push(cluster(config, log).await?);
+        sources.push(Arc::new(ClusterSource::new(cluster(config).await?)));
     }
     for folder in &arguments.state {
         sources.push(Arc::new(HistorySource::new(folder)));
@@ -154,8 +153,8 @@ async fn run(arguments: Arguments) -> Result<()> {
 
 /// The time for live sessions to end with the board.
 const SHUTDOWN: Duration = Duration::from_secs(10);
-/// A permission request that is not answered is denied.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// A permission request that is not answered in this time is denied.
+const PERMISSION_LIMIT: Duration = Duration::from_secs(600);
 
 /// The known agents, and the scripted one.
 fn profiles(workspace: &Path) -> Result<ProfileRegistry> {
@@ -172,7 +171,7 @@ async fn live(service: &ExecutionService, arguments: &Arguments) -> Result<Arc<d
     for given in &arguments.live {
         let (label, name) = given.split_once('=').unwrap_or((given, given));
         let context = ExecutionContext::for_workspace(label, &arguments.workspace)?;
-        let policy = PermissionPolicy::default().deadline(PATIENCE);
+        let policy = PermissionPolicy::default().deadline(PERMISSION_LIMIT);
         let mut request = LiveRequest::new(context).policy(policy);
         for budget in &arguments.budget {
             let limit = match &budget.agent {
@@ -183,7 +182,7 @@ async fn live(service: &ExecutionService, arguments: &Arguments) -> Result<Arc<d
             request = request.budget(limit.cost_usd(budget.cost_usd.unwrap_or(f64::MAX)));
         }
         let session = service.open_live(request).await?;
-        source.add(name, session, Some(PATIENCE));
+        source.add(name, session, Some(PERMISSION_LIMIT));
     }
     Ok(Arc::new(source))
 }
@@ -215,8 +214,12 @@ async fn crew(folder: &Path) -> Result<Vec<Arc<dyn Source>>> {
     let mut sources: Vec<Arc<dyn Source>> = Vec::new();
     let config = folder.join("config/cluster.yaml");
     if config.exists() {
-        let log = folder.join(MessageLogger::DEFAULT_PATH);
-        sources.push(cluster(ClusterConfig::load(config)?, log).await?);
+        match cluster(ClusterConfig::load(config)?).await {
+            Ok(cluster) => sources.push(Arc::new(ClusterSource::new(cluster))),
+            // A crew that is done, or was ended: the rest of it can still be seen.
+            Err(tmux_bus::Error::NotRunning { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     let redis = crew["redis"].as_str();
     let roles = match redis {
@@ -236,11 +239,11 @@ async fn crew(folder: &Path) -> Result<Vec<Arc<dyn Source>>> {
     Ok(sources)
 }
 
-/// Follows a cluster as it is: a follower starts and stops nothing.
-async fn cluster(config: ClusterConfig, log: PathBuf) -> Result<Arc<dyn Source>> {
-    let cluster = ClusterManager::builder(config).log_file(log);
-    let cluster = cluster.attach_unchanged().await?;
-    Ok(Arc::new(ClusterSource::new(cluster)))
+/// A cluster as it is: a follower starts and stops nothing. The process that started the cluster has chosen the log.
+async fn cluster(config: ClusterConfig) -> std::result::Result<ClusterManager, tmux_bus::Error> {
+    let bus = Bus::builder().config(&config.path).connect().await?;
+    let cluster = ClusterManager::builder(config).log_file(bus.log_file());
+    cluster.attach_unchanged().await
 }
 
 fn claims(file: &Path) -> Result<Arc<dyn Source>> {

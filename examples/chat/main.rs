@@ -215,7 +215,8 @@ impl Chat {
         }
     }
 
-    /// Whether all messages are answered. At the end of the input nobody can answer the agent.
+    /// Whether all messages are answered. At the end of the input no person can answer the agent, so its permission
+    /// requests are denied.
     fn has_nothing_to_do(&self) -> bool {
         for request in self.session.permissions() {
             let _ = self.session.answer(&request.id, Decision::Deny);

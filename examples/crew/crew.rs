@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_snapshot::{AgentId, SnapshotStorage, open_storage};
+use examples::task_list::Place;
 use examples::{Result, pane_agent, scripted_agent};
 use exec_core::{Budget, ExecutionService};
 use exec_profiles::ProfileRegistry;
@@ -25,8 +26,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use timed_store::{LockPolicy, OwnerProcess, SessionId, TimedStorage};
 
-use crate::crew_file::{CrewFile, Lives, PANE_AGENTS, Role};
-use examples::task_list::Place;
+use crate::crew_file::{CrewFile, Lives, PANE_AGENTS, Role, storage_address};
 
 /// How long an agent in a pane may take to start.
 const START_LIMIT_S: u32 = 180;
@@ -177,19 +177,9 @@ impl Crew {
         }
     }
 
-    /// The address of the snapshots. Several machines need a server.
-    pub fn storage_address(&self) -> String {
-        let folder = self.folder.display();
-        match (self.file.storage.as_str(), &self.redis) {
-            ("file" | "sqlite", Some(url)) => url.clone(),
-            ("file", None) => format!("file:{folder}/snapshots"),
-            ("sqlite", None) => format!("sqlite:{folder}/snapshots.db"),
-            (address, _) => address.to_owned(),
-        }
-    }
-
     pub async fn storage(&self) -> Result<Arc<dyn SnapshotStorage>> {
-        Ok(open_storage(&self.storage_address()).await?)
+        let address = storage_address(&self.file.storage, self.redis.as_deref(), &self.folder);
+        Ok(open_storage(&address).await?)
     }
 
     pub fn agent_id(&self, role: &str) -> Result<AgentId> {

@@ -8,11 +8,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use examples::task_list::Task;
 use examples::{Result, scripted_agent};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
-
-use examples::task_list::Task;
 
 /// Programs that can live in a pane without a `command`: the profile and the name by which tmux-bus knows it.
 pub const PANE_AGENTS: [(&str, &str); 4] = [
@@ -457,6 +456,17 @@ pub fn check_storage(storage: &str) -> std::result::Result<(), String> {
         _ => Err(format!(
             "unknown storage `{scheme}`; known: file, sqlite, redis://, postgres://"
         )),
+    }
+}
+
+/// The address of the storage for a checked `storage`. Several machines need a server, so files become the server of
+/// the claims.
+pub fn storage_address(storage: &str, redis: Option<&str>, folder: &Path) -> String {
+    match (storage, redis) {
+        ("file" | "sqlite", Some(url)) => url.to_owned(),
+        ("file", None) => format!("file:{}", folder.join("snapshots").display()),
+        ("sqlite", None) => format!("sqlite:{}", folder.join("snapshots.db").display()),
+        (address, _) => address.to_owned(),
     }
 }
 

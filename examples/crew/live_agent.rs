@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use crate::crew_agent::{CrewAgent, NoAnswer};
 use crate::crew_file::{Permissions, Role};
 
-/// A permission request that is not answered on the page is denied.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// A permission request that is not answered on the page in this time is denied.
+const PERMISSION_LIMIT: Duration = Duration::from_secs(600);
 /// The slowest agents need more than a minute on a busy machine.
 const OPEN_LIMIT: Duration = Duration::from_secs(180);
 
@@ -75,11 +75,11 @@ impl LiveAgent {
         if let Some(session) = current.or_else(|| self.session.clone()).filter(runs) {
             return Ok(session);
         }
-        let (policy, patience) = match self.role.permissions {
+        let (policy, limit) = match self.role.permissions {
             Permissions::Allow => (PermissionPolicy::allow_all(), None),
             Permissions::Ask => (
-                PermissionPolicy::default().deadline(PATIENCE),
-                Some(PATIENCE),
+                PermissionPolicy::default().deadline(PERMISSION_LIMIT),
+                Some(PERMISSION_LIMIT),
             ),
         };
         let context = ExecutionContext::for_workspace(&self.role.agent, workspace)?;
@@ -109,7 +109,7 @@ impl LiveAgent {
         };
         self.failed_resumes = 0;
         if let Some(page) = page {
-            page.add(&self.role.name, session.clone(), patience);
+            page.add(&self.role.name, session.clone(), limit);
         }
         Ok(self.session.insert(session).clone())
     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tmux_bus::vocabulary::{AskReport, AskState, FailureKind, Reply, Request};
 use tmux_bus::{
     AgentState, Bus, ClusterConfig, ClusterManager, Error, LogFilter, MessageLog, MessageType,
-    Server,
+    Refusal, Server,
 };
 use tokio::sync::Mutex;
 
@@ -249,8 +249,7 @@ impl CrewAgent for PaneAgent {
             .ok_or_else(|| NoAnswer::ended("the process that asked has ended"))?;
         // A program that is killed while it starts an agent misses how the agent sets up its terminal, and tmux 3.3
         // does not tell the next program. Nothing was sent, and only another start shows it.
-        self.is_usable =
-            failure.kind != FailureKind::Refused || !failure.message.contains("bracketed paste");
+        self.is_usable = failure.refusal != Some(Refusal::Unbracketed);
         Err(NoAnswer {
             reason: failure.message,
             partial: failure.partial.unwrap_or_default(),

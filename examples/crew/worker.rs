@@ -25,7 +25,8 @@ use exec_core::{ExecutionContext, ExecutionService, NewChatRequest};
 use exec_profiles::ProfileRegistry;
 use serde_json::{Value, json};
 
-use crate::crew_file::{CrewFile, Lives};
+use crate::crew;
+use crate::crew_file::{CrewFile, Lives, storage_address};
 use crate::effects::{Announced, Effect, Effects};
 
 /// Prefix of an answer that reports a failure.
@@ -109,12 +110,7 @@ impl Worker {
         file.mix(&arguments.agents)?;
         let dir = std::path::absolute(&arguments.dir)?;
         let storage = arguments.storage.as_deref().unwrap_or(&file.storage);
-        let storage = match (storage, &arguments.redis) {
-            ("file" | "sqlite", Some(url)) => url.clone(),
-            ("file", None) => format!("file:{}", dir.join("snapshots").display()),
-            ("sqlite", None) => format!("sqlite:{}", dir.join("snapshots.db").display()),
-            (address, _) => address.to_owned(),
-        };
+        let storage = storage_address(storage, arguments.redis.as_deref(), &dir);
         let place = match &arguments.redis {
             Some(url) => Place::Redis(url.clone()),
             None => Place::Folder(dir.clone()),
@@ -128,7 +124,7 @@ impl Worker {
         let list = list.name(&file.name).lease(lease).open().await?;
         let effects = arguments.redis.as_deref();
         let effects = effects.map(|url| Effects::new(url, list.name()));
-        let name = arguments.name.clone().unwrap_or_else(default_name);
+        let name = arguments.name.clone().unwrap_or_else(crew::worker);
         let registry = ProfileRegistry::new();
         registry.register(scripted_agent::profile(&dir.join("scripted-agent"))?)?;
         let service = ExecutionService::builder(registry)
@@ -299,10 +295,4 @@ impl Worker {
             println!("{}: {text}", self.name);
         }
     }
-}
-
-fn default_name() -> String {
-    let system = rustix::system::uname();
-    let host = system.nodename().to_string_lossy().into_owned();
-    format!("{host}-{}", std::process::id())
 }

@@ -10,7 +10,7 @@ use exec_profiles::{ProfileRegistry, profile_definitions};
 use crate::on_path;
 
 /// How long a program may take to tell its version, and npm to look a package up.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
 /// The result of a look at one profile.
 #[derive(Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ fn output(command: &mut Command) -> Result<String, String> {
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if begin.elapsed() < PATIENCE => {
+            Ok(None) if begin.elapsed() < ANSWER_LIMIT => {
                 std::thread::sleep(Duration::from_millis(10));
             }
             _ => {

@@ -11,7 +11,6 @@ mod error;
 mod inbox;
 mod log;
 mod pane;
-#[allow(dead_code, reason = "parts are for the answer reader and the sender")]
 mod state;
 mod tmux;
 pub mod vocabulary;
@@ -19,7 +18,6 @@ pub mod vocabulary;
 // Used by them.
 mod answer;
 mod control;
-#[allow(dead_code, reason = "parts are for the hooks and the sender")]
 mod definition;
 mod hook;
 mod timing;

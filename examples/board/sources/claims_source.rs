@@ -21,7 +21,6 @@ const ROUNDING_MS: u64 = 1_000;
 pub struct ClaimsSource {
     label: String,
     store: TimedStorage<Value>,
-    prefix: String,
 }
 
 impl ClaimsSource {
@@ -31,21 +30,12 @@ impl ClaimsSource {
         Self {
             label: label.into(),
             store,
-            prefix: String::new(),
         }
-    }
-
-    /// Shows only the sessions whose id begins so, without that beginning.
-    #[must_use]
-    pub fn only(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
     }
 
     async fn claims(&self, before: &[Claim]) -> Result<Vec<Claim>> {
         let entries = self.store.entries().await?;
-        let claims = entries.iter().filter_map(|(session, entry)| {
-            let session = session.as_str().strip_prefix(&self.prefix)?;
+        let claims = entries.iter().map(|(session, entry)| {
             let value = match entry.value() {
                 Value::String(text) => text.clone(),
                 other => other.to_string(),
@@ -53,7 +43,7 @@ impl ClaimsSource {
             let expires = milliseconds(SystemTime::now() + entry.expires_in());
             let mut claim = Claim {
                 store: self.label.clone(),
-                session: session.to_owned(),
+                session: session.as_str().to_owned(),
                 value,
                 token: entry.token(),
                 expires,
@@ -64,7 +54,7 @@ impl ClaimsSource {
             if let Some(same) = same {
                 claim.expires = same.expires;
             }
-            Some(claim)
+            claim
         });
         Ok(claims.collect())
     }

@@ -37,8 +37,8 @@ struct Shared {
 
 struct LiveAgent {
     name: String,
-    /// For the deadline of permission requests.
-    patience: Option<Duration>,
+    /// The deadline of permission requests, if it is shown.
+    permission_limit: Option<Duration>,
     session: Mutex<LiveSession>,
     progress: Mutex<Progress>,
 }
@@ -66,13 +66,18 @@ impl LiveSource {
         Self::default()
     }
 
-    /// Shows a session under this name; it replaces a session that has ended. `patience` is the
-    /// deadline of its permission policy, if it should be shown.
+    /// Shows a session under this name; it replaces a session that has ended.
+    /// `permission_limit` is the deadline of its permission policy, if it should be shown.
     ///
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    pub fn add(&self, name: impl Into<String>, session: LiveSession, patience: Option<Duration>) {
+    pub fn add(
+        &self,
+        name: impl Into<String>,
+        session: LiveSession,
+        permission_limit: Option<Duration>,
+    ) {
         let name = name.into();
         let known = self.agent(&name).ok();
         if let (Some(agent), Some(feed)) = (known, self.0.feed.get()) {
@@ -84,7 +89,7 @@ impl LiveSource {
         }
         let agent = Arc::new(LiveAgent {
             name,
-            patience,
+            permission_limit,
             session: Mutex::new(session),
             progress: Mutex::default(),
         });
@@ -489,15 +494,15 @@ impl LiveAgent {
                 paths.collect::<Vec<_>>().join("\n")
             }
         };
-        let patience = self.patience.map(|patience| patience.as_millis());
-        let patience = patience.and_then(|patience| u64::try_from(patience).ok());
+        let limit = self.permission_limit.map(|limit| limit.as_millis());
+        let limit = limit.and_then(|limit| u64::try_from(limit).ok());
         Permission {
             id: self.unique(&request.id),
             agent: self.name.clone(),
             tool: request.tool.clone(),
             detail,
             asked: 0,
-            deadline: patience.map(|patience| now() + patience),
+            deadline: limit.map(|limit| now() + limit),
             settled: None,
         }
     }

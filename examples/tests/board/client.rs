@@ -1,6 +1,7 @@
 //! A client other than the page: what `docs/board-json.md` says, and nothing more.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
@@ -37,8 +38,14 @@ impl Client {
 
     /// Opens with the fields of the frame `open`.
     pub(crate) async fn resume(board: &Board, open: Value) -> Self {
-        let bearer = format!("Bearer {}", board.token);
-        let mut socket = connect(board, &[("authorization", &bearer)]).await.unwrap();
+        Self::open_at(board.socket, &board.token, open).await
+    }
+
+    /// As [`resume`](Self::resume), for a board of another process.
+    pub(crate) async fn open_at(board: SocketAddr, token: &str, open: Value) -> Self {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", bearer.as_str())];
+        let mut socket = connect_to(board, &headers).await.unwrap();
         let mut first = open;
         first["type"] = json!("open");
         send(&mut socket, &first).await;
@@ -158,20 +165,27 @@ impl Client {
     }
 }
 
-/// Opens a WebSocket with these headers. The socket's receive buffer is small, so that a client
-/// that does not read is noticed soon.
+/// Opens a WebSocket with these headers.
 pub(crate) async fn connect(
     board: &Board,
     headers: &[(&'static str, &str)],
 ) -> Result<WebSocketStream<TcpStream>, Error> {
-    let mut request = format!("ws://{}/events", board.socket).into_client_request()?;
+    connect_to(board.socket, headers).await
+}
+
+/// The socket's receive buffer is small, so that a client that does not read is noticed soon.
+async fn connect_to(
+    board: SocketAddr,
+    headers: &[(&'static str, &str)],
+) -> Result<WebSocketStream<TcpStream>, Error> {
+    let mut request = format!("ws://{board}/events").into_client_request()?;
     for (name, value) in headers {
         let value = HeaderValue::from_str(value).unwrap();
         request.headers_mut().insert(*name, value);
     }
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(16 * 1024).unwrap();
-    let stream = socket.connect(board.socket).await.unwrap();
+    let stream = socket.connect(board).await.unwrap();
     let (socket, _) = tokio_tungstenite::client_async(request, stream).await?;
     Ok(socket)
 }

@@ -340,7 +340,7 @@ impl<'a> AnswerReader<'a> {
             None => trim_lines(&capture.text),
         };
         let clean = |text: &str| match definition {
-            Some(definition) => decoration::remove(&definition.decoration, text, None),
+            Some(definition) => decoration::remove(&definition.decoration, text),
             None => extract::remove_prompts(text),
         };
         Ok(extract::from_screen(

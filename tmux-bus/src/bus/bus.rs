@@ -10,6 +10,7 @@ use super::bus_builder::{BusBuilder, OnStart};
 use super::{background, courier, detached_ask};
 use crate::Error;
 use crate::cluster::cluster_record::ClusterRecord;
+use crate::cluster::readiness::attach_command;
 use crate::cluster::wait_graph::{WaitEdge, WaitGraph};
 use crate::cluster::{
     AgentConfig, ClusterBuilder, ClusterConfig, ClusterManager, SendToOptions, frame,
@@ -340,7 +341,7 @@ impl Bus {
             name: agent.name.clone(),
             role: agent.role.to_string(),
             pane: agent.pane.to_string(),
-            agent: agent.definition.clone(),
+            definition: agent.definition.clone(),
             state: agent.state.to_string(),
             evidence: agent.evidence.to_string(),
             busy: agent.busy,
@@ -349,8 +350,8 @@ impl Bus {
         });
         Ok(StatusReport {
             agents: agents.collect(),
+            attach: attach_command(&status.socket, &status.session),
             session: status.session,
-            attach: format!("tmux -S {} attach", status.socket.display()),
             you: self.sender.name.clone(),
         })
     }

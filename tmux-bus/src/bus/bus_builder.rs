@@ -10,7 +10,6 @@ use crate::log::MessageLogger;
 use crate::pane::caller_pane;
 use crate::pane::pane_info::PaneInfo;
 use crate::shared::private_file;
-use crate::timing::TMUX_TIMEOUT;
 use crate::tmux::session_folder::{SessionFolder, runtime_dir};
 use crate::tmux::tmux_program::TmuxProgram;
 use crate::vocabulary::AskReport;
@@ -127,7 +126,6 @@ impl BusBuilder {
         let tmux = TmuxProgram {
             program: record.tmux.clone(),
             socket: socket.clone(),
-            timeout: TMUX_TIMEOUT,
         };
         let target = format!("={}", record.session);
         let args = ["list-panes", "-s", "-t", &target, "-F", PaneInfo::FORMAT];

@@ -88,7 +88,7 @@ impl Observation {
     pub(crate) fn of_screen(definition: &AgentDefinition, text: &str) -> Self {
         let row = text.lines().count().saturating_sub(1);
         let column = text.lines().last().unwrap_or_default().width();
-        let screen = Screen::new(text, 120, Cursor { row, column }, "", false);
+        let screen = Screen::new(text, 120, Cursor { row, column }, "");
         let reading = screen_reading::read(definition, &screen);
         Self {
             state: reading.state,
@@ -297,7 +297,7 @@ impl AgentMonitor {
     async fn capture_once(&self, report: Option<&HookReport>) -> Result<Observation, Error> {
         let pane = self.pane;
         let line = format!(
-            "display-message -p -t {pane} \"#{{cursor_x}} #{{cursor_y}} #{{pane_width}} #{{alternate_on}} #{{pane_in_mode}} #{{pane_pid}} #{{pane_title}}\" ; capture-pane -p -t {pane}"
+            "display-message -p -t {pane} \"#{{cursor_x}} #{{cursor_y}} #{{pane_width}} #{{pane_in_mode}} #{{pane_pid}} #{{pane_title}}\" ; capture-pane -p -t {pane}"
         );
         let request = Request::new("capture-pane", line).blocks(2);
         let bodies = self.control.run(request).await?;
@@ -306,16 +306,16 @@ impl AgentMonitor {
             return Err(incomplete());
         };
         let facts = String::from_utf8_lossy(facts);
-        let mut fields = facts.trim_end_matches('\n').splitn(7, ' ');
+        let mut fields = facts.trim_end_matches('\n').splitn(6, ' ');
         let mut number = || -> Option<usize> { fields.next()?.parse().ok() };
         let (column, row) = (number().ok_or_else(incomplete)?, number().unwrap_or(0));
-        let (width, alternate) = (number().unwrap_or(0), number() == Some(1));
+        let width = number().unwrap_or(0);
         let in_copy_mode = number().is_some_and(|modes| modes > 0);
         // tmux 3.8 has no process id for a dead pane.
         let pid = number().and_then(|pid| u32::try_from(pid).ok());
         let title = fields.next().unwrap_or_default();
         let text = String::from_utf8_lossy(text);
-        let screen = Screen::new(&text, width, Cursor { row, column }, title, alternate);
+        let screen = Screen::new(&text, width, Cursor { row, column }, title);
         let mut seen = self.evaluate(screen, in_copy_mode, report);
         seen.pid = pid.unwrap_or(0);
         Ok(seen)

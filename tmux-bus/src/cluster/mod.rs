@@ -17,7 +17,7 @@ mod cluster_status;
 pub(crate) mod frame;
 mod owed_answer;
 mod primer;
-mod readiness;
+pub(crate) mod readiness;
 mod reconciler;
 mod stop_on_drop;
 pub(crate) mod wait_graph;

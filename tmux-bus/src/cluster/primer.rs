@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::frame::frame;
-use crate::tmux::launch::shell_quote;
+use crate::tmux::launch::shell_word;
 
 /// The name of the command.
 pub(super) const COMMAND: &str = "tmux-bus";
@@ -11,12 +11,7 @@ pub(super) const COMMAND: &str = "tmux-bus";
 /// At most ten lines, because every agent reads them in every session. The command has its whole
 /// path: login shells, in which some agents run their tools, set `PATH` anew.
 pub(super) fn primer(name: &str, others: &[&str], command: &Path) -> String {
-    let command = command.to_string_lossy();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
-    let command = match command.chars().all(is_plain) {
-        true => command.into_owned(),
-        false => shell_quote(&command),
-    };
+    let command = shell_word(command);
     let (others, frame) = (others.join(", "), frame("NAME"));
     format!(
         "You are the agent `{name}`. The other agents are: {others}. You reach them with this shell command:\n\

@@ -1,5 +1,6 @@
 //! Whether a started agent is ready for messages.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,7 +13,7 @@ use crate::pane::{ResponseOptions, SendOptions};
 use crate::state::AgentState;
 use crate::timing::DIALOG_SETTLE;
 use crate::tmux::Server;
-use crate::tmux::launch::shell_quote;
+use crate::tmux::launch::shell_word;
 use crate::{Error, PartialAnswer};
 
 /// Waits until one agent is ready.
@@ -170,17 +171,11 @@ pub(super) fn advice(seen: &Observation, server: &Server) -> String {
     format!(
         "{} (attach with: {})",
         shown.trim_end_matches('.'),
-        attach_command(server)
+        attach_command(server.socket(), server.session())
     )
 }
 
 /// The command line that shows the agents to a person.
-pub(super) fn attach_command(server: &Server) -> String {
-    let socket = server.socket().to_string_lossy();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
-    let socket = match socket.chars().all(is_plain) {
-        true => socket.into_owned(),
-        false => shell_quote(&socket),
-    };
-    format!("tmux -S {socket} attach -t {}", server.session())
+pub(crate) fn attach_command(socket: &Path, session: &str) -> String {
+    format!("tmux -S {} attach -t {session}", shell_word(socket))
 }

@@ -22,9 +22,6 @@ pub(crate) struct AgentDefinition {
     /// Names of programs. A command that runs one of them is this agent.
     #[serde(default)]
     pub(crate) commands: Vec<String>,
-    /// Versions that the rules were checked with.
-    #[serde(default)]
-    pub(crate) checked: Vec<String>,
     /// The command line for `sh` of an agent without a command. `{personality}` is the path of the
     /// personality, quoted.
     #[serde(default)]
@@ -116,9 +113,6 @@ pub(crate) struct SubmitRules {
     /// First characters that make a command of a message.
     #[serde(default)]
     pub(crate) special_first: Vec<char>,
-    /// How the agent itself alters a message, for the report to the sender.
-    #[serde(default)]
-    pub(crate) alters: Vec<String>,
     /// Keys that remove a typed line.
     #[serde(default)]
     pub(crate) clear_keys: Vec<String>,

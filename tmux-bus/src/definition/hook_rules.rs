@@ -8,7 +8,6 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HookRules {
-    pub(crate) kind: HookKind,
     /// Pointer to the id of the session.
     pub(crate) session: String,
     /// Pointer to the id of the turn.
@@ -40,24 +39,9 @@ pub(crate) struct HookRules {
     /// Whether an interrupt by a person fires no event: only the screen tells that the turn has ended.
     #[serde(default)]
     pub(crate) interrupt_is_silent: bool,
-    /// Longest payload in bytes that reaches the hook; for a longer one no event is fired.
-    #[serde(default)]
-    pub(crate) argument_limit: Option<usize>,
     /// A file of the agent with the text of the answer.
     #[serde(default)]
     pub(crate) transcript: Option<TranscriptFormat>,
-}
-
-/// How an event reaches us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum HookKind {
-    /// A command with the payload on its standard input.
-    Command,
-    /// A command with the payload as its last argument.
-    Notify,
-    /// A plugin inside the agent that writes the payload.
-    Plugin,
 }
 
 /// The event that has the prompt of a turn.
@@ -84,9 +68,6 @@ pub(crate) struct AnswerRule {
     /// Pointer to the text of the answer; missing where the transcript has it.
     #[serde(default)]
     pub(crate) text: Option<String>,
-    /// The agent removes white space around the text.
-    #[serde(default)]
-    pub(crate) trimmed: bool,
     /// Pointer to the prompt of the turn.
     #[serde(default)]
     pub(crate) prompt: Option<String>,

@@ -31,10 +31,6 @@ impl Pattern {
         self.0.find(line).map(|found| found.as_str())
     }
 
-    pub(crate) fn as_str(&self) -> &str {
-        self.0.as_str()
-    }
-
     fn has_group(&self, name: &str) -> bool {
         self.0.capture_names().flatten().any(|group| group == name)
     }

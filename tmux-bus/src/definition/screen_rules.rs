@@ -159,9 +159,6 @@ pub(crate) struct DecorationRules {
     /// Lines that show the use of a tool.
     #[serde(default)]
     pub(crate) tool: Vec<Pattern>,
-    /// Line numbers in front of code: a screen with them has no exact answer.
-    #[serde(default)]
-    pub(crate) line_numbers: Option<Pattern>,
     /// Columns right of the input box belong to a side bar.
     #[serde(default)]
     pub(crate) side_bar: bool,

@@ -206,7 +206,6 @@ mod tests {
     fn claude() -> HookRules {
         spec(
             r#"
-            kind = "command"
             session = "/session_id"
             turn = "/prompt_id"
             event = "/hook_event_name"
@@ -220,7 +219,6 @@ mod tests {
     fn codex() -> HookRules {
         spec(
             r#"
-            kind = "notify"
             session = "/thread-id"
             turn = "/turn-id"
             event = "/type"
@@ -233,7 +231,6 @@ mod tests {
     fn gemini() -> HookRules {
         spec(
             r#"
-            kind = "command"
             session = "/session_id"
             event = "/hook_event_name"
             prompt = { event = "BeforeAgent", text = "/prompt" }
@@ -246,7 +243,6 @@ mod tests {
     fn opencode() -> HookRules {
         spec(
             r#"
-            kind = "plugin"
             session = "/session"
             prompt = { event = "prompt", text = "/text", turn = "/message" }
             answer = { event = "idle", text = "/text", turn = "/parent", needs = { "/finish" = "stop" }, refuse = ["/error"] }

@@ -1,3 +1,5 @@
+use serde::{Deserialize, Serialize};
+
 use super::sender::MAX_MESSAGE;
 
 /// Why a message was refused. The program did not get it submitted: either nothing was pasted, or the
@@ -7,8 +9,11 @@ use super::sender::MAX_MESSAGE;
 /// use tmux_bus::Refusal;
 ///
 /// assert_eq!(Refusal::Dead.to_string(), "the program in the pane has ended");
+/// assert_eq!(serde_json::to_string(&Refusal::OwesAnswer)?, "\"owes_answer\"");
+/// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Refusal {
     /// The pane does not exist.

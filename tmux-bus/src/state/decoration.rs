@@ -9,16 +9,10 @@ use crate::definition::screen_rules::DecorationRules;
 
 /// The text of an answer without the lines that the TUI adds, and without the bullet and the
 /// indentation of the agent's own lines.
-///
-/// `width` is the right end of the conversation where a side bar is beside it.
-pub(crate) fn remove(rules: &DecorationRules, text: &str, width: Option<usize>) -> String {
+pub(crate) fn remove(rules: &DecorationRules, text: &str) -> String {
     let mut lines: Vec<&str> = Vec::new();
     let mut in_tool = false;
     for line in text.lines() {
-        let line = match width {
-            Some(width) if rules.side_bar => columns(line, 0, width),
-            _ => line,
-        };
         if rules.tool.iter().any(|tool| tool.is_match(line)) {
             // Its output follows, up to the next paragraph of the agent.
             in_tool = rules.answer_first.is_some();
@@ -64,8 +58,9 @@ mod tests {
     #[track_caller]
     fn check(agent: &str, text: &str, expected: &str) {
         let definitions = AgentDefinitions::builtin().unwrap();
-        let rules = &definitions.get(agent).unwrap().decoration;
-        assert_eq!(remove(rules, text, Some(60)), expected);
+        let definition = definitions.get(agent).unwrap();
+        let text = without_side_bar(definition, text);
+        assert_eq!(remove(&definition.decoration, &text), expected);
     }
 
     #[test]
@@ -87,7 +82,7 @@ mod tests {
         );
         check(
             "opencode",
-            "     Two files:                                                  Context\n     CODING OK                                                   12 tokens\n     ▣  Build · model · 2.4s\n  ┃\n  ┃  Ask anything…\n  ╹▀▀▀▀▀▀▀▀▀\n",
+            "     Two files:                   Context\n     CODING OK                    12 tokens\n     ▣  Build · model · 2.4s\n  ┃\n  ┃  Ask anything…\n  ╹▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀\n",
             "Two files:\nCODING OK",
         );
     }

@@ -25,7 +25,6 @@ struct Moment {
     moment: String,
     state: Option<String>,
     title: String,
-    alternate_on: String,
     cursor: String,
 }
 
@@ -75,7 +74,6 @@ fn recordings() -> Vec<RecordedScreen> {
                     recording.size.0,
                     Cursor { row, column },
                     &moment.title,
-                    moment.alternate_on == "1",
                 ),
             });
         }

@@ -10,8 +10,6 @@ pub(crate) struct Screen {
     pub(crate) lines: Vec<String>,
     pub(crate) cursor: Cursor,
     pub(crate) title: String,
-    /// Whether the program uses the alternate screen, which has no scroll-back.
-    pub(crate) alternate: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,20 +23,13 @@ impl fmt::Debug for Screen {
         f.debug_struct("Screen")
             .field("rows", &self.lines.len())
             .field("cursor", &self.cursor)
-            .field("alternate", &self.alternate)
             .finish_non_exhaustive()
     }
 }
 
 impl Screen {
     /// `text` is a capture of tmux, which leaves spaces at the ends of rows out.
-    pub(crate) fn new(
-        text: &str,
-        width: usize,
-        cursor: Cursor,
-        title: &str,
-        alternate: bool,
-    ) -> Self {
+    pub(crate) fn new(text: &str, width: usize, cursor: Cursor, title: &str) -> Self {
         let pad = |line: &str| {
             let blank = width.saturating_sub(line.width());
             format!("{line}{:blank$}", "")
@@ -47,7 +38,6 @@ impl Screen {
             lines: text.lines().map(pad).collect(),
             cursor,
             title: title.to_owned(),
-            alternate,
         }
     }
 
@@ -98,7 +88,7 @@ mod tests {
     #[test]
     fn rows_are_padded_to_the_width_of_the_pane() {
         let cursor = Cursor { row: 0, column: 0 };
-        let screen = Screen::new("日\n\nab\n\n", 4, cursor, "", false);
+        let screen = Screen::new("日\n\nab\n\n", 4, cursor, "");
         assert_eq!(screen.lines, ["日  ", "    ", "ab  ", "    "]);
         assert_eq!(screen.text(), "日\n\nab");
     }

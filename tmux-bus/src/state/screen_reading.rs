@@ -222,7 +222,7 @@ mod tests {
 
     fn read_text(agent: &str, text: &str, row: usize, column: usize) -> ScreenReading {
         let definitions = AgentDefinitions::builtin().unwrap();
-        let screen = Screen::new(text, 80, Cursor { row, column }, "", true);
+        let screen = Screen::new(text, 80, Cursor { row, column }, "");
         read(definitions.get(agent).unwrap(), &screen)
     }
 
@@ -238,6 +238,29 @@ mod tests {
         );
         let reading = read_text("opencode", answer, 0, 30);
         assert!(matches!(reading.state, AgentState::Dialog { .. }));
+    }
+
+    /// Claude 2.1.325 behind a server that does not check actions. Enter would answer.
+    #[test]
+    fn the_question_about_auto_mode_is_a_dialog() {
+        let wide = "● Bash(make)\n  ⎿  Waiting…\n\n────────────────────────────────────────\n  \
+            Auto mode can't check actions in this session\n\n  You can stay in auto mode and approve each \
+            action that needs the check yourself.\n\n  Enter to stay in auto mode · shift+Tab to leave for accept \
+            edits mode and stop · Esc to cancel\n\n\n";
+        // In a pane of 58 x 19 only the end is left.
+        let narrow = "  rmission-modes#server-side-classifier-review\n\n  Enter to stay in auto mode · shift+Tab to \
+            leave for\n  accept edits mode and stop (needs a taller window) ·\n  Esc to cancel\n\n";
+        for (screen, row) in [(wide, 9), (narrow, 5)] {
+            let reading = read_text("claude", screen, row, 0);
+            let id = "auto-mode".to_owned();
+            assert_eq!(reading.state, AgentState::Dialog { id }, "{screen}");
+            assert!(reading.say.unwrap().contains("Attach and choose"));
+        }
+        // The same words in an answer.
+        let rule = "─".repeat(40);
+        let answer =
+            format!("● It asks:\n  Enter to stay in auto mode · or not\n{rule}\n❯\u{a0}\n{rule}\n");
+        assert_eq!(read_text("claude", &answer, 3, 2).state, AgentState::Idle);
     }
 
     /// A person has moved the cursor to the beginning of a draft whose first line is empty.

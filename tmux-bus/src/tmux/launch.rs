@@ -228,6 +228,16 @@ pub(crate) fn shell_quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
+/// A path as a word for sh in a text for people and agents: quoted only if it must be.
+pub(crate) fn shell_word(path: &Path) -> String {
+    let word = path.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    match word.chars().all(is_plain) {
+        true => word.into_owned(),
+        false => shell_quote(&word),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -250,5 +260,7 @@ mod tests {
     #[test]
     fn quoted_words_survive_the_shell() {
         assert_eq!(shell_quote("it's"), r"'it'\''s'");
+        assert_eq!(shell_word(Path::new("/opt/a-b_1.2")), "/opt/a-b_1.2");
+        assert_eq!(shell_word(Path::new("/my tools")), "'/my tools'");
     }
 }

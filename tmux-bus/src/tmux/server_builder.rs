@@ -1,12 +1,10 @@
 use std::path::PathBuf;
-use std::time::Duration;
 
 use super::server::{PLACEHOLDER, Server};
 use super::session_folder::{SessionFolder, runtime_dir};
 use super::tmux_program::TmuxProgram;
 use crate::Error;
 use crate::control::control_client::ControlClient;
-use crate::timing::TMUX_TIMEOUT;
 
 /// Options for starting or finding a private tmux server.
 ///
@@ -33,7 +31,6 @@ pub struct ServerBuilder {
     key: PathBuf,
     runtime_dir: Option<PathBuf>,
     program: PathBuf,
-    timeout: Duration,
     size: (u16, u16),
     max_answer: usize,
 }
@@ -45,7 +42,6 @@ impl ServerBuilder {
             key: PathBuf::new(),
             runtime_dir: None,
             program: PathBuf::from("tmux"),
-            timeout: TMUX_TIMEOUT,
             size: (240, 100),
             max_answer: 64 << 20,
         }
@@ -68,12 +64,6 @@ impl ServerBuilder {
     /// Sets the tmux program; the default is `tmux`, found by `PATH`.
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = program.into();
-        self
-    }
-
-    /// Sets the time limit of one run of the tmux program; the default is 10 s.
-    pub fn tmux_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
         self
     }
 
@@ -162,7 +152,6 @@ impl ServerBuilder {
         let tmux = TmuxProgram {
             program: self.program.clone(),
             socket: folder.socket()?,
-            timeout: self.timeout,
         };
         Ok((folder, tmux))
     }

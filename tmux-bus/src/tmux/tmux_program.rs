@@ -8,18 +8,18 @@ use tokio::process::Command;
 
 use super::tmux_version;
 use crate::Error;
+use crate::timing::TMUX_TIMEOUT;
 
 /// The tmux program with the private socket of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct TmuxProgram {
     pub(crate) program: PathBuf,
     pub(crate) socket: PathBuf,
-    pub(crate) timeout: Duration,
 }
 
 impl TmuxProgram {
     pub(crate) async fn check_version(&self) -> Result<(), Error> {
-        tmux_version::check(&run(&self.program, &["-V"], self.timeout).await?)
+        tmux_version::check(&run(&self.program, &["-V"], TMUX_TIMEOUT).await?)
     }
 
     /// Runs a command on the private server, without the user's configuration.
@@ -27,7 +27,7 @@ impl TmuxProgram {
         let socket = self.socket.to_string_lossy();
         let mut all = vec!["-u", "-f", "/dev/null", "-S", &socket];
         all.extend(args);
-        run(&self.program, &all, self.timeout).await
+        run(&self.program, &all, TMUX_TIMEOUT).await
     }
 
     /// Whether the server has a session of exactly this name.
@@ -82,4 +82,18 @@ async fn run(program: &Path, args: &[&str], timeout: Duration) -> Result<String,
         return Err(Error::failed(name(), message));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_hangs_is_a_timeout() {
+        let limit = Duration::from_millis(50);
+        let hung = run(Path::new("sh"), &["-c", "exec sleep 600"], limit).await;
+        let error = hung.unwrap_err();
+        assert!(matches!(error, Error::TmuxTimeout { .. }), "{error:?}");
+        assert!(error.is_timeout());
+    }
 }

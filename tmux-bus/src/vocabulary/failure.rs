@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::{Error, Refusal};
 
 /// Why a verb failed.
 ///
@@ -25,6 +25,9 @@ pub struct Failure {
     /// What the caller can do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// Why the agent takes no message, for `refused`, if the reason is the agent or the text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Refusal>,
     /// The agents that wait for each other, for `cycle`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<String>,
@@ -90,6 +93,10 @@ impl From<&Error> for Failure {
             message.push_str(&format!(": {error}"));
             cause = error.source();
         }
+        let refusal = match error {
+            Error::Refused { reason, .. } | Error::NotLeft { reason, .. } => Some(*reason),
+            _ => None,
+        };
         let chain = match error {
             Error::Cycle { chain } => chain.clone(),
             _ => Vec::new(),
@@ -98,6 +105,7 @@ impl From<&Error> for Failure {
             kind: kind(error),
             message,
             hint: hint(error).map(str::to_owned),
+            refusal,
             chain,
             partial: error.partial().map(str::to_owned),
         }
@@ -166,6 +174,7 @@ impl fmt::Debug for Failure {
         f.debug_struct("Failure")
             .field("kind", &self.kind)
             .field("message", &self.message)
+            .field("refusal", &self.refusal)
             .field("chain", &self.chain)
             .finish_non_exhaustive()
     }

@@ -227,7 +227,7 @@ pub struct AgentReport {
     /// The pane.
     pub pane: String,
     /// The agent program, such as `claude`.
-    pub agent: String,
+    pub definition: String,
     /// The state, such as `idle`.
     pub state: String,
     /// Why it is believed to be in that state.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tmux_bus::{AnswerEnd, Error, PaneId, ResponseOptions};
 
 use crate::pane_program::{MARKER, Program, launch};
-use crate::support::{LONG, TestServer, builder, literal};
+use crate::support::{LONG, TestDir, TestServer, builder, literal};
 
 const ALL: [Program; 4] = [
     Program::Lines,
@@ -234,7 +234,7 @@ async fn a_timeout_has_the_text_of_the_specification_and_the_partial_answer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_over_the_limit_is_an_error_with_the_beginning() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let server = builder(&dir).max_answer(200_000).start().await.unwrap();
     let server = TestServer::from(server, dir);
     let pane = open(&server, Program::Lines).await;

@@ -4,7 +4,6 @@ use std::fs;
 use std::ops::Deref;
 use std::time::Duration;
 
-use tempfile::TempDir;
 use tmux_bus::{
     ClusterBuilder, ClusterConfig, ClusterManager, Error, LogFilter, MessageLog, MessageType,
     SendToOptions,
@@ -13,19 +12,13 @@ use tmux_bus::{
 use crate::pane_program::MARKER;
 #[cfg(target_os = "linux")]
 use crate::support::is_running;
-use crate::support::{LONG, eventually, kill_server, need_tmux, tmux};
+use crate::support::{LONG, TestDir, eventually, need_tmux, tmux};
 use crate::worker;
 
 /// A cluster of test programs. It is killed when the test ends.
 struct TestCluster {
     cluster: ClusterManager,
-    dir: TempDir,
-}
-
-impl Drop for TestCluster {
-    fn drop(&mut self) {
-        kill_server(self.cluster.socket());
-    }
+    dir: TestDir,
 }
 
 impl Deref for TestCluster {
@@ -37,7 +30,7 @@ impl Deref for TestCluster {
 }
 
 /// Writes a configuration with one agent for each program.
-fn config(dir: &TempDir, programs: &[&str]) -> ClusterConfig {
+fn config(dir: &TestDir, programs: &[&str]) -> ClusterConfig {
     fs::create_dir_all(dir.path().join("config")).unwrap();
     let mut text = "cluster: { name: team, session_name: team, work_dir: . }\nagents:\n".to_owned();
     for (i, program) in programs.iter().enumerate() {
@@ -60,13 +53,13 @@ fn config(dir: &TempDir, programs: &[&str]) -> ClusterConfig {
     ClusterConfig::load(path).unwrap()
 }
 
-fn builder(dir: &TempDir, config: ClusterConfig) -> ClusterBuilder {
+fn builder(dir: &TestDir, config: ClusterConfig) -> ClusterBuilder {
     need_tmux();
     ClusterManager::builder(config).runtime_dir(dir.path().join("run"))
 }
 
 async fn start(programs: &[&str]) -> TestCluster {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let cluster = builder(&dir, config(&dir, programs)).start().await.unwrap();
     TestCluster { cluster, dir }
 }
@@ -259,7 +252,7 @@ async fn a_restarted_agent_keeps_its_pane() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_got_a_message_counts_as_restarted() {
     for by_this_process in [true, false] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = TestDir::new();
         let mut config = config(&dir, &["Lines"]);
         config.agents[0].command =
             Some("[ -e started ] || printf '> '; touch started; exec cat".to_owned());
@@ -360,7 +353,7 @@ async fn stop_ends_all_processes_and_is_idempotent() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_is_ready_when_it_has_answered_the_startup_question() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let cluster = builder(&dir, config(&dir, &["Lines"]))
         .startup_question("are you there?")
         .start()
@@ -392,7 +385,7 @@ async fn an_agent_that_is_not_ready_fails_the_start_and_leaves_the_others_runnin
             "no rule knows what it shows",
         ),
     ] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = TestDir::new();
         let mut config = config(&dir, &["Lines", "Lines", "Lines"]);
         for agent in &mut config.agents[1..] {
             agent.command = Some(command.to_owned());
@@ -421,7 +414,7 @@ async fn an_agent_that_is_not_ready_fails_the_start_and_leaves_the_others_runnin
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_guard_stops_the_cluster() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let start = || async {
         let config = config(&dir, &["Lines", "Raw"]);
         builder(&dir, config).start().await.unwrap()
@@ -449,7 +442,7 @@ async fn a_dropped_guard_stops_the_cluster() {
 /// The destructor runs on the only thread of the runtime, which then cannot serve the client.
 #[tokio::test]
 async fn a_guard_can_be_dropped_by_a_panic_on_the_only_thread() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let cluster = builder(&dir, config(&dir, &["Lines"]))
         .start()
         .await

@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
-use tempfile::TempDir;
 use tmux_bus::vocabulary::Request;
 use tmux_bus::{ClusterConfig, ClusterManager, LogFilter, MessageLog, MessageLogEntry};
 
 use crate::pane_program::recorded;
-use crate::support::{eventually, kill_server, need_tmux};
+use crate::support::{TestDir, eventually, need_tmux};
 use crate::worker;
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_tmux-bus");
@@ -41,19 +40,13 @@ done
 /// A cluster of such agents.
 struct Team {
     cluster: ClusterManager,
-    dir: TempDir,
-}
-
-impl Drop for Team {
-    fn drop(&mut self) {
-        kill_server(self.cluster.socket());
-    }
+    dir: TestDir,
 }
 
 /// `keys`: more keys of each agent in the configuration.
 async fn start(agents: &[(&str, &str)]) -> Team {
     need_tmux();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let script = dir.path().join("agent.sh");
     fs::write(&script, AGENT).unwrap();
     let mut text = "cluster: { name: team, session_name: team, work_dir: . }\nagents:\n".to_owned();
@@ -523,7 +516,7 @@ async fn the_configuration_restricts_who_talks_to_whom() {
 /// What an agent with bracketed paste gets, byte for byte.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frame_cannot_be_forged_and_control_characters_do_nothing() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let record = dir.path().join("record");
     let (variable, part, command) = worker::in_a_pane("pane Raw");
     let command = serde_json::to_string(&command).unwrap();
@@ -748,7 +741,7 @@ async fn a_message_is_left_for_a_busy_agent_and_delivered_in_the_background() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_made_in_code_is_found_by_its_folder() {
     need_tmux();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let script = dir.path().join("agent.sh");
     fs::write(&script, AGENT).unwrap();
     let agent = |name: &str| {
@@ -763,7 +756,7 @@ async fn a_cluster_made_in_code_is_found_by_its_folder() {
         .agent(agent("b"))
         .build()
         .unwrap();
-    let builder = ClusterManager::builder(config).runtime_dir(dir.path().join("run"));
+    let builder = ClusterManager::builder(config).runtime_dir(dir.path().join("my run"));
     let cluster = builder.command(COMMAND).start().await.unwrap();
     let cluster = cluster.stop_on_drop();
     let run = |folder: &Path, args: &[&str]| {
@@ -776,12 +769,14 @@ async fn a_cluster_made_in_code_is_found_by_its_folder() {
         (&status["session"], &status["you"]),
         (&"code".into(), &"user".into())
     );
+    let attach = format!("tmux -S '{}' attach -t code", cluster.socket().display());
+    assert_eq!(status["attach"], attach, "quoted for a shell");
     // The processes in the background have another current folder.
     let relative = cluster.folder().strip_prefix(dir.path()).unwrap();
     let asked = run(relative, &["ask", "b", "hello"]);
     assert_eq!(asked.out, "echo: hello\nB OK\n", "{asked:?}");
     let shown = relative.display();
-    asked.check(0, &format!("tmux-bus --folder {shown} wait "));
+    asked.check(0, &format!("tmux-bus --folder '{shown}' wait "));
     let begun = run(relative, &["ask", "--detach", "b", "again"]);
     let answer = run(cluster.folder(), &["wait", begun.out.trim()]);
     assert_eq!(answer.out, "echo: again\nB OK\n", "{answer:?}");

@@ -4,13 +4,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use tempfile::TempDir;
 use tmux_bus::{AgentState, ClusterBuilder, ClusterConfig, ClusterManager, Error, StopOnDrop};
 
-use crate::support::{LONG, need_tmux};
+use crate::support::{LONG, TestDir, need_tmux};
 
 /// A team of one agent, with additional keys of its section.
-fn builder(dir: &TempDir, keys: &str) -> ClusterBuilder {
+fn builder(dir: &TestDir, keys: &str) -> ClusterBuilder {
     need_tmux();
     fs::write(dir.path().join("prompt.txt"), "A OK").unwrap();
     let text = format!(
@@ -30,7 +29,7 @@ async fn definition(builder: ClusterBuilder) -> String {
 }
 
 /// A program of the name `claude` that shows an input line as Claude Code does.
-fn fake_claude(dir: &TempDir) -> String {
+fn fake_claude(dir: &TestDir) -> String {
     let bin = dir.path().join("bin");
     fs::create_dir(&bin).unwrap();
     let script = "#!/bin/sh\nprintf '%s\\n' \"$@\" >arguments\nprintf '\\r────────────────────────\\n❯\\302\\240'\nexec cat\n";
@@ -41,7 +40,7 @@ fn fake_claude(dir: &TempDir) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_without_a_command_is_claude_code() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let path = fake_claude(&dir);
     let keys = format!(", env: {{ PATH: \"{path}\" }}");
     assert_eq!(definition(builder(&dir, &keys)).await, "claude");
@@ -54,7 +53,7 @@ async fn an_agent_without_a_command_is_claude_code() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_agent_follows_from_the_command_unless_it_is_named() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let path = fake_claude(&dir);
     let env = format!(", env: {{ PATH: \"{path}\" }}");
     let check = |keys: &str| definition(builder(&dir, &format!("{keys}{env}")));
@@ -70,7 +69,7 @@ async fn the_agent_follows_from_the_command_unless_it_is_named() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_agent_program_is_refused_with_the_known_ones() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let refusal = |keys: &'static str| {
         let builder = builder(&dir, keys);
         async move { builder.start().await.unwrap_err().to_string() }
@@ -98,7 +97,7 @@ say = 'Toy asks for your name. Attach and type it.'
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_users_file_adds_an_agent() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let file = dir.path().join("agents.toml");
     fs::write(&file, TOY).unwrap();
     let start = || builder(&dir, ", agent: toy").agent_definitions(&file);
@@ -154,7 +153,7 @@ async fn an_agent_of_a_users_file_reports_its_answers_by_the_documented_hooks() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mistakes_in_a_users_file_are_reported_and_leave_the_built_in_agents() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let file = dir.path().join("agents.toml");
     fs::write(&file, format!("{TOY}[claude]\ncolour = 3\n")).unwrap();
     let keys = ", command: \"printf '> '; exec cat\"";
@@ -185,7 +184,7 @@ async fn mistakes_in_a_users_file_are_reported_and_leave_the_built_in_agents() {
 /// A status line with a clock never is quiet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_prints_all_the_time_becomes_ready() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let clock = "printf '> '; while :; do printf '\\\\0337\\\\033[5;1Hx\\\\0338'; sleep 0.02; done";
     let keys = format!(", command: \"{clock}\"");
     let team = builder(&dir, &keys).start().await.unwrap().stop_on_drop();
@@ -199,7 +198,7 @@ async fn an_agent_that_prints_all_the_time_becomes_ready() {
 /// The process that started the agents can have chosen other commands than the file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attached_process_knows_which_program_was_started() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let command = ", command: \"while printf '> '; read -r x; do echo A OK; done\"";
     let started = builder(&dir, command).start().await.unwrap();
     let _guard = started.stop_on_drop();

@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use tempfile::TempDir;
 use tmux_bus::{Error, PaneId, Refusal, Server};
 
 use crate::pane_program::{Program, launch};
-use crate::support::{TestServer, builder, eventually, tmux};
+use crate::support::{TestDir, TestServer, builder, eventually, tmux};
 
-fn script(dir: &TempDir, text: &str) -> PathBuf {
+fn script(dir: &TestDir, text: &str) -> PathBuf {
     let path = dir.path().join("tmux");
     fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -20,8 +19,8 @@ fn script(dir: &TempDir, text: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn missing_failing_hanging_and_old_tmux_are_different_errors() {
-    let dir = tempfile::tempdir().unwrap();
+async fn missing_failing_and_old_tmux_are_different_errors() {
+    let dir = TestDir::new();
     let start = |program: PathBuf| builder(&dir).program(program).start();
 
     let error = start(dir.path().join("no-tmux")).await.unwrap_err();
@@ -35,15 +34,6 @@ async fn missing_failing_hanging_and_old_tmux_are_different_errors() {
         matches!(&error, Error::TmuxFailed { message, .. } if message == "broken"),
         "{error:?}"
     );
-
-    let error = builder(&dir)
-        .program(script(&dir, "exec sleep 60"))
-        .tmux_timeout(Duration::from_millis(300))
-        .start()
-        .await
-        .unwrap_err();
-    assert!(matches!(error, Error::TmuxTimeout { .. }), "{error:?}");
-    assert!(error.is_timeout());
 
     let error = start(script(&dir, "echo tmux 1.6")).await.unwrap_err();
     assert!(matches!(error, Error::TmuxTooOld { .. }), "{error:?}");
@@ -96,7 +86,7 @@ async fn a_session_whose_name_begins_with_ours_is_never_touched() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_start_and_an_attach_without_a_start_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let error = builder(&dir).attach().await.unwrap_err();
     assert!(matches!(error, Error::NotRunning { .. }), "{error:?}");
     assert!(

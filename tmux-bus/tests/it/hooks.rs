@@ -7,27 +7,20 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tmux_bus::{
     ClusterConfig, ClusterManager, Error, LogFilter, MessageLog, MessageType, SendToOptions,
 };
 
 use crate::fake_agent;
 use crate::pane_program::MARKER;
-use crate::support::{kill_server, need_tmux};
+use crate::support::{TestDir, need_tmux};
 
 pub(crate) const AGENTS: [&str; 4] = ["claude", "codex", "gemini", "opencode"];
 
 /// A cluster of one fake agent with a private home. It is killed when the test ends.
 pub(crate) struct FakeTeam {
     cluster: ClusterManager,
-    dir: TempDir,
-}
-
-impl Drop for FakeTeam {
-    fn drop(&mut self) {
-        kill_server(self.cluster.socket());
-    }
+    dir: TestDir,
 }
 
 impl Deref for FakeTeam {
@@ -60,7 +53,7 @@ impl FakeTeam {
         prepare: impl FnOnce(&Path) -> Value,
     ) -> Self {
         need_tmux();
-        let dir = tempfile::tempdir().unwrap();
+        let dir = TestDir::new();
         let home = dir.path().join("home");
         fs::create_dir(&home).unwrap();
         let mut env = prepare(&home);

@@ -3,7 +3,6 @@
 use std::fs;
 use std::time::Duration;
 
-use tempfile::TempDir;
 use tmux_bus::{
     ClusterConfig, ClusterManager, DeadReason, Error, InboxEntry, InboxLimits, LogFilter,
     MessageLog, MessageState, MessageType, StopOnDrop,
@@ -11,10 +10,10 @@ use tmux_bus::{
 
 use crate::hooks::FakeTeam;
 use crate::mail_agent::{MailTeam, mail};
-use crate::support::{LONG, eventually, tmux};
+use crate::support::{LONG, TestDir, eventually, tmux};
 use crate::worker::Worker;
 
-fn team(dir: &TempDir, agents: usize) -> MailTeam<'_> {
+fn team(dir: &TestDir, agents: usize) -> MailTeam<'_> {
     MailTeam {
         dir: dir.path(),
         agents,
@@ -22,7 +21,7 @@ fn team(dir: &TempDir, agents: usize) -> MailTeam<'_> {
     }
 }
 
-async fn start(dir: &TempDir, agents: usize) -> StopOnDrop {
+async fn start(dir: &TestDir, agents: usize) -> StopOnDrop {
     let started = team(dir, agents).builder().start().await;
     started.unwrap().stop_on_drop()
 }
@@ -64,14 +63,14 @@ fn count_agents(folder: &str) -> usize {
     text.unwrap().parse().unwrap()
 }
 
-fn start_deliverer(dir: &TempDir, agents: usize) -> Worker {
+fn start_deliverer(dir: &TestDir, agents: usize) -> Worker {
     fs::write(dir.path().join("agents"), agents.to_string()).unwrap();
     Worker::start(&format!("deliver {}", dir.path().display()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_are_delivered_in_order_and_logged() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let team = start(&dir, 2).await;
     let texts: Vec<String> = (0..5).map(|n| format!("message {n}")).collect();
     for text in &texts {
@@ -95,7 +94,7 @@ async fn messages_are_delivered_in_order_and_logged() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_waits_for_a_draft_a_dialog_and_a_turn() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let team = start(&dir, 2).await;
     let delivering = tokio::spawn({
         let team = ClusterManager::clone(&team);
@@ -127,7 +126,7 @@ async fn a_message_waits_for_a_draft_a_dialog_and_a_turn() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_messages_of_an_agent_that_has_ended_wait_for_its_restart() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let team = start(&dir, 2).await;
     kill_agent(&dir, 0);
     team.wait_for("agent0", tmux_bus::AgentState::Exited, LONG)
@@ -149,7 +148,7 @@ async fn the_messages_of_an_agent_that_has_ended_wait_for_its_restart() {
 }
 
 /// Kills the program of an agent.
-pub fn kill_agent(dir: &TempDir, agent: usize) {
+pub fn kill_agent(dir: &TestDir, agent: usize) {
     let path = crate::mail_agent::mail_file(dir.path(), agent).with_extension("pid");
     let pid: i32 = fs::read_to_string(path).unwrap().parse().unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
@@ -158,7 +157,7 @@ pub fn kill_agent(dir: &TempDir, agent: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_outlive_the_cluster() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let team = start(&dir, 1).await;
     press(&team, 0, "C-b");
     team.inbox().leave("user", "agent0", "first").unwrap();
@@ -172,7 +171,7 @@ async fn messages_outlive_the_cluster() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_process_delivers_and_the_next_takes_over() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let team = start(&dir, 1).await;
     let mut deliverers = [start_deliverer(&dir, 1), start_deliverer(&dir, 1)];
     for number in 0..20 {
@@ -203,7 +202,7 @@ fn is_uncertain(entry: &InboxEntry) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_text_that_the_program_cannot_take_is_a_dead_letter_and_the_next_is_delivered() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let plain = "while printf '> '; read -r x; do echo \"$x\" >>got; done";
     let config = ClusterConfig::builder("mail")
         .work_dir(dir.path())
@@ -228,7 +227,7 @@ async fn a_text_that_the_program_cannot_take_is_a_dead_letter_and_the_next_is_de
 /// Each line that reads like a frame is quoted, which makes the text longer than a terminal takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_text_that_its_frame_makes_too_long_does_not_hold_up_the_next() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let team = start(&dir, 2).await;
     let text = "Message from\n".repeat(1_000_000 / 13);
     team.inbox().leave("agent1", "agent0", &text).unwrap();
@@ -241,7 +240,7 @@ async fn a_text_that_its_frame_makes_too_long_does_not_hold_up_the_next() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_message_of_an_agent_that_was_removed_since_is_framed() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let before = team(&dir, 2).builder().inbox();
     before.leave("agent1", "agent0", "do it").unwrap();
     let team = start(&dir, 1).await;
@@ -252,7 +251,7 @@ async fn the_message_of_an_agent_that_was_removed_since_is_framed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_is_taken_back_or_expires_is_not_delivered() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let mail_team = team(&dir, 1);
     let limits = InboxLimits::default().keep(Duration::from_millis(300));
     let builder = mail_team.builder_of(mail_team.config().inbox(limits));
@@ -287,7 +286,7 @@ async fn a_message_that_is_taken_back_or_expires_is_not_delivered() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_with_hooks_gets_its_next_message_after_its_turn() {
     let team = FakeTeam::start("claude").await;
-    let flag = tempfile::tempdir().unwrap();
+    let flag = TestDir::new();
     let done = flag.path().join("done");
     let slow = format!("first [[LATE {}]]", done.display());
     team.inbox().leave("user", "claude", &slow).unwrap();
@@ -316,7 +315,7 @@ async fn an_agent_with_hooks_gets_its_next_message_after_its_turn() {
 /// The deliverer knows the new configuration, and attaches before the agent has a pane.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_gets_its_pane_later_gets_its_messages() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let _team = start(&dir, 1).await;
     let builder = || team(&dir, 2).builder();
     let early = builder().attach_unchanged().await.unwrap();
@@ -332,7 +331,7 @@ async fn an_agent_that_gets_its_pane_later_gets_its_messages() {
 /// The limits of the configuration file.
 #[test]
 fn limits_are_read_from_the_file() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     fs::write(dir.path().join("p.txt"), "A OK").unwrap();
     let load = |inbox: &str| {
         let text = format!(

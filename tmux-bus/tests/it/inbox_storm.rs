@@ -14,14 +14,13 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
 use tmux_bus::{
     ClusterBuilder, ClusterManager, Error, Inbox, InboxEntry, InboxLimits, MessageState,
 };
 
 use crate::inbox::kill_agent;
 use crate::mail_agent::{MailTeam, mail, mail_file};
-use crate::support::{eventually, kill_server, tmux};
+use crate::support::{TestDir, eventually, kill_server, tmux};
 use crate::worker::Worker;
 
 const AGENTS: usize = 10;
@@ -129,7 +128,7 @@ pub fn deliver(folder: &str) {
 
 struct Storm {
     socket: PathBuf,
-    dir: TempDir,
+    dir: TestDir,
     inbox: Inbox,
     messages: usize,
     senders: Vec<Worker>,
@@ -303,7 +302,7 @@ async fn no_message_is_lost_or_delivered_twice_while_all_parts_are_killed() {
         Ok(messages) => messages.parse().unwrap(),
         Err(_) => 10_000,
     };
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let mut cluster = start(dir.path()).await;
     let mut storm = Storm {
         socket: cluster.socket().to_owned(),

@@ -5,7 +5,6 @@ use std::ops::Deref;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
 use tmux_bus::{
     ClusterConfig, ClusterManager, Error, LogFilter, MessageLog, MessageLogEntry, MessageType,
     Refusal, SendToOptions,
@@ -13,19 +12,13 @@ use tmux_bus::{
 
 use crate::hooks::{AGENTS, FakeTeam};
 use crate::pane_program::MARKER;
-use crate::support::{LONG, eventually, kill_server, need_tmux};
+use crate::support::{LONG, TestDir, eventually, need_tmux};
 use crate::worker::Worker;
 
 /// A line-wise agent without a prompt: only its output tells that it has answered.
 struct LineTeam {
     cluster: ClusterManager,
-    dir: TempDir,
-}
-
-impl Drop for LineTeam {
-    fn drop(&mut self) {
-        kill_server(self.cluster.socket());
-    }
+    dir: TestDir,
 }
 
 impl Deref for LineTeam {
@@ -61,7 +54,7 @@ async fn attach(dir: &Path) -> ClusterManager {
 impl LineTeam {
     async fn start() -> Self {
         need_tmux();
-        let dir = tempfile::tempdir().unwrap();
+        let dir = TestDir::new();
         let builder = ClusterManager::builder(config(dir.path()));
         let builder = builder.runtime_dir(dir.path().join("run"));
         let cluster = builder.start().await.unwrap();
@@ -267,7 +260,7 @@ async fn the_answer_to_a_notice_is_not_given_to_the_next_message() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prompt_settles_what_a_line_wise_program_owes() {
     need_tmux();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let mut config = config(dir.path());
     let program = "while printf '> '; read -r word; do [ \"$word\" = nothing ] || { echo \"got $word\"; echo TEST OK; }; done";
     config.agents[0].command = Some(program.to_owned());

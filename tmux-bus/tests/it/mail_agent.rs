@@ -14,10 +14,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use serde_json::json;
-use tempfile::TempDir;
 use tmux_bus::{AgentConfig, ClusterBuilder, ClusterConfig, ClusterConfigBuilder, ClusterManager};
 
-use crate::support::{LONG, need_tmux};
+use crate::support::{LONG, TestDir, need_tmux};
 use crate::worker;
 
 const DEFINITION: &str = r"
@@ -84,7 +83,7 @@ pub fn mail_file(dir: &Path, agent: usize) -> PathBuf {
 
 /// The messages that an agent has got.
 #[track_caller]
-pub fn mail(dir: &TempDir, agent: usize) -> Vec<String> {
+pub fn mail(dir: &TestDir, agent: usize) -> Vec<String> {
     let lines = fs::read_to_string(mail_file(dir.path(), agent)).unwrap_or_default();
     let got = |line: &str| {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();

@@ -10,7 +10,7 @@ use tmux_bus::{
     SendOptions,
 };
 
-use crate::support::{LONG, TestServer, builder, eventually, kill_server, tmux};
+use crate::support::{LONG, TestDir, TestServer, builder, eventually, tmux};
 
 /// A program that writes its working folder to a file.
 fn print_work_dir(file: &Path) -> Launch {
@@ -93,7 +93,7 @@ async fn values_of_variables_reach_the_program_unchanged() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_name_of_an_agent_is_not_executed() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let path = dir.path().join("team.yaml");
     let name = "#(touch${IFS}injected)#{pane_id}";
     fs::write(dir.path().join("prompt.txt"), "A OK").unwrap();
@@ -120,7 +120,6 @@ async fn the_name_of_an_agent_is_not_executed() {
         cluster.socket(),
         &["display-message", "-p", "#{pane_title}"],
     );
-    kill_server(cluster.socket());
     // tmux 3.4 shows `$` in titles as `\$`.
     assert_eq!(title.trim().replace("\\$", "$"), name);
 }
@@ -156,7 +155,7 @@ async fn special_characters_of_the_terminal_are_refused_also_inside_brackets() {
 
 #[test]
 fn a_log_is_created_for_this_user_only() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let path = dir.path().join("logs/messages.jsonl");
     let message = Message::new("a", "b", "a secret");
     let logger = MessageLogger::open(&path).unwrap();

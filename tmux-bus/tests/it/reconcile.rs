@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use tempfile::TempDir;
 use tmux_bus::{
     AgentConfig, AgentState, ClusterBuilder, ClusterConfig, ClusterManager, DeadReason, Error,
     MessageState, StopOnDrop,
 };
 
-use crate::support::{LONG, eventually, need_tmux, tmux};
+use crate::support::{LONG, TestDir, eventually, need_tmux, tmux};
 use crate::worker::Worker;
 
 fn echo(name: &str) -> AgentConfig {
@@ -31,7 +30,7 @@ fn builder(dir: &Path, agents: impl IntoIterator<Item = AgentConfig>) -> Cluster
     ClusterManager::builder(config.build().unwrap()).runtime_dir(dir.join("run"))
 }
 
-async fn start(dir: &TempDir, names: &[&str]) -> StopOnDrop {
+async fn start(dir: &TestDir, names: &[&str]) -> StopOnDrop {
     let agents = names.iter().map(|name| echo(name));
     builder(dir.path(), agents)
         .start()
@@ -53,7 +52,7 @@ fn pids(team: &ClusterManager) -> BTreeMap<String, String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attach_without_a_change_touches_nothing() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let team = start(&dir, &["a", "b"]).await;
     let before = pids(&team);
     // Neither time limit nor role changes the program.
@@ -68,7 +67,7 @@ async fn an_attach_without_a_change_touches_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_is_added_is_started() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let team = start(&dir, &["a", "b"]).await;
     let before = pids(&team);
     let agents = ["a", "new", "b"].map(echo);
@@ -86,7 +85,7 @@ async fn an_agent_that_is_added_is_started() {
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_is_removed_is_stopped_and_its_messages_are_dead_letters() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let team = start(&dir, &["a", "b"]).await;
     let id = team.inbox().leave("user", "b", "hello").unwrap();
     let mut before = pids(&team);
@@ -107,7 +106,7 @@ async fn an_agent_that_is_removed_is_stopped_and_its_messages_are_dead_letters()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_is_changed_is_restarted() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let personality = dir.path().join("b.txt");
     fs::write(&personality, "first").unwrap();
     let from_file = || echo("b").personality_prompt_path(&personality);
@@ -142,7 +141,7 @@ async fn an_agent_that_is_changed_is_restarted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_yaml_file_is_applied() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     fs::write(dir.path().join("p.txt"), "A OK, B OK").unwrap();
     let builder = |names: &[&str]| {
         let mut text = "cluster: { name: t, session_name: t, work_dir: . }\nagents:\n".to_owned();
@@ -185,7 +184,7 @@ pub fn attach(folder: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_that_attach_at_once_start_an_agent_once() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let team = start(&dir, &["a"]).await;
     let part = format!("attach {}", dir.path().display());
     let mut workers = [(); 4].map(|()| Worker::start(&part));
@@ -207,7 +206,7 @@ async fn processes_that_attach_at_once_start_an_agent_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_work_of_a_process_that_died_is_finished_by_the_next() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let team = start(&dir, &["a", "b", "c"]).await;
     // Died after it named a new pane, before it started the program, and while it restarted `b` and
     // removed `c`.
@@ -253,7 +252,7 @@ async fn the_work_of_a_process_that_died_is_finished_by_the_next() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_personality_of_an_agent_in_code_reaches_its_program() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let file = dir.path().join("agents.toml");
     let definition = "[reader]\ncommand = 'cat {personality} >read; printf \"> \"; exec cat'\n";
     fs::write(&file, definition).unwrap();
@@ -277,7 +276,7 @@ async fn the_personality_of_an_agent_in_code_reaches_its_program() {
 
 #[test]
 fn mistakes_of_a_configuration_in_code_are_reported() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let check = |agents: &[AgentConfig], expected: &str| {
         let config = ClusterConfig::builder("team").work_dir(dir.path());
         let config = agents

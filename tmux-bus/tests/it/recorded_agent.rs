@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use tempfile::TempDir;
 use tmux_bus::{ClusterBuilder, ClusterConfig, ClusterManager};
 
-use crate::support::{eventually, need_tmux};
+use crate::support::{TestDir, eventually, need_tmux};
 
 /// Shows a moment for each line of the pipe: a recording, and the number of its bytes. What is typed goes to a
 /// file.
@@ -25,7 +24,7 @@ done
 
 /// Agents with recorded screens. Each has a window of its own size if it is the only one.
 pub struct RecordedAgents {
-    dir: TempDir,
+    dir: TestDir,
     agents: Vec<String>,
 }
 
@@ -37,7 +36,7 @@ impl RecordedAgents {
             Command::new("gzip").arg("-V").output().is_ok(),
             "these tests need gzip: `apt install gzip`"
         );
-        let dir = tempfile::tempdir().unwrap();
+        let dir = TestDir::new();
         fs::write(dir.path().join("prompt.txt"), "OK").unwrap();
         for (agent, moment) in agents {
             fs::write(dir.path().join(agent), PROGRAM).unwrap();

@@ -2,19 +2,10 @@
 
 use std::time::Duration;
 
-use tmux_bus::{AgentState, ClusterManager, Error, EvidenceSource};
+use tmux_bus::{AgentState, Error, EvidenceSource};
 
 use crate::recorded_agent::RecordedAgents;
-use crate::support::{LONG, kill_server, tmux};
-
-/// Ends the cluster, also when the test fails.
-struct KillCluster(ClusterManager);
-
-impl Drop for KillCluster {
-    fn drop(&mut self) {
-        kill_server(self.0.socket());
-    }
-}
+use crate::support::{LONG, tmux};
 
 fn dialog(id: &str) -> AgentState {
     AgentState::Dialog { id: id.to_owned() }
@@ -23,15 +14,15 @@ fn dialog(id: &str) -> AgentState {
 /// Replays moments and waits for the state of each.
 async fn check(agent: &str, moments: &[(&str, AgentState)]) {
     let agents = RecordedAgents::new(&[(agent, "start/ready")]);
-    let team = KillCluster(agents.builder().start().await.unwrap());
+    let team = agents.builder().start().await.unwrap();
     for (moment, state) in moments {
         agents.show(agent, moment);
-        let reached = team.0.wait_for(agent, state.clone(), LONG).await;
+        let reached = team.wait_for(agent, state.clone(), LONG).await;
         if let Err(error) = reached {
-            let explanation = team.0.explain(agent).await.unwrap();
+            let explanation = team.explain(agent).await.unwrap();
             panic!("{agent} {moment}: {error}\n{explanation}");
         }
-        let status = team.0.status().await.unwrap();
+        let status = team.status().await.unwrap();
         let found = &status.agents[0];
         assert_eq!(found.definition, agent);
         assert_eq!(&found.state, state, "{agent} {moment}: {}", found.evidence);
@@ -106,12 +97,12 @@ async fn a_dialog_at_the_start_is_named_and_never_answered() {
     let agents = RecordedAgents::new(&[("claude", "dialog_trust/trust")]);
     let started = agents.builder().startup_question("are you ready?").start();
     let error = started.await.unwrap_err();
-    let team = KillCluster(agents.builder().attach().await.unwrap());
+    let team = agents.builder().attach().await.unwrap();
     let Error::NotReady { agent, advice, .. } = &error else {
         panic!("{error:?}");
     };
     assert_eq!(agent, "claude");
-    let attach = format!("tmux -S {} attach -t team", team.0.socket().display());
+    let attach = format!("tmux -S {} attach -t team", team.socket().display());
     assert!(advice.contains("whether you trust this folder"), "{advice}");
     assert!(
         advice.contains(&attach) && error.to_string().contains(advice),
@@ -126,7 +117,7 @@ async fn a_dialog_at_the_start_is_named_and_never_answered() {
     assert!(!agents.typed("claude").contains("ready?"));
     // The cluster waits for the person.
     agents.show("claude", "start/ready");
-    let ready = team.0.wait_for("claude", AgentState::Idle, LONG).await;
+    let ready = team.wait_for("claude", AgentState::Idle, LONG).await;
     ready.unwrap();
     assert!(!agents.typed("claude").contains("ready?"));
 }
@@ -141,9 +132,9 @@ async fn a_start_can_wait_for_the_person() {
     agents.until_shown("Select login method");
     assert!(!starting.is_finished());
     agents.show("claude", "start/ready");
-    let team = KillCluster(starting.await.unwrap().unwrap());
+    let team = starting.await.unwrap().unwrap();
     assert_eq!(
-        team.0.status().await.unwrap().agents[0].state,
+        team.status().await.unwrap().agents[0].state,
         AgentState::Idle
     );
 }
@@ -151,8 +142,8 @@ async fn a_start_can_wait_for_the_person() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_draft_and_the_rules_are_explained() {
     let agents = RecordedAgents::new(&[("claude", "draft/draft")]);
-    let team = KillCluster(agents.builder().start().await.unwrap());
-    let explanation = team.0.explain("claude").await.unwrap();
+    let team = agents.builder().start().await.unwrap();
+    let explanation = team.explain("claude").await.unwrap();
     assert_eq!(explanation.state, AgentState::Idle);
     assert_eq!(explanation.evidence.rule, "input:draft");
     assert_eq!(explanation.evidence.source, EvidenceSource::Screen);
@@ -177,16 +168,16 @@ async fn a_draft_and_the_rules_are_explained() {
 
     agents.show("claude", "approval/open");
     let approval = AgentState::WaitingForApproval;
-    team.0.wait_for("claude", approval, LONG).await.unwrap();
-    let explanation = team.0.explain("claude").await.unwrap();
+    team.wait_for("claude", approval, LONG).await.unwrap();
+    let explanation = team.explain("claude").await.unwrap();
     assert!(explanation.advice.unwrap().contains("it asks for approval"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_for_a_state_ends_with_the_timeout_or_the_program() {
     let agents = RecordedAgents::new(&[("codex", "start/ready")]);
-    let team = KillCluster(agents.builder().start().await.unwrap());
-    let wait = |state, timeout| team.0.wait_for("codex", state, timeout);
+    let team = agents.builder().start().await.unwrap();
+    let wait = |state, timeout| team.wait_for("codex", state, timeout);
     let error = wait(AgentState::Working, Duration::from_millis(50))
         .await
         .unwrap_err();
@@ -200,14 +191,14 @@ async fn waiting_for_a_state_ends_with_the_timeout_or_the_program() {
     assert!(error.partial().unwrap().contains("OpenAI Codex"));
 
     let waiting = tokio::spawn({
-        let team = team.0.clone();
+        let team = team.clone();
         async move { team.wait_for("codex", AgentState::Working, LONG).await }
     });
     let gone = tokio::spawn({
-        let team = team.0.clone();
+        let team = team.clone();
         async move { team.wait_for("codex", AgentState::Exited, LONG).await }
     });
-    let pid = tmux(team.0.socket(), &["display-message", "-p", "#{pane_pid}"]);
+    let pid = tmux(team.socket(), &["display-message", "-p", "#{pane_pid}"]);
     let killed = std::process::Command::new("kill")
         .args(["-KILL", pid.trim()])
         .status();
@@ -215,7 +206,7 @@ async fn waiting_for_a_state_ends_with_the_timeout_or_the_program() {
     let error = waiting.await.unwrap().unwrap_err();
     assert!(matches!(error, Error::PaneDied { .. }), "{error:?}");
     gone.await.unwrap().unwrap();
-    let status = team.0.status().await.unwrap();
+    let status = team.status().await.unwrap();
     assert_eq!(status.agents[0].state, AgentState::Exited);
     assert_eq!(status.agents[0].evidence.source, EvidenceSource::Process);
 }
@@ -227,8 +218,8 @@ async fn an_input_line_that_a_dialog_follows_is_not_ready() {
         let agents = RecordedAgents::new(&[(agent, "dialog_trust/splash")]);
         let starting = tokio::spawn(agents.builder().startup_question("ready?").start());
         agents.until_shown(text);
-        let team = KillCluster(agents.builder().attach().await.unwrap());
-        let explanation = team.0.explain(agent).await.unwrap();
+        let team = agents.builder().attach().await.unwrap();
+        let explanation = team.explain(agent).await.unwrap();
         assert_eq!(explanation.evidence.rule, "starting:splash");
         assert!(!starting.is_finished());
         agents.show(agent, "dialog_trust/trust");

@@ -1,5 +1,6 @@
 //! A private server for a test.
 
+use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,10 +14,44 @@ use crate::pane_program::MARKER;
 /// Time limit for steps that take milliseconds on an idle machine.
 pub const LONG: Duration = Duration::from_secs(40);
 
+/// A folder for a test. Dropping it kills the servers with sockets in its subfolders, then removes it.
+///
+/// A fixture must not do that alone: a start that fails because an agent is not ready leaves its cluster running, and
+/// there is no fixture yet.
+pub struct TestDir(TempDir);
+
+impl TestDir {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+}
+
+impl Deref for TestDir {
+    type Target = TempDir;
+
+    fn deref(&self) -> &TempDir {
+        &self.0
+    }
+}
+
+impl Drop for TestDir {
+    fn drop(&mut self) {
+        let folders = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
+        for runtime_dir in folders(self.path()) {
+            for session in folders(&runtime_dir.path()) {
+                let socket = session.path().join("tmux");
+                if socket.exists() {
+                    kill_server(&socket);
+                }
+            }
+        }
+    }
+}
+
 /// A server that is killed when the test ends.
 pub struct TestServer {
     server: Server,
-    dir: TempDir,
+    dir: TestDir,
 }
 
 impl Deref for TestServer {
@@ -24,12 +59,6 @@ impl Deref for TestServer {
 
     fn deref(&self) -> &Server {
         &self.server
-    }
-}
-
-impl Drop for TestServer {
-    fn drop(&mut self) {
-        kill_server(self.server.socket());
     }
 }
 
@@ -54,20 +83,20 @@ pub fn need_tmux() {
     );
 }
 
-pub fn builder(dir: &TempDir) -> ServerBuilder {
+pub fn builder(dir: &TestDir) -> ServerBuilder {
     need_tmux();
     Server::builder("test").runtime_dir(dir.path().join("run"))
 }
 
 impl TestServer {
     pub async fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = TestDir::new();
         let server = builder(&dir).start().await.unwrap();
         Self { server, dir }
     }
 
     /// A server that was started in `dir`.
-    pub fn from(server: Server, dir: TempDir) -> Self {
+    pub fn from(server: Server, dir: TestDir) -> Self {
         Self { server, dir }
     }
 
@@ -75,7 +104,7 @@ impl TestServer {
         self.dir.path().join(name)
     }
 
-    pub fn dir(&self) -> &TempDir {
+    pub fn dir(&self) -> &TestDir {
         &self.dir
     }
 

@@ -8,11 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tempfile::TempDir;
 use tmux_bus::{Agent, ClusterConfig, ClusterManager, Error, Refusal, SendToOptions, StopOnDrop};
 
 use crate::pane_program::{MARKER, make_raw};
-use crate::support::{LONG, eventually, need_tmux, tmux};
+use crate::support::{LONG, TestDir, eventually, need_tmux, tmux};
 use crate::worker;
 
 /// What is known about [`play`].
@@ -152,7 +151,7 @@ pub fn play() {
 struct Team {
     cluster: StopOnDrop,
     pane: String,
-    dir: TempDir,
+    dir: TestDir,
 }
 
 impl Team {
@@ -162,7 +161,7 @@ impl Team {
 
     async fn start_as(agent: &str) -> Self {
         need_tmux();
-        let dir = tempfile::tempdir().unwrap();
+        let dir = TestDir::new();
         let path = |name: &str| dir.path().join(name).display().to_string();
         let (variable, part, command) = worker::in_a_pane("typed");
         fs::write(path("prompt.txt"), MARKER).unwrap();

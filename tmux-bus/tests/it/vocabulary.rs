@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tmux_bus::Error;
 use tmux_bus::vocabulary::{Failure, Reply, Request};
+use tmux_bus::{Error, PartialAnswer, Refusal};
 
 const GOLDEN: &str = include_str!("../data/vocabulary.jsonl");
 
@@ -66,6 +66,16 @@ fn failures_have_kind_message_and_hint() {
         Error::UnknownAsk { id },
         3,
         r#"{"kind":"not_found","message":"there is no ask `0123456789ab`","hint":"ids are printed by `ask`, and end with the cluster"}"#,
+    );
+    let refused = Error::Refused {
+        pane: "%1".parse().unwrap(),
+        reason: Refusal::Dialog,
+        screen: PartialAnswer::default(),
+    };
+    check(
+        refused,
+        4,
+        r#"{"kind":"refused","message":"the message for pane %1 was not sent: the agent shows a dialog: attach and answer it","hint":"`explain` shows the screen of the agent; `post` leaves a message","refusal":"dialog"}"#,
     );
     let io = Error::Io {
         action: "read",

@@ -165,7 +165,7 @@ fn print_status(out: &mut impl Write, report: &StatusReport) -> io::Result<()> {
         writeln!(
             out,
             "{:<30} {:<30} {:<10} {state}",
-            agent.name, agent.role, agent.agent
+            agent.name, agent.role, agent.definition
         )?;
     }
     writeln!(out, "watch: {}", report.attach)
