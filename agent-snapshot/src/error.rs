@@ -63,7 +63,10 @@ pub enum Error {
     /// process. The save changed nothing. Load the stored state, or save over it with
     /// [`overwrite`](crate::SnapshotStorage::overwrite); an
     /// [`AgentState`](crate::AgentState::adopt_stored) has a call for each.
-    #[error("agent {agent}: the storage has {}, but this writer has {committed}", stored_text(.stored.as_ref()))]
+    #[error(
+        "agent {agent}: the storage has {}, but this writer has {committed}",
+        stored_text(.stored.as_ref())
+    )]
     Rewound {
         /// The agent of the refused save.
         agent: AgentId,

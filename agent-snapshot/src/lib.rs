@@ -42,9 +42,7 @@ pub use file::{FileStorage, FileStorageBuilder};
 pub use postgres::{PostgresStorage, PostgresStorageBuilder, Tls};
 #[cfg(feature = "redis")]
 pub use redis::{RedisStorage, RedisStorageBuilder};
-pub use snapshot::{
-    AgentId, AgentSnapshot, Event, History, Memory, Reply, SCHEMA_VERSION, Status, ToolIntent,
-};
+pub use snapshot::{AgentId, AgentSnapshot, Event, History, Memory, Reply, Status, ToolIntent};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStorage, SqliteStorageBuilder};
 pub use storage::{

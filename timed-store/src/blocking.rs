@@ -92,17 +92,31 @@ timed_storage! {
 
 /// Releases the value of a dropped guard.
 fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
-    let removed = block_on(&core.context, core.release::<Blocking, T>(token));
-    if let Err(error) = removed {
+    let released = block_on(&core.context, core.release_dropped::<Blocking, T>(token));
+    if let Err(error) = released {
         tracing::warn!(token, %error, "cannot release the value of a dropped guard");
     }
 }
 
 /// The changes of a store, as an iterator that never ends; `next` blocks until there is one. An
-/// error does not end it either: the next item comes from a new attempt, after a change or after a second.
+/// error does not end it either: the next item comes from a new attempt, after a change or after a
+/// second.
 ///
 /// Changes that follow each other quickly may be merged; the last state is always told. A refresh
-/// is not a change. [`Change`] has an example.
+/// is not a change. Dropping it ends the watch.
+///
+/// ```
+/// use timed_store::{Change, blocking::TimedStorage};
+///
+/// # let folder = tempfile::tempdir()?;
+/// let store = TimedStorage::<String>::open(folder.path().join("operators.json"))?;
+/// let mut changes = store.watch();
+/// store.store(&"tsukuyomi".to_owned())?;
+/// assert!(matches!(changes.next(), Some(Ok(Change::Set { .. }))));
+/// store.remove()?;
+/// assert!(matches!(changes.next(), Some(Ok(Change::Removed { .. }))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "an iterator does nothing unless it is used"]
 pub struct Watch<T> {
     state: WatchState<T>,

@@ -23,7 +23,7 @@ use crate::{Incident, SessionId};
 /// }
 /// # Ok::<(), timed_store::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[must_use = "a claim that was not granted gives no right to the value"]
 pub enum Claim<T> {
     /// This session holds the value until the lease ends.
@@ -40,6 +40,7 @@ pub enum Claim<T> {
 
 impl<T> Claim<T> {
     /// The lease of a granted claim.
+    #[must_use]
     pub fn granted(self) -> Option<Lease<T>> {
         match self {
             Self::Granted(lease) => Some(lease),
@@ -122,6 +123,21 @@ impl<T> Lease<T> {
     /// The time until the lease ends, counted from the grant.
     pub fn expires_in(&self) -> Duration {
         self.expires_in
+    }
+}
+
+// Values belong to the caller and may be secret: `Debug` does not show them, and needs no `T: Debug`.
+
+impl<T> fmt::Debug for Claim<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Granted(lease) => f.debug_tuple("Granted").field(lease).finish(),
+            Self::Busy { holder, expires_in } => f
+                .debug_struct("Busy")
+                .field("holder", holder)
+                .field("expires_in", expires_in)
+                .finish(),
+        }
     }
 }
 

@@ -30,9 +30,13 @@ impl ManualClock {
         Self(Arc::new(AtomicI64::new(unix_ms(time))))
     }
 
-    /// Moves the clock forward.
+    /// Moves the clock forward, at most to the end of its range.
     pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(duration_ms(by), Ordering::SeqCst);
+        let later = |now: i64| Some(now.saturating_add(duration_ms(by)));
+        // Never fails: the function always has a value.
+        let _ = self
+            .0
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, later);
     }
 
     /// Sets the clock. It can go back, as a system clock can.
@@ -65,5 +69,18 @@ fn unix_ms(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => duration_ms(after),
         Err(before) => -duration_ms(before.duration()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_does_not_go_back_at_the_end_of_its_range() {
+        let clock = ManualClock::new(SystemTime::now());
+        clock.advance(Duration::MAX);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(Clock::Manual(clock).now_ms(), i64::MAX);
     }
 }

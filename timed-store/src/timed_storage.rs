@@ -105,11 +105,12 @@ timed_storage! {
     /// A lease that was lost stays lost; [`lost`](Self::lost) tells when.
     ///
     /// Dropping the guard stops the refreshes, and the value stays busy until it expires. With
-    /// [`release_on_drop`](Self::release_on_drop) it is released too, before the drop returns, so also
-    /// at the end of `main`. The drop blocks its thread: for a file until it has the lock, two seconds
-    /// or as long as the policy says; for a server until a thread with a connection of its own has
-    /// the answer, two seconds at most. A release that failed is a `tracing` warning, and the value
-    /// stays busy until it expires. [`release`](Self::release) does not block and returns the result.
+    /// [`release_on_drop`](Self::release_on_drop) it is released too, before the drop returns, so
+    /// also at the end of `main`. The drop blocks its thread: for a file until it has the lock, two
+    /// seconds or as long as the policy says; for a server until a thread with a connection of its
+    /// own has the answer, two seconds at most. A release that failed is a `tracing` warning, and
+    /// the value stays busy until it expires. [`release`](Self::release) does not block the thread,
+    /// and returns the result.
     ///
     /// ```
     /// use timed_store::TimedStorage;
@@ -136,7 +137,7 @@ timed_storage! {
 /// Releases the value of a dropped guard.
 fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
     let released = match &core.backend {
-        AnyBackend::File(_) => block_on(&core.context, core.release::<Blocking, T>(token)),
+        AnyBackend::File(_) => block_on(&core.context, core.release_dropped::<Blocking, T>(token)),
         #[cfg(feature = "redis")]
         AnyBackend::Redis(server) => server.release_on_thread(token, RELEASE_PATIENCE),
     };

@@ -14,7 +14,7 @@
 /// | `keyword` | `async` | none |
 /// | `cancel_safety`: the section of the docs | text | none |
 /// | `cancel_safety_of_claims`: the same for claims | text | none |
-/// | `release`: how a dropped guard releases | in place, on a server as a task | in place |
+/// | `release`: how a dropped guard releases | in place, on a server on a thread | in place |
 /// | the attributes of both types | text | text |
 macro_rules! timed_storage {
     (
@@ -148,7 +148,7 @@ macro_rules! timed_storage {
             /// Any [`Error`]; nothing has changed.
             $(#[$cancel_safety])*
             pub $($async)? fn remove(&self) -> Result<bool, Error> {
-                $complete!(self.core, self.core.remove::<$runtime, T>(None))
+                $complete!(self.core, self.core.remove::<$runtime, T>())
             }
 
             /// The values of all other sessions.
@@ -181,7 +181,7 @@ macro_rules! timed_storage {
             /// Any [`Error`]; nothing has changed.
             $(#[$cancel_safety])*
             pub $($async)? fn refresh(&self) -> Result<bool, Error> {
-                $complete!(self.core, self.core.refresh::<$runtime, T>(None))
+                $complete!(self.core, self.core.refresh::<$runtime, T>())
             }
 
             /// All live entries at one moment.
@@ -241,14 +241,14 @@ macro_rules! timed_storage {
             /// its owner process ends. On Linux it never polls a local file; elsewhere and on
             /// network file systems it looks every 250 ms, and on a server at least once a second.
             ///
-            /// The call takes at most a second longer than `limit`: for a last look at the value, which
-            /// may wait for the lock or for a server that does not answer.
+            /// The call takes at most a second longer than `limit`: for a last look at the value,
+            /// which may wait for the lock or for a server that does not answer.
             ///
             /// # Errors
             ///
             /// Any [`Error`]; nothing has changed, except that a server whose answer did not arrive
-            /// in time may have granted the claim. The error says so (`may_be_done`). Claim again, or
-            /// call [`restore`](Self::restore).
+            /// in time may have granted the claim. The error says so (`may_be_done`). Claim again,
+            /// or call [`restore`](Self::restore).
             $(#[$cancel_safety_of_claims])*
             pub $($async)? fn claim_within(
                 &self,
@@ -415,6 +415,9 @@ macro_rules! timed_storage {
             /// Stops the refreshes and releases the value. Returns whether the lease was still
             /// held.
             ///
+            /// The guard is gone afterwards, so the release waits for the lock of a file with any
+            /// policy: two seconds, or as long as the policy says.
+            ///
             /// # Errors
             ///
             /// Any [`Error`]; the value then stays busy until it expires.
@@ -422,8 +425,8 @@ macro_rules! timed_storage {
             pub $($async)? fn release(mut self) -> Result<bool, Error> {
                 self.release = None;
                 self.keeper.stop();
-                let token = Some(self.lease.token());
-                $complete!(self.core, self.core.remove::<$runtime, T>(token))
+                let token = self.lease.token();
+                $complete!(self.core, self.core.release::<$runtime, T>(token))
             }
         }
 

@@ -62,7 +62,7 @@ impl<T> fmt::Debug for Change<T> {
 /// change. A caller that goes on after each error would otherwise be a busy loop.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
 
-/// What a watcher has told so far.
+/// The entries that a watcher has told, and the changes that it has to tell.
 pub(crate) struct WatchState<T> {
     core: Arc<Core>,
     changes: Changes,

@@ -47,7 +47,10 @@
 //! **Example.** Tick 8 has one reply. The save fails after it was stored; `begin_tick` is `InDoubt`.
 //! `retry_commit` saves tick 8 again, the storage finds the same digest and answers `Ok`, and the
 //! reply is handed out, once.
-
+//!
+//! Replies of earlier commits can be confirmed as sent during the doubt. The snapshot in doubt still
+//! has them, and must keep them for a retry: with another outbox it would be another save. So they are
+//! removed after the save has succeeded.
 //!
 //! # Theory: a storage that went back in time
 //!
@@ -109,9 +112,21 @@ pub struct AgentState {
 }
 
 pub(super) struct PendingCommit {
-    pub(super) snapshot: AgentSnapshot,
+    snapshot: AgentSnapshot,
     /// How many replies at the end of the outbox belong to this commit.
-    pub(super) replies: usize,
+    replies: usize,
+    /// The keys of earlier replies that were confirmed since the commit began.
+    confirmed: Vec<String>,
+}
+
+impl PendingCommit {
+    pub(super) fn new(snapshot: AgentSnapshot, replies: usize) -> Self {
+        Self {
+            snapshot,
+            replies,
+            confirmed: Vec::new(),
+        }
+    }
 }
 
 /// How to save a commit.
@@ -237,12 +252,12 @@ impl AgentState {
         let stored = self.storage.load(self.agent_id()).await?;
         let stored = stored.map_or(0, |stored| stored.epoch);
         // No `await` until `in_doubt` is set again: a dropped future would lose the commit.
-        let mut pending = self.in_doubt.take().unwrap_or_else(|| PendingCommit {
-            snapshot: self.committed.clone(),
-            replies: 0,
-        });
+        let mut pending = self
+            .in_doubt
+            .take()
+            .unwrap_or_else(|| PendingCommit::new(self.committed.clone(), 0));
         pending.snapshot.epoch = pending.snapshot.epoch.max(stored).saturating_add(1);
-        pending.snapshot.revision += 1;
+        pending.snapshot.revision = pending.snapshot.revision.saturating_add(1);
         pending.snapshot.set_timestamp(SystemTime::now());
         self.in_doubt = Some(pending);
         self.save_pending(SaveMode::Overwrite).await
@@ -285,7 +300,6 @@ impl AgentState {
         let Some(pending) = &self.in_doubt else {
             return Ok(Vec::new());
         };
-        let replies = pending.replies;
         let saved = match mode {
             SaveMode::Continue => self.storage.save(&pending.snapshot).await,
             SaveMode::Overwrite => self.storage.overwrite(&pending.snapshot).await,
@@ -296,12 +310,15 @@ impl AgentState {
             }
             return Err(error);
         }
-        if let Some(pending) = self.in_doubt.take() {
-            self.committed = pending.snapshot;
-        }
+        let Some(pending) = self.in_doubt.take() else {
+            return Ok(Vec::new());
+        };
+        self.committed = pending.snapshot;
         self.committed.memory.short_term_history.release_hidden();
-        let outbox = &self.committed.outbox;
-        Ok(outbox[outbox.len() - replies..].to_vec())
+        let outbox = &mut self.committed.outbox;
+        let replies = outbox[outbox.len() - pending.replies..].to_vec();
+        outbox.retain(|reply| !pending.confirmed.contains(&reply.key));
+        Ok(replies)
     }
 
     /// Puts an event at the end of the queue and saves: the event is durable when this returns.
@@ -317,8 +334,7 @@ impl AgentState {
     /// Cancel safe: the event is stored or not. An event with an id can be queued again.
     pub async fn enqueue(&mut self, event: Event) -> Result<(), Error> {
         let event = with_id(event);
-        let queue = &self.committed.event_queue_backup;
-        if queue.iter().any(|queued| queued.id == event.id) {
+        if is_queued(&self.committed, &event) {
             return Ok(());
         }
         self.revise(|snapshot| snapshot.event_queue_backup.push(event))
@@ -326,9 +342,13 @@ impl AgentState {
     }
 
     /// Confirms that a reply was sent, so that it is not handed out again. The next commit or
-    /// [`flush`](Self::flush) saves this; after a crash before that, hydration reports the reply again.
+    /// [`flush`](Self::flush) saves this; after a crash before that, hydration reports the reply
+    /// again.
     pub fn confirm_sent(&mut self, key: &str) {
         self.committed.outbox.retain(|reply| reply.key != key);
+        if let Some(pending) = &mut self.in_doubt {
+            pending.confirmed.push(key.to_owned());
+        }
     }
 
     /// Saves the confirmations of [`confirm_sent`](Self::confirm_sent) without a tick.
@@ -395,7 +415,7 @@ impl AgentState {
         change: impl FnOnce(&mut AgentSnapshot),
     ) -> Result<(), Error> {
         self.check_no_doubt()?;
-        self.committed.revision += 1;
+        self.committed.revision = self.committed.revision.saturating_add(1);
         let mut revised = self.committed.clone();
         change(&mut revised);
         revised.set_timestamp(SystemTime::now());
@@ -459,6 +479,12 @@ impl fmt::Debug for AgentState {
             .field("in_doubt", &self.in_doubt.is_some())
             .finish_non_exhaustive()
     }
+}
+
+/// Whether the queue has an event with the id of this one.
+pub(super) fn is_queued(snapshot: &AgentSnapshot, event: &Event) -> bool {
+    let mut queue = snapshot.event_queue_backup.iter();
+    queue.any(|queued| queued.id == event.id)
 }
 
 pub(super) fn with_id(mut event: Event) -> Event {

@@ -3,7 +3,7 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value};
 
-use super::agent_state::{AgentState, PendingCommit, SaveMode, with_id};
+use super::agent_state::{AgentState, PendingCommit, SaveMode, is_queued, with_id};
 use crate::{AgentSnapshot, Error, Event, History, Reply, Status, ToolIntent};
 
 /// One run of the agent's loop: its changes are committed together or not at all.
@@ -43,7 +43,7 @@ pub struct Tick<'a> {
 impl<'a> Tick<'a> {
     pub(super) fn new(agent: &'a mut AgentState) -> Self {
         let mut working = agent.committed.clone();
-        working.tick_index += 1;
+        working.tick_index = working.tick_index.saturating_add(1);
         working.revision = 0;
         Self {
             agent,
@@ -84,9 +84,14 @@ impl<'a> Tick<'a> {
         (!queue.is_empty()).then(|| queue.remove(0))
     }
 
-    /// Puts an event at the end of the queue. An event without an id gets one.
+    /// Puts an event at the end of the queue. The commit stores it with the rest of the tick, so
+    /// that the work that follows from an event is not lost with it. An event without an id gets
+    /// one. An event with the id of a queued event is not queued again.
     pub fn push_event(&mut self, event: Event) {
-        self.working.event_queue_backup.push(with_id(event));
+        let event = with_id(event);
+        if !is_queued(&self.working, &event) {
+            self.working.event_queue_backup.push(event);
+        }
     }
 
     /// Prepares a reply, which [`commit`](Self::commit) hands out.
@@ -171,10 +176,7 @@ impl<'a> Tick<'a> {
             working,
             replies,
         } = self;
-        agent.in_doubt = Some(PendingCommit {
-            snapshot: working,
-            replies,
-        });
+        agent.in_doubt = Some(PendingCommit::new(working, replies));
         agent.save_pending(SaveMode::Continue).await
     }
 }

@@ -6,6 +6,8 @@ use crate::{AgentId, Error, SnapshotStorage};
 
 /// One empty location for the data of a backend.
 ///
+/// The suite waits for each of these calls and cancels none.
+///
 /// ```
 /// use std::sync::Arc;
 /// use agent_snapshot::conformance::{self, Fixture};
@@ -31,6 +33,10 @@ use crate::{AgentId, Error, SnapshotStorage};
 #[async_trait]
 pub trait Fixture: Send + Sync {
     /// Opens the storage. Each call is another writer on the same data.
+    ///
+    /// # Errors
+    ///
+    /// Any error. The clause has then failed.
     async fn open(&self) -> Result<Arc<dyn SnapshotStorage>, Error>;
 
     /// Makes the stored data of `agent` unreadable, without the storage. `false` if the fixture

@@ -76,8 +76,8 @@ pub enum Part {
         /// The readable part: the reasoning or a summary of it.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         text: String,
-        /// What the provider needs to accept the reasoning again: a signature, or the reasoning in
-        /// encrypted form.
+        /// The proof that the provider needs to accept the reasoning again: a signature, or the
+        /// reasoning in encrypted form.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         signature: Option<String>,
         /// Fields of providers, and fields that this version does not know.

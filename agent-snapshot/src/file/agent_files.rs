@@ -68,7 +68,7 @@ impl<F: Folder> AgentFiles<F> {
     ) -> Result<Option<Stamp>, Error> {
         if snapshot.extra.contains_key(snapshot_document::KEY) {
             // A caller that parses the JSON file gets this key. It is not part of the snapshot.
-            let mut snapshot = snapshot.clone();
+            let mut snapshot = snapshot.copy_of_same_object();
             snapshot.extra.remove(snapshot_document::KEY);
             return self.save(&snapshot, intent);
         }
@@ -143,8 +143,11 @@ impl<F: Folder> AgentFiles<F> {
     /// Deletes the agent if its last write is not younger than `age`.
     pub(super) fn expire(&mut self, age: Duration) -> Result<bool, Error> {
         let _lock = self.lock()?;
-        let Ok(Found::Stored(stored)) = self.files.read() else {
-            return Ok(false);
+        let stored = match self.files.read() {
+            Ok(Found::Stored(stored)) => stored,
+            Ok(Found::Nothing { .. }) => return Ok(false),
+            Err(error) if error.is_damaged() => return Ok(false),
+            Err(error) => return Err(error),
         };
         let is_old = self.changed(&stored)?.elapsed().unwrap_or_default() >= age;
         if !is_old || self.files.assemble(&stored).is_err() {
@@ -312,6 +315,11 @@ impl<F: Folder> AgentFiles<F> {
         messages.truncate((end - first) as usize);
         let location = self.files.location("json");
         backend::decode_messages(&self.files.agent, &location, first, messages)
+    }
+
+    /// Whether a log with saves was left open.
+    pub(super) fn has_open_log(&self) -> bool {
+        self.open_log.as_ref().is_some_and(|log| log.ticks > 0)
     }
 
     /// Folds the log into the JSON file.

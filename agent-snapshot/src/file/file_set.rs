@@ -265,7 +265,7 @@ impl<F: Folder> FileSet<F> {
             Unreadable::Newer(found) => Error::UnsupportedVersion {
                 what: format!("agent {} in {}", self.agent, self.location(kind)),
                 found,
-                supported: crate::SCHEMA_VERSION,
+                supported: crate::snapshot::SCHEMA_VERSION,
             },
         }
     }

@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -63,8 +63,16 @@ pub struct FileStorage {
 struct Shared {
     folder: Arc<OsFolder>,
     policy: RewritePolicy,
-    agents: Mutex<HashMap<AgentId, SharedFiles>>,
+    agents: Mutex<OpenAgents>,
     memory: HandleMemory,
+}
+
+#[derive(Default)]
+struct OpenAgents {
+    files: HashMap<AgentId, SharedFiles>,
+    /// Agents whose log was closed to stay below [`MAX_OPEN`]: the storage compacts them, too, when
+    /// it is closed.
+    with_closed_log: HashSet<AgentId>,
 }
 
 /// tokio's mutex is FIFO. A call that continues after its future was dropped holds the mutex, so a
@@ -183,23 +191,34 @@ impl FileStorage {
         self.with(agent, AgentFiles::compact).await
     }
 
-    fn agents(&self) -> MutexGuard<'_, HashMap<AgentId, SharedFiles>> {
+    fn agents(&self) -> MutexGuard<'_, OpenAgents> {
         let agents = self.shared.agents.lock();
         agents.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn files(&self, agent: &AgentId) -> SharedFiles {
         let mut agents = self.agents();
-        if agents.len() >= MAX_OPEN {
+        let OpenAgents {
+            files,
+            with_closed_log,
+        } = &mut *agents;
+        if files.len() >= MAX_OPEN {
             // Everything that an unused entry knows is in the files.
-            agents.retain(|_, files| Arc::strong_count(files) > 1);
+            files.retain(|agent, files| {
+                let is_used = Arc::strong_count(files) > 1;
+                if !is_used && files.try_lock().is_ok_and(|files| files.has_open_log()) {
+                    with_closed_log.insert(agent.clone());
+                }
+                is_used
+            });
         }
+        with_closed_log.remove(agent);
         let new = || {
             let Shared { folder, policy, .. } = &*self.shared;
             let files = AgentFiles::new(folder.clone(), agent.clone(), *policy);
             Arc::new(AsyncMutex::new(files))
         };
-        agents.entry(agent.clone()).or_insert_with(new).clone()
+        files.entry(agent.clone()).or_insert_with(new).clone()
     }
 
     /// The agent whose files have this name. The name of a long id is only a part of it, so the id
@@ -222,7 +241,7 @@ impl FileStorage {
     }
 
     async fn write(&self, snapshot: &AgentSnapshot, intent: Intent) -> Result<(), Error> {
-        let copy = snapshot.clone();
+        let copy = snapshot.copy_of_same_object();
         let job = move |files: &mut AgentFiles<OsFolder>| files.save(&copy, &intent);
         if let Some(stamp) = self.with(&snapshot.agent_id, job).await? {
             self.shared.memory.note(snapshot, &stamp);
@@ -267,6 +286,10 @@ impl SnapshotStorage for FileStorage {
     async fn list(&self) -> Result<Vec<AgentId>, Error> {
         let folder = self.shared.folder.clone();
         let names = run_blocking(move || Ok(folder.list()?)).await?;
+        let tombstones: HashSet<&str> = names
+            .iter()
+            .filter_map(|name| name.strip_suffix(".deleted"))
+            .collect();
         let mut agents = Vec::new();
         for name in &names {
             let Some(stem) = name.strip_suffix(".json") else {
@@ -276,8 +299,7 @@ impl SnapshotStorage for FileStorage {
                 continue;
             };
             // An interrupted delete leaves a dead file beside its tombstone.
-            let has_tombstone = names.contains(&format!("{stem}.deleted"));
-            if !has_tombstone || self.with(&agent, AgentFiles::is_stored).await? {
+            if !tombstones.contains(stem) || self.with(&agent, AgentFiles::is_stored).await? {
                 agents.push(agent);
             }
         }
@@ -323,10 +345,13 @@ impl SnapshotStorage for FileStorage {
     }
 
     async fn close(&self) -> Result<(), Error> {
-        let agents: Vec<SharedFiles> = self.agents().values().cloned().collect();
-        for files in agents {
-            let mut files = files.lock_owned().await;
-            match run_blocking(move || files.compact()).await {
+        let used: Vec<AgentId> = {
+            let agents = self.agents();
+            let used = agents.files.keys().chain(&agents.with_closed_log);
+            used.cloned().collect()
+        };
+        for agent in used {
+            match self.compact(&agent).await {
                 // Damaged files cannot be compacted; they stay as they are.
                 Err(error) if error.is_damaged() => {}
                 result => result?,

@@ -4,7 +4,8 @@ use serde_json::value::RawValue;
 use super::checksummed_lines::checksum;
 use super::snapshot_parts::SnapshotParts;
 use crate::backend::{self, SavePlan, Stamp};
-use crate::{AgentId, AgentSnapshot, Error, SCHEMA_VERSION};
+use crate::snapshot::SCHEMA_VERSION;
+use crate::{AgentId, AgentSnapshot, Error};
 
 /// The key that this storage adds to the plain JSON of a snapshot.
 pub(super) const KEY: &str = "file_storage";

@@ -464,7 +464,8 @@ impl SnapshotStorage for PostgresStorage {
     }
 
     async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
-        let seconds = older_than.as_secs_f64();
+        // The server has no times before 4713 BC: 3,000 years are longer than any retention.
+        let seconds = older_than.as_secs_f64().min(1e11);
         let sql = "SELECT {schema}.expire(now() - make_interval(secs => $1))";
         let rows = self
             .query("expire the agents of", sql, &[(&seconds, Type::FLOAT8)])

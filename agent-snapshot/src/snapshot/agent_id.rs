@@ -1,4 +1,3 @@
-use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -87,8 +86,8 @@ impl AgentId {
 
     /// The inverse of [`encoded`](Self::encoded); `None` if `name` is not the encoded form of an
     /// id.
-    #[must_use]
-    pub fn from_encoded(name: &str) -> Option<Self> {
+    #[cfg(any(feature = "file", test))]
+    pub(crate) fn from_encoded(name: &str) -> Option<Self> {
         let mut bytes = Vec::with_capacity(name.len());
         let mut rest = name.as_bytes();
         while let [first, tail @ ..] = rest {
@@ -105,9 +104,7 @@ impl AgentId {
         // One id has one encoded form: `%61.json` is not the file of `a`.
         (id.encoded() == name).then_some(id)
     }
-}
 
-impl AgentId {
     /// The name of the agent's files without a suffix: the encoded id, or the start of it and a
     /// digest of the whole id. `~` is not in an encoded id, so the two forms never meet. Two ids
     /// with the same digest are found on load, because the file contains the whole id.
@@ -147,18 +144,6 @@ impl FromStr for AgentId {
 
     fn from_str(s: &str) -> Result<Self, Error> {
         Self::new(s)
-    }
-}
-
-impl AsRef<str> for AgentId {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Borrow<str> for AgentId {
-    fn borrow(&self) -> &str {
-        &self.0
     }
 }
 

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::conversation::Message;
 
 /// The newest schema version that this crate writes and reads.
-pub const SCHEMA_VERSION: u64 = 1;
+pub(crate) const SCHEMA_VERSION: u64 = 1;
 
 /// The whole state of an agent: the contract between an agent and its storage.
 ///
@@ -198,6 +198,15 @@ impl AgentSnapshot {
             .chain(in_replies)
             .chain(in_intents)
             .any(|extra| !extra.is_empty())
+    }
+
+    /// A copy that stands for this object: a save of the copy is a save of the object.
+    #[cfg(feature = "file")]
+    pub(crate) fn copy_of_same_object(&self) -> Self {
+        Self {
+            lineage: self.lineage.share(),
+            ..self.clone()
+        }
     }
 
     /// The time at which the snapshot was made, to the millisecond.

@@ -9,22 +9,28 @@
 //! to another storage, or under another id, has no ancestor there. It is not part of the JSON and
 //! does not count when snapshots are compared.
 //!
-//! `planned` is the digest of the last save that was judged for this object, stored or not. If the
-//! stored digest equals it, this object wrote the stored state itself, whatever the handle.
+//! `planned` are the digests of the saves that were judged for this object since its ancestor, stored
+//! or not. If the stored digest is one of them, this object wrote the stored state itself, whatever
+//! the handle. It matters after a save that failed or was cancelled: such a save may be stored, also
+//! later than the next one is judged, and only `planned` tells.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Position;
 
 /// The stored state that a snapshot object descends from.
 #[derive(Default)]
-pub(crate) struct Lineage(Mutex<Known>);
+pub(crate) struct Lineage(Arc<Mutex<Known>>);
 
 #[derive(Clone, Default)]
 struct Known {
     ancestor: Option<Ancestor>,
-    planned: Option<u128>,
+    planned: VecDeque<u128>,
 }
+
+/// More saves than this do not fail in a row while an earlier one of them is still under way.
+const MAX_PLANNED: usize = 16;
 
 /// A state that a storage had.
 #[derive(Clone, Debug)]
@@ -41,29 +47,44 @@ impl Lineage {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same lineage, for a copy that stands for the object itself: for example on another thread.
+    #[cfg(feature = "file")]
+    pub(crate) fn share(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+
     pub(crate) fn ancestor(&self) -> Option<Ancestor> {
         self.lock().ancestor.clone()
     }
 
     pub(crate) fn set_ancestor(&self, ancestor: Ancestor) {
         let mut known = self.lock();
-        known.planned = Some(ancestor.digest);
+        known.planned = VecDeque::from([ancestor.digest]);
         known.ancestor = Some(ancestor);
     }
 
     /// Notes a save that is about to be made.
     pub(crate) fn plan(&self, digest: u128) {
-        self.lock().planned = Some(digest);
+        let mut known = self.lock();
+        if known.planned.contains(&digest) {
+            return;
+        }
+        if known.planned.len() == MAX_PLANNED {
+            known.planned.pop_front();
+        }
+        known.planned.push_back(digest);
     }
 
-    pub(crate) fn planned(&self) -> Option<u128> {
-        self.lock().planned
+    /// Whether this object planned the save with this digest.
+    pub(crate) fn has_planned(&self, digest: u128) -> bool {
+        self.lock().planned.contains(&digest)
     }
 }
 
+/// A clone of a snapshot is another object: what it saves later does not concern the original.
 impl Clone for Lineage {
     fn clone(&self) -> Self {
-        Self(Mutex::new(self.lock().clone()))
+        Self(Arc::new(Mutex::new(self.lock().clone())))
     }
 }
 

@@ -10,7 +10,9 @@ mod reply;
 mod status;
 
 pub use agent_id::AgentId;
-pub use agent_snapshot::{AgentSnapshot, Memory, SCHEMA_VERSION};
+#[cfg(feature = "file")]
+pub(crate) use agent_snapshot::SCHEMA_VERSION;
+pub use agent_snapshot::{AgentSnapshot, Memory};
 pub use event::Event;
 pub use history::History;
 pub(crate) use lineage::{Ancestor, Lineage};

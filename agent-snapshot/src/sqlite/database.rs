@@ -326,9 +326,13 @@ impl Database {
             let readable = self
                 .rows(&agent)
                 .and_then(|rows| rows.map(|rows| rows.assemble(&agent, "")).transpose());
-            if readable.is_ok() {
-                self.delete(&agent)?;
-                expired.push(agent);
+            match readable {
+                Ok(_) => {
+                    self.delete(&agent)?;
+                    expired.push(agent);
+                }
+                Err(error) if error.is_damaged() => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(expired)
@@ -481,7 +485,8 @@ impl Database {
         let damaged = match self.rows(agent) {
             Ok(Some(rows)) => rows.assemble(agent, &self.location).is_err(),
             Ok(None) => false,
-            Err(error) => error.is_damaged(),
+            Err(error) if error.is_damaged() => true,
+            Err(error) => return Err(error),
         };
         if damaged {
             self.keep_aside(agent, row.end.agent)

@@ -86,11 +86,14 @@ pub struct SqliteStorageBuilder {
     busy_timeout: Duration,
 }
 
+/// SQLite counts the milliseconds in an `int`, and the driver panics beyond it.
+const MAX_BUSY_TIMEOUT: Duration = Duration::from_millis(i32::MAX as u64);
+
 impl SqliteStorageBuilder {
     /// Sets how long a call waits for another process that has the database locked; the default is
-    /// 30 seconds.
+    /// 30 seconds, the most are 24 days.
     pub fn busy_timeout(mut self, timeout: Duration) -> Self {
-        self.busy_timeout = timeout;
+        self.busy_timeout = timeout.min(MAX_BUSY_TIMEOUT);
         self
     }
 

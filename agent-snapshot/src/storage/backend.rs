@@ -158,7 +158,7 @@ pub fn plan_overwrite(
     judge(snapshot, stored, epoch_floor, &Intent::Overwrite)
 }
 
-/// What the caller of a save permits.
+/// The permission that the caller of a save gives.
 #[derive(Clone, Debug)]
 pub(crate) enum Intent {
     /// To continue the stored state, with the ancestor of the snapshot in this storage.
@@ -300,7 +300,7 @@ fn check_not_rewound(
     let removes_unknown = stored.is_some_and(|stored| {
         !continues
             && stored.stream_start < stored.next
-            && snapshot.lineage.planned() != Some(stored.digest)
+            && !snapshot.lineage.has_planned(stored.digest)
             && ancestor.is_none_or(|ancestor| ancestor.digest != stored.digest)
     });
     if !went_back && !removes_unknown {

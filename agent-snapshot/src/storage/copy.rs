@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::conversation::Message;
-use crate::{AgentId, AgentSnapshot, Error, History, SnapshotStorage};
+use crate::{AgentId, AgentSnapshot, Error, History, Position, SnapshotStorage};
 
 /// The result of a [`copy`].
 ///
@@ -286,40 +286,51 @@ impl Whole {
     }
 }
 
+/// Reads an agent in two steps: the snapshot, then the stream.
+///
+/// Race: the agent replaces its history or is deleted between the steps, and the stream does not fit
+/// the snapshot. Then both steps are repeated. A mismatch at the same position twice is damage.
 async fn read_whole(
     storage: &dyn SnapshotStorage,
     agent: &AgentId,
 ) -> Result<Option<Whole>, Error> {
-    let Some(mut snapshot) = storage.load(agent).await? else {
-        return Ok(None);
-    };
-    let view = &snapshot.memory.short_term_history;
-    let next = view.next_seq();
-    let stream = match storage.stream(agent, 0..next).await {
-        Err(error) if error.is_unsupported() => view
-            .tail()
-            .map(|(seq, message)| (seq, message.clone()))
-            .collect(),
-        stream => stream?,
-    };
-    let start = stream.first().map_or(next, |(seq, _)| *seq);
-    let has_gap = stream.len() as u64 != next - start;
-    let has_view = start <= view.first_seq();
-    if has_gap || !has_view {
-        // An agent that saved between the two reads, or was deleted.
-        return Err(Error::Damaged {
-            agent: agent.clone(),
-            location: "the source".to_owned(),
-            reason: format!("it should have messages {start} to {next}"),
-        });
+    let mut doubted = None;
+    loop {
+        let Some(mut snapshot) = storage.load(agent).await? else {
+            return Ok(None);
+        };
+        let view = &snapshot.memory.short_term_history;
+        let next = view.next_seq();
+        let stream = match storage.stream(agent, 0..next).await {
+            Err(error) if error.is_unsupported() => view
+                .tail()
+                .map(|(seq, message)| (seq, message.clone()))
+                .collect(),
+            stream => stream?,
+        };
+        let start = stream.first().map_or(next, |(seq, _)| *seq);
+        let has_gap = stream.len() as u64 != next - start;
+        let has_view = start <= view.first_seq();
+        if has_gap || !has_view {
+            let position = Some(Position::of(&snapshot));
+            if doubted == position {
+                return Err(Error::Damaged {
+                    agent: agent.clone(),
+                    location: "the source".to_owned(),
+                    reason: format!("it should have messages {start} to {next}"),
+                });
+            }
+            doubted = position;
+            continue;
+        }
+        let pinned = view.pinned().to_vec();
+        let hidden = (view.first_seq() - start) as usize;
+        let mut history = History::from_parts(pinned, view.summary().cloned(), start, 0);
+        history.extend(stream.iter().map(|(_, message)| message.clone()));
+        history.drop_front(hidden);
+        snapshot.memory.short_term_history = history;
+        return Ok(Some(Whole { snapshot, stream }));
     }
-    let pinned = view.pinned().to_vec();
-    let hidden = (view.first_seq() - start) as usize;
-    let mut history = History::from_parts(pinned, view.summary().cloned(), start, 0);
-    history.extend(stream.iter().map(|(_, message)| message.clone()));
-    history.drop_front(hidden);
-    snapshot.memory.short_term_history = history;
-    Ok(Some(Whole { snapshot, stream }))
 }
 
 async fn verify_agent(original: &Whole, to: &dyn SnapshotStorage) -> Result<(), Error> {

@@ -96,14 +96,15 @@ impl MemoryStorage {
         *self.lock() = contents;
     }
 
-    /// Makes the last save of an agent look older. For tests of [`expire`](SnapshotStorage::expire).
+    /// Makes the last save of an agent look older. For tests of
+    /// [`expire`](SnapshotStorage::expire).
     pub fn age(&self, agent: &AgentId, by: Duration) {
         if let Some(parts) = self
             .lock()
             .get_mut(agent)
             .and_then(|slot| slot.parts.as_mut())
         {
-            parts.changed -= by;
+            parts.changed = parts.changed.checked_sub(by).unwrap_or(UNIX_EPOCH);
         }
     }
 

@@ -97,8 +97,7 @@ impl StorageLoader {
     }
 
     /// The known schemes, in ascending order.
-    #[must_use]
-    pub fn schemes(&self) -> Vec<&str> {
+    fn schemes(&self) -> Vec<&str> {
         let built_in = BUILT_IN.iter().map(|(scheme, _)| *scheme);
         let registered = self.openers.keys().map(String::as_str);
         let mut schemes: Vec<&str> = built_in.chain(registered).collect();
@@ -185,6 +184,10 @@ fn invalid(url: &str, reason: &str) -> Error {
 }
 
 /// The address without its password, which is before the host or in the query.
+///
+/// A password that is not escaped may contain any character, also `@` and `?`. So the text behind the
+/// last `@` is the host only if no `?` stands before it: otherwise it may be the end of a password,
+/// and nothing but the scheme is shown.
 pub(crate) fn without_password(url: &str) -> String {
     if !url.contains("://") && url.contains("password") {
         // `host=… password=…`
@@ -197,15 +200,12 @@ pub(crate) fn without_password(url: &str) -> String {
         return url.to_owned();
     }
     let (address, query) = match rest.split_once('?') {
+        Some((_, query)) if query.contains('@') => return format!("{scheme}://…"),
         Some((address, _)) => (address, "?…"),
         None => (rest, ""),
     };
-    match rest.rsplit_once('@') {
-        // A password that is not escaped may contain any character, also `@` and `?`.
-        Some((_, host)) => {
-            let host = host.split('?').next().unwrap_or_default();
-            format!("{scheme}://…@{host}{query}")
-        }
+    match address.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://…@{host}{query}"),
         None => format!("{scheme}:{address}{query}"),
     }
 }
@@ -219,7 +219,12 @@ mod tests {
         for (url, shown) in [
             ("redis://host:6379/1", "redis://host:6379/1"),
             ("redis://user:secret@host/1", "redis://…@host/1"),
-            ("redis://user:s@c:r/e?t@host/1", "redis://…@host/1?…"),
+            ("redis://user:s@c:r/e@host/1", "redis://…@host/1"),
+            ("redis://user:s@c:r/e?t@host/1", "redis://…"),
+            (
+                "redis+unix:///run/redis.sock?pass=sec@ret",
+                "redis+unix://…",
+            ),
             ("redis:user:secret@host", "redis://…@host"),
             (
                 "redis+unix:///run/redis.sock?db=1&pass=secret",

@@ -75,8 +75,8 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     /// # Errors
     ///
     /// [`Error::Conflict`] (rules 5 and 7), [`Error::Rewound`] (rule 15), [`Error::Damaged`]
-    /// (rule 3), [`Error::Encode`] if the snapshot could not be read again, [`Error::Io`] or [`Error::Storage`] if the backend fails;
-    /// then the same save may be repeated.
+    /// (rule 3), [`Error::Encode`] if the snapshot could not be read again, [`Error::Io`] or
+    /// [`Error::Storage`] if the backend fails; then the same save may be repeated.
     ///
     /// # Cancel safety
     ///
@@ -184,7 +184,9 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     /// Deletes the agents that were not saved for `older_than`, and returns them.
     ///
     /// The check and the delete of an agent are one atomic step, so an agent that saves meanwhile
-    /// is kept. As after a [`delete`](Self::delete), the epoch stays. Damaged agents are kept.
+    /// is kept. As after a [`delete`](Self::delete), the epoch stays. An agent is kept if the backend
+    /// sees that it is damaged; a server does not read the messages, and so does not see damage in
+    /// them.
     ///
     /// # Errors
     ///

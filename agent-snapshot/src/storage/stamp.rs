@@ -99,8 +99,7 @@ impl Stamp {
     }
 
     /// The first number of the stream if only the last `keep` messages stay, and all in view.
-    #[must_use]
-    pub fn capped_start(&self, keep: u64) -> u64 {
+    pub(crate) fn capped_start(&self, keep: u64) -> u64 {
         let start = self.next.saturating_sub(keep).min(self.first);
         start.max(self.stream_start)
     }

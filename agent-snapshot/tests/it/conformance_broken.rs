@@ -79,8 +79,8 @@ defects! {
     PagesForgetLabels,
     PagesShowAnOldTick,
     PagesHideTheDamaged,
-    ExpiresEveryone,
-    ExpiresNobody,
+    ExpiresEveryAgent,
+    ExpiresNoAgent,
     ExpiresByTheTimeOfTheSnapshot,
     ExpiresWithTheEpoch,
     CapsTheNewest,
@@ -574,8 +574,8 @@ impl SnapshotStorage for Broken {
     async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
         let good = self.good();
         match self.defect {
-            ExpiresEveryone => good.expire(Duration::ZERO).await,
-            ExpiresNobody => Ok(Vec::new()),
+            ExpiresEveryAgent => good.expire(Duration::ZERO).await,
+            ExpiresNoAgent => Ok(Vec::new()),
             ExpiresByTheTimeOfTheSnapshot => {
                 let mut expired = Vec::new();
                 for agent in good.list().await? {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::env;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 
 use agent_snapshot::FileStorage;
@@ -15,6 +15,7 @@ use agent_snapshot::conversation::{
 use serde_json::json;
 
 use crate::conversation_rules::acceptable;
+use crate::kill_on_drop::{KillOnDrop, test_program};
 
 async fn open(folder: &Path) -> (SessionManager, JsonLinesEngine) {
     let engine = JsonLinesEngine::new(folder.join("memory.jsonl"));
@@ -57,32 +58,16 @@ async fn child() {
     }
 }
 
-/// Kills the process when it is dropped.
-struct KillOnDrop(Child);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Runs the child until it has committed `turns` turns, kills it, and returns their numbers.
 fn run_and_kill(folder: &Path, session: &str, first: usize, turns: usize) -> Vec<usize> {
-    let child = Command::new(env::current_exe().unwrap())
-        .args([
-            "conversation_crash::child",
-            "--exact",
-            "--ignored",
-            "--nocapture",
-        ])
+    let mut command = test_program("conversation_crash::child");
+    command
         .env("CONVERSATION_CRASH_FOLDER", folder)
         .env("CONVERSATION_CRASH_SESSION", session)
         .env("CONVERSATION_CRASH_FIRST", first.to_string())
-        .stdout(Stdio::piped())
-        .spawn();
-    let mut child = KillOnDrop(child.unwrap());
-    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+        .stdout(Stdio::piped());
+    let mut child = KillOnDrop::spawn(&mut command).unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut committed = Vec::new();
     while committed.len() < turns {
         let line = lines.next().expect("the child exited").unwrap();

@@ -443,7 +443,7 @@ async fn a_slow_save_delays_no_other_session() {
     waiting.await.unwrap().unwrap();
 }
 
-async fn until(condition: impl Fn() -> bool) {
+pub(crate) async fn until(condition: impl Fn() -> bool) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
     while !condition() {
         assert!(tokio::time::Instant::now() < deadline, "waited for 30 s");
@@ -514,8 +514,8 @@ async fn a_session_that_is_used_while_it_expires_stays() {
     };
     until(|| storage.waiting.load(Ordering::SeqCst)).await;
     *storage.held.lock().unwrap() = None;
-    // until the user is back, after `now`.
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    // until the user is back, after `now`. Sessions count milliseconds.
+    until(|| SystemTime::now() > now + Duration::from_millis(2)).await;
     session.append(Message::user("I am back")).unwrap();
     session.commit().await.unwrap();
     storage.release.notify_one();

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use crate::conversation_generated::{Kind, for_each};
 use crate::conversation_rules::acceptable;
+use crate::conversation_sessions::until;
 
 /// A summariser that counts: `5 messages` and seven more give `12 messages`.
 #[derive(Clone, Default)]
@@ -170,14 +171,6 @@ async fn messages_that_are_added_while_a_summary_is_made_stay() {
     assert_eq!((tail[3], tail[1]), ("question 1000", "question 2000"));
     assert_eq!(slow.stream(&id).await.unwrap().len(), before + 5);
     assert_eq!(view(slow.get(&id).await.unwrap().conversation()), list);
-}
-
-async fn until(condition: impl Fn() -> bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
-    while !condition() {
-        assert!(tokio::time::Instant::now() < deadline, "waited for 30 s");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
 }
 
 #[tokio::test]

@@ -59,6 +59,8 @@ fn the_total_is_the_sum_of_the_messages_and_the_budget_excludes_the_answer() {
     let state = StateManager::new(1_000).answer_tokens(250);
     assert_eq!(state.budget(), 1_000 - 250 - Estimator.per_request());
     assert_eq!(state.low_water_mark(), state.budget() * 75 / 100);
+    let unlimited = StateManager::new(usize::MAX).low_water(100);
+    assert_eq!(unlimited.low_water_mark(), unlimited.budget());
     let messages = [Message::user("one"), Message::assistant("two and three")];
     let each: usize = messages.iter().map(|m| Estimator.count_message(m)).sum();
     let texts = Estimator.count_text("one") + Estimator.count_text("two and three");

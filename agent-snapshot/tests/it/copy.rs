@@ -1,5 +1,6 @@
 //! Copies between backends, backups, forks.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use agent_snapshot::conversation::Message;
 use agent_snapshot::{
     AgentId, AgentSnapshot, AgentState, Error, MemoryStorage, SnapshotStorage, copy, fork, verify,
 };
+use async_trait::async_trait;
 use serde_json::json;
 
 fn id(name: &str) -> AgentId {
@@ -113,6 +115,47 @@ async fn a_copy_overwrites_nothing() {
     assert_eq!(other.load(&id("a")).await.unwrap(), Some(unrelated));
 }
 
+/// Another process deletes the agent between the two reads of a copy.
+#[derive(Debug)]
+struct DeletedMeanwhile(MemoryStorage);
+
+#[async_trait]
+impl SnapshotStorage for DeletedMeanwhile {
+    async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
+        self.0.save(snapshot).await
+    }
+
+    async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
+        self.0.load(agent).await
+    }
+
+    async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
+        self.0.delete(agent).await
+    }
+
+    async fn list(&self) -> Result<Vec<AgentId>, Error> {
+        self.0.list().await
+    }
+
+    async fn stream(
+        &self,
+        agent: &AgentId,
+        range: Range<u64>,
+    ) -> Result<Vec<(u64, Message)>, Error> {
+        self.0.delete(agent).await?;
+        self.0.stream(agent, range).await
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_is_deleted_during_the_copy_is_not_damaged() {
+    let from = DeletedMeanwhile(filled().await);
+    let report = copy(&from, &MemoryStorage::new()).await.unwrap();
+    assert_eq!(report.damaged, []);
+    // The agents without a message: their stream is as empty as before.
+    assert_eq!((report.agents, report.messages), (2, 0));
+}
+
 /// A move to another storage must not delete agents that the old one would have kept.
 #[tokio::test]
 async fn a_copy_starts_the_time_of_retention_anew_and_keeps_the_timestamp() {
@@ -125,6 +168,8 @@ async fn a_copy_starts_the_time_of_retention_anew_and_keeps_the_timestamp() {
     copy(&from, &to).await.unwrap();
     assert_eq!(to.expire(hour).await.unwrap(), []);
     assert_eq!(to.load(&id("a")).await.unwrap(), Some(snapshot));
+    // No further back than 1970.
+    from.age(&id("a"), Duration::MAX);
     assert_eq!(from.expire(hour).await.unwrap(), [id("a")]);
 }
 

@@ -3,6 +3,7 @@
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::time::Duration;
 
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentSnapshot, Error, FileStorage, SnapshotStorage};
@@ -332,6 +333,8 @@ async fn a_file_that_cannot_be_read_is_an_error_and_not_a_blank_agent() {
     assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
     assert!(error.to_string().contains("a.json"), "{error}");
     assert!(storage.save(&ticked("a", 1)).await.is_err());
+    let error = storage.expire(Duration::ZERO).await.unwrap_err();
+    assert!(error.to_string().contains("a.json"), "{error}");
 }
 
 #[tokio::test]
@@ -362,7 +365,7 @@ async fn the_storage_key_of_a_file_does_not_get_into_a_snapshot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_agents_than_open_files_work() {
+async fn more_agents_than_open_files_work_and_are_compacted() {
     let folder = tempfile::tempdir().unwrap();
     let builder = FileStorage::builder(folder.path()).without_sync();
     let storage = builder.open().await.unwrap();
@@ -380,6 +383,14 @@ async fn more_agents_than_open_files_work() {
         .await
         .unwrap();
     assert_eq!(last, Some(ticked("agent_7", 2)));
+
+    // Also the agents whose log is not open any more.
+    storage.close().await.unwrap();
+    for n in 0..300 {
+        let json = std::fs::read_to_string(folder.path().join(format!("agent_{n}.json"))).unwrap();
+        let read = AgentSnapshot::from_json(&json).unwrap();
+        assert_eq!(read.tick_index, 2, "agent {n}");
+    }
 }
 
 /// Zeros in the middle of the log are damage, wherever they are. The last line is the only one

@@ -1,24 +1,15 @@
-//! PostgresStorage behind a real PgBouncer in transaction mode. The conformance suite runs behind it, too.
+//! PostgresStorage behind a real PgBouncer in transaction mode. The conformance suite runs behind it,
+//! too.
 
 use std::sync::Arc;
 
-use agent_snapshot::conversation::Message;
-use agent_snapshot::{AgentId, AgentSnapshot, Error, PostgresStorage, SnapshotStorage};
+use agent_snapshot::{AgentId, Error, PostgresStorage, SnapshotStorage};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::pgbouncer_server::{POOL_SIZE, PgBouncer};
+use crate::postgres::{blank, tick};
 use crate::postgres_server::PostgresServer;
-
-fn tick(snapshot: &mut AgentSnapshot) {
-    snapshot.tick_index += 1;
-    let text = format!("tick {}", snapshot.tick_index);
-    snapshot.memory.short_term_history.push(Message::user(text));
-}
-
-fn blank(name: &str) -> AgentSnapshot {
-    AgentSnapshot::new(AgentId::new(name).unwrap())
-}
 
 /// 12 clients, each with its own connection to the pooler, save 8 agents each, all at once.
 #[tokio::test(flavor = "multi_thread")]

@@ -6,16 +6,16 @@ use std::time::Duration;
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentSnapshot, Error, PostgresStorage, SnapshotStorage};
 
-use crate::postgres_server::PostgresServer;
+use crate::postgres_server::{PostgresServer, wait_for};
 use crate::rewind;
 
-fn tick(snapshot: &mut AgentSnapshot) {
+pub(crate) fn tick(snapshot: &mut AgentSnapshot) {
     snapshot.tick_index += 1;
     let text = format!("tick {}", snapshot.tick_index);
     snapshot.memory.short_term_history.push(Message::user(text));
 }
 
-fn blank(name: &str) -> AgentSnapshot {
+pub(crate) fn blank(name: &str) -> AgentSnapshot {
     AgentSnapshot::new(AgentId::new(name).unwrap())
 }
 
@@ -74,9 +74,10 @@ async fn a_failover_with_synchronous_commit_loses_nothing() {
     let standby = primary.standby();
     primary.sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
     primary.sql("SELECT pg_reload_conf()");
-    while primary.sql("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") != "1" {
-        tokio::task::yield_now().await;
-    }
+    let synchronous = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+    wait_for("the standby to be synchronous", || {
+        (primary.sql(synchronous) == "1").then_some(())
+    });
     let storage = PostgresStorage::connect(&both(&primary, &standby)).await;
     let storage: Arc<dyn SnapshotStorage> = Arc::new(storage.unwrap());
     let mut agent = rewind::hydrate(&storage).await;
@@ -98,9 +99,9 @@ async fn a_failover_that_loses_saves_is_reported_and_deletes_nothing() {
     let mut agent = rewind::hydrate(&storage).await;
     rewind::work(&mut agent, 300).await;
     let lag = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()";
-    while primary.sql(lag) != "1" {
-        tokio::task::yield_now().await;
-    }
+    wait_for("the standby to have all saves", || {
+        (primary.sql(lag) == "1").then_some(())
+    });
     // The standby is promoted before the primary dies, so the last saves are lost.
     standby.sql("SELECT pg_promote()");
     rewind::work(&mut agent, 200).await;

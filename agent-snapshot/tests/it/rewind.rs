@@ -1,7 +1,10 @@
 //! Storages that go back in time under a running agent: failover, restored backup, flush, eviction.
 //! No message that survived is deleted, and the agent decides what happens next.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{
@@ -239,6 +242,55 @@ async fn a_delete_during_a_hydration_leaves_a_blank_agent_that_is_fenced() {
     work(&mut agent, 1).await;
 }
 
+/// Polls a future `polls` times and then drops it.
+async fn cancelled<T>(future: impl Future<Output = T>, polls: usize) {
+    let mut future = pin!(future);
+    for _ in 0..polls {
+        let is_done = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await;
+        if is_done {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A cancelled save may be stored, also after the next one has begun. The stored messages are then
+/// those of the same snapshot object, which may replace them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_history_can_be_replaced_after_a_cancelled_save() {
+    let folder = tempfile::tempdir().unwrap();
+    let urls = [
+        ("memory:".to_owned(), true),
+        (
+            format!("file:{}/files", folder.path().display()),
+            cfg!(feature = "file"),
+        ),
+        (
+            format!("sqlite:{}/agents.db", folder.path().display()),
+            cfg!(feature = "sqlite"),
+        ),
+    ];
+    for (url, _) in urls.into_iter().filter(|(_, is_on)| *is_on) {
+        let storage = agent_snapshot::open_storage(&url).await.unwrap();
+        for n in 0..40 {
+            let agent = AgentId::new(format!("agent {n}")).unwrap();
+            let mut snapshot = AgentSnapshot::new(agent);
+            snapshot
+                .memory
+                .short_term_history
+                .push(Message::user("one"));
+            cancelled(storage.save(&snapshot), n % 5).await;
+            snapshot.tick_index += 1;
+            let other = [Message::user("other")];
+            snapshot.memory.short_term_history = other.into_iter().collect();
+            let saved = storage.save(&snapshot).await;
+            saved.unwrap_or_else(|error| panic!("{url}, {} polls: {error}", n % 5));
+            let stored = storage.load(&snapshot.agent_id).await.unwrap();
+            assert_eq!(stored, Some(snapshot), "{url}");
+        }
+    }
+}
+
 #[cfg(feature = "file")]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_survives_restored_files() {
@@ -293,6 +345,8 @@ async fn an_agent_survives_a_replaced_database_file() {
 
 #[cfg(feature = "redis")]
 mod redis {
+    use std::time::Duration;
+
     use agent_snapshot::RedisStorage;
 
     use super::*;
@@ -319,9 +373,13 @@ mod redis {
             let stored = fresh.load(&id()).await.unwrap();
             stored.map_or(0, |stored| stored.tick_index)
         };
-        while survived().await < 300 {
-            tokio::task::yield_now().await;
-        }
+        let following = async {
+            while survived().await < 300 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let followed = tokio::time::timeout(Duration::from_secs(60), following).await;
+        followed.expect("the replica follows");
         // The replica is promoted before the primary dies, so the last saves are lost.
         replica.command(&["REPLICAOF", "NO", "ONE"]);
         work(&mut agent, 200).await;
@@ -357,7 +415,7 @@ mod redis {
         let storage: Arc<dyn SnapshotStorage> = Arc::new(storage);
         let mut agent = hydrate(&storage).await;
         work(&mut agent, 30).await;
-        // What `allkeys-lru` does to it.
+        // As `allkeys-lru` does it.
         server.command(&["DEL", "agent-snapshot:{worker_007}"]);
         let error = one_tick(&mut agent).await.unwrap_err();
         assert!(error.is_rewound() || error.is_damaged(), "{error}");

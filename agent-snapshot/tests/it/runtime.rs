@@ -81,6 +81,24 @@ async fn an_event_with_a_queued_id_is_not_queued_twice() {
 }
 
 #[tokio::test]
+async fn an_event_of_a_tick_is_queued_once_and_with_its_commit() {
+    let storage = MemoryStorage::new();
+    let (mut agent, _) = hydrate(&storage).await;
+    let follow_up = || Event::new("worker_007", "check", json!(1)).with_id("check");
+    agent.begin_tick().unwrap().push_event(follow_up());
+    assert!(agent.events().is_empty(), "the tick was dropped");
+    let mut tick = agent.begin_tick().unwrap();
+    tick.push_event(follow_up());
+    tick.push_event(follow_up());
+    tick.push_event(Event::new("worker_007", "check", json!(2)));
+    tick.commit().await.unwrap();
+    let (again, _) = hydrate(&storage).await;
+    let events: Vec<_> = again.events().iter().map(|event| &event.payload).collect();
+    assert_eq!(events, [&json!(1), &json!(2)]);
+    assert!(again.events()[1].id.is_some());
+}
+
+#[tokio::test]
 async fn a_dropped_tick_leaves_no_trace() {
     let storage = MemoryStorage::new();
     let (mut agent, _) = hydrate(&storage).await;
@@ -319,6 +337,31 @@ async fn a_failed_or_cancelled_commit_is_in_doubt_until_it_is_retried() {
         assert_eq!((agent.tick_index(), agent.history().len()), (2, 1));
         let stream = storage.stream(&id(), 0..9).await.unwrap();
         assert_eq!(stream.len(), 1);
+    }
+}
+
+/// The retry saves the same contents as the first attempt, so the snapshot in doubt keeps the reply
+/// until then.
+#[tokio::test]
+async fn a_reply_that_is_confirmed_during_a_doubt_is_not_handed_out_again() {
+    for mode in [1, 2] {
+        let storage = Arc::new(Flaky::default());
+        let (mut agent, _) = AgentState::hydrate(storage.clone(), id()).await.unwrap();
+        let mut tick = agent.begin_tick().unwrap();
+        tick.reply("first");
+        let first = tick.commit().await.unwrap();
+        storage.mode.store(mode, Ordering::SeqCst);
+        let mut tick = agent.begin_tick().unwrap();
+        tick.reply("second");
+        tick.commit().await.unwrap_err();
+        agent.confirm_sent(&first[0].key);
+        storage.mode.store(0, Ordering::SeqCst);
+        let second = agent.retry_commit().await.unwrap();
+        assert_eq!(second[0].payload, "second", "mode {mode}");
+        assert_eq!(agent.snapshot().outbox, second, "mode {mode}");
+        agent.flush().await.unwrap();
+        let (_, recovery) = AgentState::hydrate(storage, id()).await.unwrap();
+        assert_eq!(recovery.unsent, second, "mode {mode}");
     }
 }
 

@@ -263,6 +263,26 @@ async fn a_database_that_stays_locked_is_an_error_after_the_timeout() {
     storage.save(&ticked(1)).await.unwrap();
 }
 
+#[tokio::test]
+async fn the_longest_timeout_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = SqliteStorage::builder(folder.path().join("agents.db"));
+    let storage = builder.busy_timeout(Duration::MAX).open().await.unwrap();
+    storage.save(&ticked(1)).await.unwrap();
+}
+
+/// A table is missing: that is not the damage of an agent, which an expiry passes over.
+#[tokio::test]
+async fn an_expiry_that_fails_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agents.db");
+    let storage = SqliteStorage::open(&path).await.unwrap();
+    storage.save(&ticked(1)).await.unwrap();
+    sql(&path, "DROP TABLE heads");
+    let error = storage.expire(Duration::ZERO).await.unwrap_err();
+    assert!(error.is_backend_failure(), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_another_process_holds_is_waited_for() {
     let folder = tempfile::tempdir().unwrap();

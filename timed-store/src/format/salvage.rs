@@ -5,8 +5,8 @@
 //! An entry is text of the form `"session": {…}` whose object has a readable timestamp and a value
 //! of the store's type. A quotation mark or a brace may have been lost or added anywhere, so every
 //! brace is tried as the start of an object, and every quotation mark as the start of a string or
-//! of a session's name. Parsing forward from each of them would take quadratic time: in `{"a":{"a":{"a":` every
-//! attempt runs to the end of the file.
+//! of a session's name. Parsing forward from each of them would take quadratic time: in
+//! `{"a":{"a":{"a":` every attempt runs to the end of the file.
 //!
 //! So the file is read once, from its end to its start, and each position is decided once:
 //!
@@ -77,8 +77,8 @@ pub(crate) fn salvage(bytes: &[u8], is_value: impl Fn(&str) -> bool) -> Vec<Salv
     search.found.into_iter().flatten().collect()
 }
 
-/// Whether bytes without a whole entry are the rest of a store. Any other file is not ours, and the key
-/// `storage` alone proves nothing: other programs use it too.
+/// Whether bytes without a whole entry are the rest of a store. Any other file is not ours, and the
+/// key `storage` alone proves nothing: other programs use it too.
 ///
 /// - Nothing, or the first bytes of a store: a power cut can empty, zero or shorten a file.
 /// - Whole JSON is a store if a member of `storage` has the keys of an entry, or if there is a token

@@ -1,4 +1,4 @@
-//! What a store remembers of its tokens, in each of its files.
+//! The identity and the last token of a store, which each of its files holds.
 
 /// The identity of a store and the last token that it gave out.
 ///

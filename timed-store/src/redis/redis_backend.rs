@@ -27,8 +27,8 @@ const TICKET_MS: u64 = 3000;
 /// How often a waiter looks without news: messages can be lost.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long a claim with a limit may take beyond it: for the answer of an attempt that was sent in time,
-/// and to withdraw a grant that was not acknowledged.
+/// How long a claim with a limit may take beyond it: for the answer of an attempt that was sent in
+/// time, and to withdraw a grant that was not acknowledged.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Keeps the entries in a hash of a Redis server. See the module's theory.
@@ -37,7 +37,7 @@ pub(crate) struct RedisBackend {
     server: Arc<RedisServer>,
 }
 
-/// What the slots of a handle share.
+/// The part of a handle that its slots share.
 struct RedisServer {
     client: Client,
     connection: Connection,
@@ -94,16 +94,11 @@ impl RedisBackend {
         // says that the process has one.
         #[cfg(feature = "redis-tls")]
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // The address is not shown: it may contain a password.
         let info = url.into_connection_info();
         let client = info.and_then(|info| Client::open(info.set_tcp_settings(tcp_settings())));
         let client = client.map_err(|_| Error::Invalid {
             what: "server address",
-            value: url
-                .split(['@', '?'])
-                .next_back()
-                .unwrap_or_default()
-                .to_owned(),
+            value: scheme_of(url),
             reason: "it is not of the form redis://host:port/database",
         })?;
         let location = client.get_connection_info().addr().to_string();
@@ -357,7 +352,6 @@ impl RedisBackend {
     /// The connection of the handle belongs to a runtime that may be about to end, or that waits for
     /// this very drop. So a thread with a runtime and a connection of its own does it, and the drop
     /// waits for the thread: at the end of `main` nothing else would.
-    #[cfg(feature = "tokio")]
     pub(crate) fn release_on_thread(&self, token: u64, limit: Duration) -> Result<bool, Error> {
         let failed = |source| Error::Thread { source };
         let (server, field) = (Arc::clone(&self.server), self.own_field());
@@ -375,6 +369,19 @@ impl RedisBackend {
             })
             .map_err(failed)?;
         releasing.join().unwrap_or(Err(Error::ShuttingDown))
+    }
+}
+
+/// The scheme of an address that is not valid. The rest is not shown: a password may be in any part
+/// of it.
+fn scheme_of(url: &str) -> String {
+    let is_scheme = |text: &str| {
+        text.chars()
+            .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+    };
+    match url.split_once("://") {
+        Some((scheme, _)) if is_scheme(scheme) => format!("{scheme}://…"),
+        _ => "…".to_owned(),
     }
 }
 
@@ -604,8 +611,12 @@ impl Backend for RedisBackend {
                 data,
                 ..OwnEntryChange::new(operation)
             };
-            if self.change(change, None).await?.is_some() {
-                return Ok(answer);
+            match (transaction.change, self.change(change, None).await?) {
+                (_, None) => {}
+                // The entry expired between the read and the change, and an expiry is not a
+                // conflict. `body` was told that it refreshed the entry.
+                (OwnChange::Refresh, Some(false)) => {}
+                (_, Some(_)) => return Ok(answer),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What a store needs from the place where its entries are.
+//! The interface between a store and the place of its entries.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::OwnerProcess;
 use crate::disk::FileWatcher;
 
-/// Wakes all that wait for a change.
+/// Wakes all waiters for a change.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
     state: Mutex<SignalState>,
@@ -37,11 +37,11 @@ impl Signal {
     }
 }
 
-/// What finds the changes. Dropping the last owner ends its thread or task.
+/// The source of the news. Dropping the last owner ends its thread or task.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     Files(Arc<FileWatcher>),
-    /// Nothing does: the waiter looks again after an interval.
+    /// No news: the waiter looks again after an interval.
     Interval,
     #[cfg(feature = "redis")]
     Server(#[expect(dead_code, reason = "keeps the task alive")] Arc<crate::redis::Subscriber>),

@@ -47,8 +47,8 @@ const STALLED: Duration = Duration::from_secs(1);
 /// How long the last attempt of a waiter may wait for the lock, or for the server.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
-/// How long the release by a dropped guard may wait for the lock, at least; on a server the time that it
-/// has.
+/// How long the release of a guard may wait for the lock, at least. On a server it is the time that
+/// the release by a dropped guard has.
 pub(crate) const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// An entry expires when its age is above its timeout, which is a millisecond later.
@@ -62,24 +62,34 @@ impl Core {
         each!(self, backend => backend.store::<R, T>(value).await)
     }
 
-    pub(crate) async fn remove<R: Runtime, T: Value>(
-        &self,
-        token: Option<u64>,
-    ) -> Result<bool, Error> {
-        each!(self, backend => backend.remove::<R, T>(token, Patience::Policy).await)
+    pub(crate) async fn remove<R: Runtime, T: Value>(&self) -> Result<bool, Error> {
+        each!(self, backend => backend.remove::<R, T>(None, Patience::Policy).await)
     }
 
-    /// Removes the entry of a dropped guard, whose caller cannot repeat a removal that met a lock.
+    /// Removes the entry of a guard. The guard is gone afterwards, so a removal that met the lock
+    /// could not be repeated: it waits for the lock with any policy. A call to a server repeats
+    /// itself, and needs no other limit.
     pub(crate) async fn release<R: Runtime, T: Value>(&self, token: u64) -> Result<bool, Error> {
+        let patience = match &self.backend {
+            AnyBackend::File(_) => Patience::AtLeast(RELEASE_PATIENCE),
+            #[cfg(feature = "redis")]
+            AnyBackend::Redis(_) => Patience::Policy,
+        };
+        each!(self, backend => backend.remove::<R, T>(Some(token), patience).await)
+    }
+
+    /// As [`release`](Self::release) for a dropped guard, whose drop blocks its thread: on a server
+    /// it has a limit.
+    pub(crate) async fn release_dropped<R: Runtime, T: Value>(
+        &self,
+        token: u64,
+    ) -> Result<bool, Error> {
         let patience = Patience::AtLeast(RELEASE_PATIENCE);
         each!(self, backend => backend.remove::<R, T>(Some(token), patience).await)
     }
 
-    pub(crate) async fn refresh<R: Runtime, T: Value>(
-        &self,
-        token: Option<u64>,
-    ) -> Result<bool, Error> {
-        each!(self, backend => backend.refresh::<R, T>(token, Patience::Policy).await)
+    pub(crate) async fn refresh<R: Runtime, T: Value>(&self) -> Result<bool, Error> {
+        each!(self, backend => backend.refresh::<R, T>(None, Patience::Policy).await)
     }
 
     /// A refresh that ends within `limit`; `None` if its result is unknown then.

@@ -29,6 +29,16 @@ enum KeeperStep {
     Stopped,
 }
 
+/// The parts of a lease that the refreshes need.
+struct KeptLease {
+    token: u64,
+    /// The timeout of the entry. The handle may have another one: an entry keeps the timeout that it
+    /// was claimed with, also when another handle refreshes it.
+    ttl: Duration,
+    /// The moment before the claim was sent.
+    sent: Instant,
+}
+
 /// A lease is refreshed this often in its time, so that two refreshes may fail.
 const REFRESHES: u32 = 3;
 
@@ -45,8 +55,12 @@ impl Keeper {
         T: Value + 'static,
     {
         let state = Arc::new(KeeperState::default());
-        let (token, sent) = (lease.token, lease.sent.0);
-        let refresher = refresh::<R, T>(Arc::clone(core), token, sent, Arc::clone(&state));
+        let kept = KeptLease {
+            token: lease.token,
+            ttl: lease.expires_in,
+            sent: lease.sent.0,
+        };
+        let refresher = refresh::<R, T>(Arc::clone(core), kept, Arc::clone(&state));
         R::spawn(&core.context, refresher)?;
         Ok(Self { state })
     }
@@ -107,13 +121,12 @@ impl KeeperState {
 ///
 /// A refresh has no more time than the lease: a server that is away and a lock that is held must not
 /// delay the news of the loss until another session has the value.
-async fn refresh<R: Runtime, T: Value>(
-    core: Arc<Core>,
-    token: u64,
-    claimed: Instant,
-    state: Arc<KeeperState>,
-) {
-    let ttl = Duration::from_millis(core.settings.ttl_ms);
+async fn refresh<R: Runtime, T: Value>(core: Arc<Core>, lease: KeptLease, state: Arc<KeeperState>) {
+    let KeptLease {
+        token,
+        ttl,
+        sent: claimed,
+    } = lease;
     let mut changes = state.changes();
     let mut last_refresh = claimed;
     let mut overtime = LATE;

@@ -16,7 +16,7 @@ pub(crate) use backend::Value;
 #[cfg(feature = "redis")]
 pub(crate) use backend::{Backend, Patience, Queue};
 pub(crate) use changes::{Changes, Signal, Source};
-#[cfg(all(feature = "redis", feature = "tokio"))]
+#[cfg(feature = "redis")]
 pub(crate) use core::RELEASE_PATIENCE;
 pub(crate) use core::{AnyBackend, Core, EXPIRED, LONGEST_PAUSE};
 #[cfg(feature = "redis")]

@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     pub(crate) ttl_ms: u64,
     pub(crate) owner: Option<OwnerProcess>,
     pub(crate) on_incident: Option<IncidentHandler>,
-    /// What the operations of this handle, its clones and its slots have met and no caller has taken.
+    /// The incidents of this handle, its clones and its slots that no caller has taken.
     pub(crate) met: Arc<Mutex<VecDeque<Incident>>>,
 }
 

@@ -5,19 +5,10 @@ use std::time::Duration;
 
 use timed_store::{Claim, Error, OwnerProcess, SessionId};
 
-use crate::support::{Place, START_MS, Store, s, time, write_private};
+use crate::support::{Place, START_MS, Store, s, time, token, write_private};
 use crate::worker::Worker;
 
 const TTL: Duration = Duration::from_secs(4 * 60 * 60);
-
-#[track_caller]
-fn token(claim: Result<Claim<String>, Error>) -> u64 {
-    claim
-        .unwrap()
-        .granted()
-        .expect("the claim is granted")
-        .token()
-}
 
 #[track_caller]
 fn busy(claim: Result<Claim<String>, Error>) -> (String, Duration) {

@@ -12,7 +12,7 @@ use timed_store::{Change, Claim, Error, OwnerProcess, SessionId};
 
 #[cfg(feature = "redis")]
 use crate::redis_server::RedisServer;
-use crate::support::{LONG, Place, Store, s, wait_until};
+use crate::support::{LONG, Place, Store, is_granted, s, token, wait_until};
 use crate::worker::Worker;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -113,19 +113,6 @@ fn on_every_backend(clause: impl Fn(&dyn World)) {
     clause(&Files(Place::new()));
     #[cfg(feature = "redis")]
     clause(&Server(RedisServer::start_with(&[])));
-}
-
-fn is_granted(claim: Result<Claim<String>, Error>) -> bool {
-    claim.unwrap().granted().is_some()
-}
-
-#[track_caller]
-fn token(claim: Result<Claim<String>, Error>) -> u64 {
-    claim
-        .unwrap()
-        .granted()
-        .expect("the claim is granted")
-        .token()
 }
 
 /// Times are equal up to the seconds that pass during a test.
@@ -329,14 +316,14 @@ fn a_watcher_is_told_changes_everywhere() {
 #[test]
 fn a_kept_lease_lives_and_its_loss_is_told_everywhere() {
     on_every_backend(|world| {
-        let a = world.open_in_real_time("a", Duration::from_secs(2));
+        // Long enough that a busy machine does not delay a refresh for two thirds of it.
+        let ttl = Duration::from_secs(4);
+        let a = world.open_in_real_time("a", ttl);
         let b = world.open_in_real_time("b", TTL);
         let lease = a.claim(s("x")).unwrap().granted().unwrap();
         let guard = a.keep_alive(lease).unwrap().release_on_drop();
-        // Longer than the time of the lease.
-        assert!(!is_granted(
-            b.claim_within(s("x"), Duration::from_millis(2500))
-        ));
+        let longer = ttl + Duration::from_millis(500);
+        assert!(!is_granted(b.claim_within(s("x"), longer)));
         assert!(!guard.is_lost());
         drop(guard);
         assert!(is_granted(b.claim(s("x"))));
@@ -382,7 +369,8 @@ fn action() -> impl Strategy<Value = Action> {
 /// An entry of the model: value, time of the last change, token.
 type ModelEntry = (usize, u64, Option<u64>);
 
-/// What the store must answer. Slots are sessions' second entries: the key is (session, slot).
+/// The expected answers of the store. A slot is the second entry of a session: the key is (session,
+/// slot).
 #[derive(Default)]
 struct Model {
     now: u64,

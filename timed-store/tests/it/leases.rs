@@ -17,6 +17,11 @@ fn open(place: &Place, session: &str, ttl: Duration) -> Store {
         .unwrap()
 }
 
+/// The timestamp of session `a`.
+fn updated_at(place: &Place) -> serde_json::Value {
+    place.json()["storage"]["a"]["updated_at"].clone()
+}
+
 #[test]
 fn a_token_is_valid_while_its_entry_lives() {
     let place = Place::new();
@@ -34,14 +39,13 @@ fn a_token_is_valid_while_its_entry_lives() {
 #[test]
 fn a_kept_lease_is_refreshed() {
     let place = Place::new();
-    let a = open(&place, "a", Duration::from_secs(3));
+    let a = open(&place, "a", Duration::from_secs(6));
     let lease = a.claim(s("x")).unwrap().granted().unwrap();
-    let before = place.json()["storage"]["a"]["updated_at"].clone();
+    let mut before = updated_at(&place);
     let guard = a.keep_alive(lease).unwrap();
     for _ in 0..2 {
-        wait_until("the lease is refreshed", || {
-            place.json()["storage"]["a"]["updated_at"] != before
-        });
+        wait_until("the lease is refreshed", || updated_at(&place) != before);
+        before = updated_at(&place);
     }
     assert!(!guard.is_lost());
     assert!(a.validate(guard.lease().token()).unwrap());
@@ -108,22 +112,34 @@ fn a_guard_releases_on_drop_by_option() {
     assert_eq!(a.restore().unwrap(), None);
 }
 
-/// The policy of the handle is to fail at once. A caller can repeat that, but not a drop.
+/// Runs `release` while the lock is held, and unlocks when it waits.
+fn under_a_held_lock<R: Send>(place: &Place, release: impl FnOnce() -> R + Send) -> R {
+    let mut lock = fd_lock::RwLock::new(std::fs::File::open(place.lock_file()).unwrap());
+    let held = lock.try_write().unwrap();
+    std::thread::scope(|scope| {
+        let releasing = scope.spawn(release);
+        wait_until("the release waits", || {
+            waiters(place) > 0 || releasing.is_finished()
+        });
+        drop(held);
+        releasing.join().unwrap()
+    })
+}
+
+/// The policy of the handle is to fail at once. A caller can repeat that, but not with a guard that
+/// is gone.
 #[test]
-fn a_guard_waits_for_the_lock_to_release_on_drop() {
+fn a_guard_waits_for_the_lock_to_release() {
     let place = Place::new();
     let a = place.store("a");
     let lease = a.claim(s("x")).unwrap().granted().unwrap();
     let guard = a.keep_alive(lease).unwrap().release_on_drop();
-    let mut lock = fd_lock::RwLock::new(std::fs::File::open(place.lock_file()).unwrap());
-    let held = lock.try_write().unwrap();
-    std::thread::scope(|scope| {
-        let dropping = scope.spawn(|| drop(guard));
-        wait_until("the drop waits", || {
-            waiters(&place) > 0 || dropping.is_finished()
-        });
-        drop(held);
-    });
+    under_a_held_lock(&place, || drop(guard));
+    assert_eq!(a.restore().unwrap(), None);
+
+    let lease = a.claim(s("x")).unwrap().granted().unwrap();
+    let guard = a.keep_alive(lease).unwrap();
+    assert!(under_a_held_lock(&place, || guard.release()).unwrap());
     assert_eq!(a.restore().unwrap(), None);
 }
 
@@ -165,13 +181,30 @@ async fn a_lease_that_is_kept_late_is_refreshed_at_once() {
     let place = Place::new();
     let a = open_async(&place, Duration::from_secs(90));
     let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
-    let before = place.json()["storage"]["a"]["updated_at"].clone();
+    let before = updated_at(&place);
     let late = Duration::from_secs(85);
     place.clock.advance(late);
     tokio::time::advance(late).await;
     let guard = a.keep_alive(lease).unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_ne!(place.json()["storage"]["a"]["updated_at"], before);
+    assert_ne!(updated_at(&place), before);
+    assert!(!guard.is_lost());
+}
+
+/// An entry keeps the timeout that it was claimed with, whichever handle refreshes it.
+#[cfg(feature = "tokio")]
+#[tokio::test(start_paused = true)]
+async fn a_handle_with_a_longer_timeout_keeps_a_lease_in_its_own_time() {
+    let place = Place::new();
+    let short = open_async(&place, Duration::from_secs(90));
+    let lease = short.claim(s("x")).await.unwrap().granted().unwrap();
+    let before = updated_at(&place);
+    let long = open_async(&place, Duration::from_secs(24 * 3600));
+    let guard = long.keep_alive(lease).unwrap();
+    let later = Duration::from_secs(60);
+    place.clock.advance(later);
+    tokio::time::sleep(later).await;
+    assert_ne!(updated_at(&place), before);
     assert!(!guard.is_lost());
 }
 

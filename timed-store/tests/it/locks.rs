@@ -232,7 +232,7 @@ fn a_stopped_waiter_does_not_block_the_waiters_behind_it() {
     assert_eq!(others.values().collect::<Vec<_>>(), ["served"]);
 }
 
-/// `door` is the file that a process locks on its way into the queue, for microseconds.
+/// `numbering` is the file that a process locks on its way into the queue, for microseconds.
 #[test]
 fn a_process_stopped_on_its_way_into_the_queue_does_not_block_others() {
     let place = Place::new();

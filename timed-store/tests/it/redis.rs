@@ -1,4 +1,4 @@
-//! What only a server has: lost answers, partitions, restarts, failover, clusters.
+//! Cases that only a server has: lost answers, partitions, restarts, failover, clusters.
 
 use std::time::Duration;
 
@@ -357,11 +357,30 @@ fn what_is_not_a_store_is_an_error() {
     }
     let error = Store::connect("redis://user:secret@127.0.0.1:1/0", "state").unwrap_err();
     assert!(matches!(error, Error::Server { .. }), "{error:?}");
-    let error = Store::connect("nonsense://user:secret@host", "state").unwrap_err();
-    assert!(
-        !format!("{error:?} {error}").contains("secret"),
-        "{error:?}"
-    );
+    for url in [
+        "nonsense://user:secret@host",
+        "user:secret@host",
+        "redis+unix:///run/x.sock?db=one&pass=secret",
+        "redis+unix:///run/x.sock?pass=a@secret&db=one",
+    ] {
+        let error = Store::connect(url, "state").unwrap_err();
+        let shown = format!("{error:?} {error}");
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+}
+
+/// An entry that expires changes no version: its removal by hand stands for that.
+#[test]
+fn a_refresh_in_a_transaction_is_not_reported_if_the_entry_expired_meanwhile() {
+    let server = RedisServer::start_with(&[]);
+    let a = open(&server.url(), "a");
+    a.store(&s("x")).unwrap();
+    let is_refreshed = a.transaction(|entries| {
+        let is_refreshed = entries.refresh();
+        let _: u64 = server.command(&["HDEL", KEY, "e:a"]);
+        is_refreshed
+    });
+    assert!(!is_refreshed.unwrap());
 }
 
 /// A detected id means nothing on another host.

@@ -251,7 +251,8 @@ fn referee(ttl_ms: u64, length: Duration) {
     let mut random = Random::new("referee");
     let (mut kills, mut stops) = (0, 0);
     let end = Instant::now() + length;
-    while Instant::now() < end {
+    // On a busy machine a step takes long: the time may be over before enough has happened.
+    while Instant::now() < end || kills <= 3 || stops <= 3 {
         let pause = Instant::now() + Duration::from_millis(5 + random.below(20));
         while Instant::now() < pause {
             check_file(&place.path());
@@ -279,10 +280,7 @@ fn referee(ttl_ms: u64, length: Duration) {
         "referee, timeout {ttl_ms} ms: {rounds} rounds, {grants} grants, {tokens} tokens, \
          {kills} kills, {stops} stops"
     );
-    assert!(
-        grants > 50 && kills > 3 && stops > 3,
-        "too little happened to prove anything"
-    );
+    assert!(grants > 50, "too little happened to prove anything");
 }
 
 /// Checks that no token was given out twice and that no session saw tokens go back. Returns the

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 use timed_store::blocking::TimedStorage;
-use timed_store::{ManualClock, SessionId, TimedStorageBuilder};
+use timed_store::{Claim, Error, ManualClock, SessionId, TimedStorageBuilder};
 
 /// 2025-08-18T10:20:30.456Z
 pub(crate) const START_MS: u64 = 1_755_512_430_456;
@@ -94,6 +94,21 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 
 pub(crate) fn s(text: &str) -> String {
     text.to_owned()
+}
+
+#[track_caller]
+pub(crate) fn is_granted(claim: Result<Claim<String>, Error>) -> bool {
+    claim.unwrap().granted().is_some()
+}
+
+/// The token of a granted claim.
+#[track_caller]
+pub(crate) fn token(claim: Result<Claim<String>, Error>) -> u64 {
+    claim
+        .unwrap()
+        .granted()
+        .expect("the claim is granted")
+        .token()
 }
 
 /// Random numbers. To repeat a failed test, set `TIMED_STORE_SEED` to the number that it printed.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use timed_store::{Change, Claim, Error, LockPolicy, OwnerProcess, SessionId, TimedStorageBuilder};
 
-use crate::support::{LONG, Place, Store, s, wait_until};
+use crate::support::{LONG, Place, Store, is_granted, s, wait_until};
 use crate::worker::Worker;
 
 /// The part of a process that waits for a value, notes its turn and releases the value.
@@ -46,10 +46,6 @@ fn wait_for_waiters(place: &Place, count: usize) {
 fn order(place: &Place) -> Vec<String> {
     let order = std::fs::read_to_string(place.folder.path().join("order")).unwrap_or_default();
     order.lines().map(s).collect()
-}
-
-fn is_granted(claim: Result<Claim<String>, Error>) -> bool {
-    claim.unwrap().granted().is_some()
 }
 
 /// Runs `free` while another session waits for `x`, and checks that the waiter then gets it long

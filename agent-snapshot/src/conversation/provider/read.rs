@@ -1,4 +1,4 @@
-//! What the converters from provider JSON have in common.
+//! The common parts of the converters from provider JSON.
 
 use serde_json::{Map, Value};
 

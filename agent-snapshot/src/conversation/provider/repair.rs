@@ -57,9 +57,10 @@ pub struct Repaired {
 /// result, and every result follows its call.
 ///
 /// A result whose id several calls have had belongs to the newest message before it that has such a
-/// call without a result, and there to the first. Arguments that are not an object are put into one, as `input`. Text and parts of
-/// a tool message become a part of its last result. A message whose id another message has gets a new
-/// id. Tool calls of a user, and results outside of tool messages, are not repaired.
+/// call without a result, and there to the first. Arguments that are not an object are put into one,
+/// as `input`. Text and parts of a tool message become a part of its last result. A message whose id
+/// another message has gets a new id. Tool calls of a user, and results outside of tool messages, are
+/// not repaired.
 ///
 /// Idempotent, and the same for the same list: an added message depends on the calls alone. A
 /// list without faults is unchanged.

@@ -1,4 +1,4 @@
-//! What the converters to requests have in common.
+//! The common parts of the converters to requests.
 
 use std::borrow::Cow;
 

@@ -54,7 +54,7 @@ pub trait TokenCounter: Send + Sync {
             }
         }
         for call in &message.tool_calls {
-            total += self.per_call() + self.count_text(&call.name) + self.count_value(&call.args);
+            total += self.per_call() + self.count_text(&call.name) + count_value(self, &call.args);
         }
         for result in &message.tool_results {
             total += self.per_call();
@@ -62,7 +62,7 @@ pub trait TokenCounter: Send + Sync {
                 // As it is sent to providers that have no field for failures.
                 total += self.count_text(&marked_text(result).unwrap_or_default());
             } else if !result.result.is_null() || result.parts.is_empty() {
-                total += self.count_value(&result.result);
+                total += count_value(self, &result.result);
             }
             for part in &result.parts {
                 if let Part::Text { text, .. } = part {
@@ -72,13 +72,13 @@ pub trait TokenCounter: Send + Sync {
         }
         total
     }
+}
 
-    /// The tokens of a JSON value as it is sent: a string as text, any other value as JSON.
-    fn count_value(&self, value: &Value) -> usize {
-        match value {
-            Value::String(text) => self.count_text(text),
-            value => self.count_text(&value.to_string()),
-        }
+/// The tokens of a JSON value as it is sent: a string as text, any other value as JSON.
+fn count_value(counter: &(impl TokenCounter + ?Sized), value: &Value) -> usize {
+    match value {
+        Value::String(text) => counter.count_text(text),
+        value => counter.count_text(&value.to_string()),
     }
 }
 

@@ -94,16 +94,10 @@ impl Conversation {
         Ok(conversation)
     }
 
-    /// The messages with their sequence numbers.
+    /// The messages with their sequence numbers. A clone of it, for a snapshot, is cheap.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
-    }
-
-    /// The messages with their sequence numbers, for a snapshot.
-    #[must_use]
-    pub fn into_history(self) -> History {
-        self.history
     }
 
     /// The messages that the model sees, in order.
@@ -117,8 +111,9 @@ impl Conversation {
         self.prompt_tokens + self.anchor_tokens + self.summary_tokens + self.tail_tokens
     }
 
-    /// The part of [`tokens`](Self::tokens) that is an estimate: images, documents, and data that only
-    /// a provider can read. The rest is as exact as the [`TokenCounter`](crate::conversation::TokenCounter).
+    /// The part of [`tokens`](Self::tokens) that is an estimate: images, documents, and data that
+    /// only a provider can read. The rest is as exact as the
+    /// [`TokenCounter`](crate::conversation::TokenCounter).
     #[must_use]
     pub fn estimated_tokens(&self) -> usize {
         self.estimated

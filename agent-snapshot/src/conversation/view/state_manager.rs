@@ -153,7 +153,9 @@ impl StateManager {
     /// The tokens down to which a trim goes.
     #[must_use]
     pub fn low_water_mark(&self) -> usize {
-        self.budget() * usize::from(self.low_water) / 100
+        // In two steps: a budget without an end in sight (`usize::MAX`) must not overflow.
+        let (budget, percent) = (self.budget(), usize::from(self.low_water));
+        budget / 100 * percent + budget % 100 * percent / 100
     }
 
     /// Whether the conversation exceeds the [`budget`](Self::budget) and must be trimmed before

@@ -13,11 +13,11 @@
 //!   Providers want a user message first, so a cut inside a turn keeps its anchor, as a pinned
 //!   message. A cut at a user message has no anchor.
 //!
-//! **Invariant.** `size(cut) = prompt + summary + anchor(cut) + tail[cut..]` never decreases when the cut moves
-//! towards the start. Each step adds an exchange to the tail. The anchor changes at two places
-//! only: at a user message it becomes part of the tail (the size stays the same), and before a
-//! user message it is the anchor of the older turn (the size grows). So if a cut does not fit a limit,
-//! no older one does, and the largest view that fits is found in one walk.
+//! **Invariant.** `size(cut) = prompt + summary + anchor(cut) + tail[cut..]` never decreases when the
+//! cut moves towards the start. Each step adds an exchange to the tail. The anchor changes at two
+//! places only: at a user message it becomes part of the tail (the size stays the same), and before a
+//! user message it is the anchor of the older turn (the size grows). So if a cut does not fit a
+//! limit, no older one does, and the largest view that fits is found in one walk.
 //!
 //! **Choice.** In this order of preference:
 //!
