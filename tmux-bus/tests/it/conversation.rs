@@ -847,10 +847,7 @@ async fn a_look_at_the_inbox_replaces_couriers_that_were_killed() {
 async fn a_restart_of_the_sender_ends_no_delivery_and_no_ask() {
     let team = start(&TWO).await;
     let gate = team.path("gate");
-    let script = format!(
-        "tmux-bus ask --detach b 'wait {}'; tmux-bus post b later",
-        gate.display()
-    );
+    let ask = format!("tmux-bus ask --detach b 'wait {}'", gate.display());
     // The processes of a pane get their mark right after their start, not at their start.
     eventually("the tools of a are marked", || {
         let limit = team
@@ -858,8 +855,10 @@ async fn a_restart_of_the_sender_ends_no_delivery_and_no_ask() {
             .out;
         limit.split_whitespace().nth(3) != Some("unlimited")
     });
-    let begun = team.tool("a", &script);
+    let begun = team.tool("a", &ask);
+    // An idle agent gets the message at once, and its courier ends.
     eventually("b works", || !team.logged("wait ").is_empty());
+    team.tool("a", "tmux-bus post b later");
     let couriers = team.couriers();
     assert!(!couriers.is_empty());
     team.cluster.restart("a").await.unwrap();

@@ -61,7 +61,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             .await
             .map_err(|error| failure(&error));
     }
-    let request = request(arguments.verb)?;
+    let request = request(arguments.verb).map_err(|error| failure(&error))?;
     let is_detached = matches!(request, Request::Ask { detach: true, .. });
     let is_own_inbox = matches!(request, Request::Inbox { agent: None });
     let reply = bus.call(request).await.map_err(|error| {
@@ -99,7 +99,7 @@ async fn connect(arguments: &Arguments) -> Result<Bus, Error> {
     builder.connect().await
 }
 
-fn request(verb: Verb) -> Result<Request, Failure> {
+fn request(verb: Verb) -> Result<Request, Error> {
     Ok(match verb {
         Verb::Ask {
             to,
@@ -135,18 +135,16 @@ fn request(verb: Verb) -> Result<Request, Failure> {
 const MAX_INPUT: u64 = 16 << 20;
 
 /// The text of a message; `-` is the standard input.
-fn text_or_input(text: String) -> Result<String, Failure> {
+fn text_or_input(text: String) -> Result<String, Error> {
     if text != "-" {
         return Ok(text);
     }
     let mut input = String::new();
     let read = std::io::stdin().take(MAX_INPUT).read_to_string(&mut input);
-    read.map_err(|source| {
-        failure(&Error::Io {
-            action: "read",
-            path: "standard input".into(),
-            source,
-        })
+    read.map_err(|source| Error::Io {
+        action: "read",
+        path: "standard input".into(),
+        source,
     })?;
     // The end of the last line ends the input, not the message: `echo` and here-documents add it.
     input.truncate(input.trim_end_matches(['\r', '\n']).len());
