@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::watch::Watched;
 
@@ -11,6 +11,7 @@ use crate::watch::Watched;
 pub(crate) struct Ledger {
     folder: PathBuf,
     run: String,
+    began: Instant,
     pages: Mutex<Pages>,
     ending: Condvar,
 }
@@ -28,6 +29,7 @@ impl Ledger {
         Self {
             folder,
             run: uuid::Uuid::new_v4().to_string(),
+            began: Instant::now(),
             pages: Mutex::default(),
             ending: Condvar::new(),
         }
@@ -47,6 +49,16 @@ impl Ledger {
 
     pub(crate) fn count(&self, what: &str, times: u64) {
         *self.pages().counts.entry(what.to_owned()).or_default() += times;
+    }
+
+    /// Records a violation if nothing of this kind was counted in a minute or more: a check that had
+    /// nothing to check proves nothing.
+    pub(crate) fn expect_some(&self, what: &str) {
+        let count = self.pages().counts.get(what).copied();
+        let is_long = self.began.elapsed() >= Duration::from_secs(60);
+        if count.unwrap_or(0) == 0 && is_long && !self.is_broken() {
+            self.violation(format!("no {what} in the whole run"));
+        }
     }
 
     /// Records a violation of a guarantee and ends the run.
@@ -80,7 +92,12 @@ impl Ledger {
 
     /// Starts to sample a long-lived process, which must not grow.
     pub(crate) fn watch(&self, name: &str, pid: u32) {
-        self.pages().watched.push(Watched::new(name, pid));
+        self.watch_within(name, pid, Watched::RSS_KB);
+    }
+
+    /// As [`watch`](Self::watch), with another tolerance for memory.
+    pub(crate) fn watch_within(&self, name: &str, pid: u32, rss_kb: u64) {
+        self.pages().watched.push(Watched::new(name, pid, rss_kb));
     }
 
     pub(crate) fn sample_watched(&self) {

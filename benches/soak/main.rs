@@ -11,8 +11,15 @@
 //!
 //! Exit codes: 0 no violation, 1 a violation or an interrupt.
 
+mod board;
+mod board_client;
 mod exec;
+mod failover;
+mod inbox;
+mod inbox_agent;
 mod ledger;
+mod live;
+mod live_journal;
 mod processes;
 mod record;
 mod snapshot;
@@ -21,12 +28,13 @@ mod tmux;
 mod watch;
 mod worker;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
-use examples::{Result, report, with_causes};
+use examples::{Result, report, scripted_agent, with_causes};
 use tokio::signal::unix::{SignalKind, signal};
 
 use ledger::Ledger;
@@ -41,7 +49,7 @@ struct Arguments {
     /// Two minutes
     #[arg(long, conflicts_with = "minutes")]
     short: bool,
-    /// Only these areas: store, exec, tmux, snapshot
+    /// Only this area; can be repeated
     #[arg(long, value_parser = AREAS.map(|(name, _)| name))]
     only: Vec<String>,
     #[command(subcommand)]
@@ -51,11 +59,15 @@ struct Arguments {
 /// Runs an area until the end of the run, then checks its files and processes.
 type Run = fn(&Arc<Ledger>) -> Result<()>;
 
-const AREAS: [(&str, Run); 4] = [
+const AREAS: [(&str, Run); 8] = [
     ("store", store::run),
+    ("failover", failover::run),
     ("exec", exec::run),
+    ("live", live::run),
     ("tmux", tmux::run),
+    ("inbox", inbox::run),
     ("snapshot", snapshot::run),
+    ("board", board::run),
 ];
 
 /// The worker processes.
@@ -63,21 +75,34 @@ const AREAS: [(&str, Run); 4] = [
 #[command(hide = true)]
 enum Worker {
     Store(store::Session),
+    Failover(failover::Session),
     Exec(exec::Host),
+    Live(live::Host),
     Tmux(tmux::Host),
     Pane(tmux::Pane),
+    Inbox(inbox::Host),
+    Mailbox(inbox_agent::Pane),
     Snapshot(snapshot::Writer),
+    Board(board::Clients),
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = scripted_agent::run_if_asked() {
+        return code;
+    }
     let arguments = Arguments::parse();
     report(match arguments.worker {
         None => soak(arguments),
         Some(Worker::Pane(pane)) => pane.run(),
+        Some(Worker::Mailbox(pane)) => pane.run(),
         Some(Worker::Store(session)) => worker::run(|| session.run()),
+        Some(Worker::Failover(session)) => worker::run(|| session.run()),
         Some(Worker::Exec(host)) => worker::run(|| block_on(host.run())),
+        Some(Worker::Live(host)) => worker::run(|| block_on(host.run())),
         Some(Worker::Tmux(host)) => worker::run(|| block_on(host.run())),
+        Some(Worker::Inbox(host)) => worker::run(|| block_on(host.run())),
         Some(Worker::Snapshot(writer)) => worker::run(|| block_on(writer.run())),
+        Some(Worker::Board(clients)) => worker::run(|| block_on(clients.run())),
     })
 }
 
@@ -86,6 +111,15 @@ fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
         .enable_all()
         .build()?;
     runtime.block_on(work)
+}
+
+/// The path of a program, relative to the folder into which this one is built.
+fn built(name: &str) -> Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name(name);
+    match path.is_file() {
+        true => Ok(path),
+        false => Err(format!("{} is missing: `scripts/soak` builds it", path.display()).into()),
+    }
 }
 
 fn soak(arguments: Arguments) -> Result<()> {

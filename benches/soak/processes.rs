@@ -14,7 +14,7 @@ pub(crate) const RUN: &str = "SOAK_RUN";
 pub(crate) struct Tagged {
     pub(crate) pid: u32,
     pub(crate) value: String,
-    command: String,
+    pub(crate) command: String,
 }
 
 impl fmt::Display for Tagged {
@@ -67,6 +67,14 @@ pub(crate) fn end_all_tagged(run: &str) -> Vec<Tagged> {
         std::thread::sleep(Duration::from_millis(20));
     }
     ended
+}
+
+/// The children of a process.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let children = children.split_ascii_whitespace();
+    children.filter_map(|pid| pid.parse().ok()).collect()
 }
 
 pub(crate) fn kill(pid: u32) {

@@ -17,6 +17,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::ledger::Ledger;
+use crate::processes;
 use crate::record::Record;
 use crate::worker::{self, Random, Worker};
 
@@ -69,7 +70,16 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
         for writer in &mut steady {
             writer.expect_alive()?;
         }
-        match random.below(8) {
+        match random.below(9) {
+            8 => {
+                // The server takes the kill of one of its processes for a crash, and recovers by
+                // itself.
+                let processes = processes::children(postgres_server.pid());
+                if !processes.is_empty() {
+                    processes::kill(random.pick(&processes));
+                    ledger.count("kills of a process of PostgreSQL", 1);
+                }
+            }
             0 => {
                 // The drop kills the server.
                 drop(server);

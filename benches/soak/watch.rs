@@ -9,11 +9,6 @@ use crate::ledger::Ledger;
 /// Minimum number of samples for a verdict.
 const ENOUGH: usize = 80;
 
-/// Tolerated growth of memory from the second to the last quarter of the run; the first quarter is
-/// warm-up. Allocators keep some freed memory. A leak of 100 bytes an operation at 100 operations a
-/// second is twice this limit in ten minutes.
-const RSS_KB: u64 = 3 << 10;
-
 /// Tolerated growth of descriptors and threads, plus an eighth of their number: a host has more of
 /// them while executions start and stop. A leak of one for each execution is several hundred in two
 /// minutes.
@@ -30,6 +25,7 @@ pub(crate) fn sample_until_end(ledger: &Ledger) {
 pub(crate) struct Watched {
     name: String,
     pid: u32,
+    rss_kb: u64,
     samples: Vec<Sample>,
 }
 
@@ -37,15 +33,21 @@ pub(crate) struct Watched {
 type Sample = [u64; 3];
 
 impl Watched {
+    /// Tolerated growth of memory from the second to the last quarter of the run; the first quarter is
+    /// warm-up. Allocators keep some freed memory. A leak of 100 bytes an operation at 100 operations a
+    /// second is twice this limit in ten minutes.
+    pub(crate) const RSS_KB: u64 = 3 << 10;
+
     pub(crate) const HEADER: &str = concat!(
         "long-lived process     memory (KB) of the second and last quarter",
         "     descriptors        threads"
     );
 
-    pub(crate) fn new(name: &str, pid: u32) -> Self {
+    pub(crate) fn new(name: &str, pid: u32, rss_kb: u64) -> Self {
         Self {
             name: name.to_owned(),
             pid,
+            rss_kb,
             samples: Vec::new(),
         }
     }
@@ -66,7 +68,7 @@ impl Watched {
         let grown = grown.filter_map(|(kind, what)| {
             let (second, last) = (self.median(1, kind), self.median(3, kind));
             let tolerance = match kind {
-                0 => RSS_KB,
+                0 => self.rss_kb,
                 _ => HANDLES + second / 8,
             };
             let name = &self.name;

@@ -15,8 +15,9 @@ use examples::Result;
 use crate::ledger::Ledger;
 use crate::processes;
 
-/// Time for a worker to end on request; generous for a busy machine.
-const END: Duration = Duration::from_secs(60);
+/// Time for a worker to end on request; generous for a busy machine. A worker first waits for the end
+/// of what it has begun.
+const END: Duration = Duration::from_secs(240);
 
 /// The parent's end of a worker process. Dropping it kills the process.
 pub(crate) struct Worker {

@@ -3,7 +3,7 @@
 //! A terminal in its default (canonical) mode cuts lines at 4,096 bytes, and each newline ends the
 //! message. [`Console`] does what the interfaces of the agents do: it switches the terminal to raw
 //! mode and turns on bracketed paste. A pasted text then arrives whole, newlines included, and only
-//! a carriage return outside a paste submits the message.
+//! a carriage return outside a paste submits the message. Ctrl-U removes what was typed.
 
 use std::io::{self, Read, Write};
 
@@ -13,6 +13,7 @@ const PASTE_BEGINS: &[u8] = b"\x1b[200~";
 const PASTE_ENDS: &[u8] = b"\x1b[201~";
 const CTRL_C: u8 = 3;
 const CTRL_D: u8 = 4;
+const CTRL_U: u8 = 0x15;
 
 /// A terminal in raw mode from which whole messages are read. Dropping it restores the mode that
 /// the terminal had.
@@ -57,6 +58,7 @@ impl Console {
                 match typed.push(byte) {
                     Step::More => {}
                     Step::Echo(text) => print(&text)?,
+                    Step::Clear => print(&format!("\r\x1b[K{prompt}"))?,
                     Step::Submit => {
                         self.unread = pending[at + 1..].to_vec();
                         print("\r\n")?;
@@ -95,6 +97,7 @@ struct Typed {
 enum Step {
     More,
     Echo(String),
+    Clear,
     Submit,
     End,
 }
@@ -104,6 +107,11 @@ impl Typed {
         match byte {
             CTRL_C | CTRL_D if !self.in_paste => return Step::End,
             b'\r' | b'\n' if !self.in_paste => return Step::Submit,
+            CTRL_U if !self.in_paste => {
+                self.text.clear();
+                self.echoed = 0;
+                return Step::Clear;
+            }
             _ => self.text.push(byte),
         }
         if self.text.ends_with(PASTE_BEGINS) {
@@ -154,6 +162,7 @@ mod tests {
             match typed.push(byte) {
                 Step::More => {}
                 Step::Echo(text) => echoed.push_str(&text),
+                Step::Clear => echoed.clear(),
                 Step::Submit => {
                     assert_eq!(typed.into_text(), message);
                     assert_eq!(echoed, echo);
@@ -163,6 +172,12 @@ mod tests {
             }
         }
         panic!("the message was not submitted");
+    }
+
+    #[test]
+    fn control_u_removes_what_was_typed_or_pasted() {
+        check("draft\x15hello\r", "hello", "hello");
+        check("\x1b[200~a\x15b\x1b[201~\x15c\r", "c", "c");
     }
 
     #[test]

@@ -34,6 +34,14 @@ impl RedisServer {
         Self::launch(command, folder, sync)
     }
 
+    /// As [`start`](Self::start), and the server also listens on a port of 127.0.0.1, without a
+    /// password: a replica needs it.
+    pub fn start_on(port: u16, folder: &Path, sync: SyncLog) -> Result<Self> {
+        let mut command = Command::new(PROGRAM);
+        command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
+        Self::launch(command, folder, sync)
+    }
+
     /// As [`start`](Self::start), and the server listens on port 6379 of an address, without a
     /// password: so only in a network of its own. `enter` is a command that executes another one in
     /// that network, such as `nsenter`.
