@@ -130,7 +130,7 @@ done
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_of_a_users_file_reports_its_answers_by_the_documented_hooks() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestDir::new();
     let page = include_str!("../../docs/agent-definitions.md");
     let (_, hooks) = page.split_once("# Hooks").unwrap();
     let (_, hooks) = hooks.split_once("```toml\n").unwrap();
