@@ -94,16 +94,12 @@ impl RedisBackend {
         // says that the process has one.
         #[cfg(feature = "redis-tls")]
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // The address is not shown: it may contain a password.
+        // Only the scheme is shown: a password can be at any other place.
         let info = url.into_connection_info();
         let client = info.and_then(|info| Client::open(info.set_tcp_settings(tcp_settings())));
         let client = client.map_err(|_| Error::Invalid {
             what: "server address",
-            value: url
-                .split(['@', '?'])
-                .next_back()
-                .unwrap_or_default()
-                .to_owned(),
+            value: scheme(url),
             reason: "it is not of the form redis://host:port/database",
         })?;
         let location = client.get_connection_info().addr().to_string();
@@ -812,6 +808,15 @@ fn json<T: serde::Serialize>(value: &T) -> Result<String, Error> {
     serde_json::to_string(value).map_err(|source| Error::Encode {
         source: source.into(),
     })
+}
+
+/// The scheme of an address, with a mark for the rest.
+fn scheme(url: &str) -> String {
+    let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '+';
+    match url.split_once("://") {
+        Some((scheme, _)) if scheme.chars().all(is_letter) => format!("{scheme}://…"),
+        _ => "…".to_owned(),
+    }
 }
 
 #[cfg(test)]
