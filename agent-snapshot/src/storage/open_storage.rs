@@ -186,22 +186,32 @@ fn invalid(url: &str, reason: &str) -> Error {
 
 /// The address without its password, which is before the host or in the query.
 pub(crate) fn without_password(url: &str) -> String {
-    if !url.contains("://") && url.contains("password") {
+    if url.starts_with("file:") || url.starts_with("sqlite:") {
+        return url.to_owned();
+    }
+    let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '+';
+    let parts = url.split_once(':');
+    let is_address =
+        parts.is_some_and(|(scheme, rest)| scheme.chars().all(is_letter) && rest.starts_with("//"));
+    if !is_address && url.contains("password") {
         // `host=… password=…`
         return "…".to_owned();
     }
-    let Some((scheme, rest)) = url.split_once(':') else {
-        return url.to_owned();
+    let Some((scheme, rest)) = parts else {
+        // Without a scheme a name in front of `@` may be anything.
+        return match url.rsplit_once('@') {
+            Some((_, host)) => format!("…@{host}"),
+            None => url.to_owned(),
+        };
     };
-    if ["file", "sqlite"].contains(&scheme) {
-        return url.to_owned();
-    }
     let (address, query) = match rest.split_once('?') {
         Some((address, _)) => (address, "?…"),
         None => (rest, ""),
     };
     match rest.rsplit_once('@') {
-        // A password that is not escaped may contain any character, also `@` and `?`.
+        // A password that is not escaped may contain any character, also `@` and `?`: it is before
+        // the last `@`, or around it in the query.
+        Some(_) if rest.rfind('@') > rest.find('?') && !query.is_empty() => format!("{scheme}://…"),
         Some((_, host)) => {
             let host = host.split('?').next().unwrap_or_default();
             format!("{scheme}://…@{host}{query}")
@@ -219,7 +229,11 @@ mod tests {
         for (url, shown) in [
             ("redis://host:6379/1", "redis://host:6379/1"),
             ("redis://user:secret@host/1", "redis://…@host/1"),
-            ("redis://user:s@c:r/e?t@host/1", "redis://…@host/1?…"),
+            ("redis://user:s@c:r/e@host/1", "redis://…@host/1"),
+            ("redis://user:s@c:r/e?t@host/1", "redis://…"),
+            ("redis://user:secret@host/1?a=b", "redis://…@host/1?…"),
+            ("postgres://host/db?password=a@secret", "postgres://…"),
+            ("secret@host", "…@host"),
             ("redis:user:secret@host", "redis://…@host"),
             (
                 "redis+unix:///run/redis.sock?db=1&pass=secret",
@@ -229,6 +243,9 @@ mod tests {
             ("file:/home/me@work/x", "file:/home/me@work/x"),
             ("agents", "agents"),
             ("host=/run password=secret:x", "…"),
+            ("host=/run password=secret://x", "…"),
+            ("postgres:host=/run password=secret://x", "…"),
+            ("file:/home/me/password", "file:/home/me/password"),
         ] {
             assert_eq!(without_password(url), shown, "{url}");
         }
