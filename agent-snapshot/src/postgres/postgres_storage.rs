@@ -129,11 +129,7 @@ impl PostgresStorageBuilder {
             let reason = "it must be 1 to 40 of a-z 0-9 _, starting with a letter";
             return Err(Error::invalid("schema", &schema, reason));
         }
-        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
-            let reason = std::error::Error::source(&error)
-                .map_or_else(|| error.to_string(), ToString::to_string);
-            Error::invalid("storage address", &without_password(&url), reason)
-        })?;
+        let mut config = parse(&url)?;
         if tls != Tls::Off {
             config.ssl_mode(tokio_postgres::config::SslMode::Require);
         }
@@ -156,6 +152,38 @@ impl PostgresStorageBuilder {
             }),
         })
     }
+}
+
+/// Reads an address, without the password in any error.
+///
+/// The driver ends the password of an address at its first `@`, and that of a connection string at
+/// its first space. The rest of a password that is not escaped would become the name of a host or of
+/// an option: it would be looked up in the DNS, and be shown in errors.
+fn parse(url: &str) -> Result<Config, Error> {
+    let invalid = |reason| Error::invalid("storage address", &without_password(url), reason);
+    let config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
+        if url.contains("password") || url.matches('@').count() > 1 {
+            return invalid("it cannot be read; is the password quoted or escaped?".to_owned());
+        }
+        let reason = std::error::Error::source(&error);
+        invalid(reason.map_or_else(|| error.to_string(), ToString::to_string))
+    })?;
+    // `?password=a@b`: the driver takes the `@` for the end of the user's name.
+    let before_at = url.split_once('@').map_or("", |(before, _)| before);
+    let is_in_query = before_at
+        .split_once('?')
+        .is_some_and(|(_, query)| query.contains('='));
+    if is_in_query && url.contains("://") {
+        let reason = "the query has an `@`; write it as %40".to_owned();
+        return Err(invalid(reason));
+    }
+    let has_at = |host: &Host| matches!(host, Host::Tcp(name) if name.contains('@'));
+    if config.get_hosts().iter().any(has_at) {
+        return Err(invalid(
+            "the name of the host has an `@`; write one in the password as %40".to_owned(),
+        ));
+    }
+    Ok(config)
 }
 
 /// The hosts and the database, without user and password.

@@ -189,16 +189,24 @@ fn invalid(url: &str, reason: &str) -> Error {
 /// last `@` is the host only if no `?` stands before it: otherwise it may be the end of a password,
 /// and nothing but the scheme is shown.
 pub(crate) fn without_password(url: &str) -> String {
-    if !url.contains("://") && url.contains("password") {
+    if url.starts_with("file:") || url.starts_with("sqlite:") {
+        return url.to_owned();
+    }
+    let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '+';
+    let parts = url.split_once(':');
+    let is_address =
+        parts.is_some_and(|(scheme, rest)| scheme.chars().all(is_letter) && rest.starts_with("//"));
+    if !is_address && url.contains("password") {
         // `host=… password=…`
         return "…".to_owned();
     }
-    let Some((scheme, rest)) = url.split_once(':') else {
-        return url.to_owned();
+    let Some((scheme, rest)) = parts else {
+        // Without a scheme a name in front of `@` may be anything.
+        return match url.rsplit_once('@') {
+            Some((_, host)) => format!("…@{host}"),
+            None => url.to_owned(),
+        };
     };
-    if ["file", "sqlite"].contains(&scheme) {
-        return url.to_owned();
-    }
     let (address, query) = match rest.split_once('?') {
         Some((_, query)) if query.contains('@') => return format!("{scheme}://…"),
         Some((address, _)) => (address, "?…"),
@@ -225,6 +233,9 @@ mod tests {
                 "redis+unix:///run/redis.sock?pass=sec@ret",
                 "redis+unix://…",
             ),
+            ("redis://user:secret@host/1?a=b", "redis://…@host/1?…"),
+            ("postgres://host/db?password=a@secret", "postgres://…"),
+            ("secret@host", "…@host"),
             ("redis:user:secret@host", "redis://…@host"),
             (
                 "redis+unix:///run/redis.sock?db=1&pass=secret",
@@ -234,6 +245,9 @@ mod tests {
             ("file:/home/me@work/x", "file:/home/me@work/x"),
             ("agents", "agents"),
             ("host=/run password=secret:x", "…"),
+            ("host=/run password=secret://x", "…"),
+            ("postgres:host=/run password=secret://x", "…"),
+            ("file:/home/me/password", "file:/home/me/password"),
         ] {
             assert_eq!(without_password(url), shown, "{url}");
         }

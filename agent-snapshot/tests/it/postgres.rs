@@ -252,6 +252,34 @@ async fn an_unreachable_server_is_an_error_that_names_it_without_the_password() 
     );
 }
 
+/// The driver takes the rest of a password that is not escaped for a host or an option.
+#[tokio::test]
+async fn a_password_is_in_no_error_of_a_wrong_address() {
+    for url in [
+        "postgres://agent:p@secret@127.0.0.1/agents",
+        "postgres://agent:p@secret:1@127.0.0.1:1/agents",
+        "postgres://agent:p@ss?secret=1@127.0.0.1/agents",
+        "postgres://agent:secret@127.0.0.1:port/agents",
+        "postgres://127.0.0.1/agents?password=a&secret=b",
+        "postgres://127.0.0.1/agents?password=a@secret&port=x",
+        "postgres:host=127.0.0.1 password=a secret=b",
+        "postgres:host=127.0.0.1 password='a' secret",
+        "postgres:host=127.0.0.1 password=secret://x port=x",
+    ] {
+        let Err(error) = agent_snapshot::open_storage(url).await else {
+            panic!("{url} is no address");
+        };
+        assert!(matches!(error, Error::Invalid { .. }), "{url}: {error}");
+        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| {
+            error.source()
+        });
+        let shown: String = causes.map(|error| format!("{error:?} {error} ")).collect();
+        assert!(!shown.contains("secret"), "{url}: {shown}");
+        let builder = PostgresStorage::builder(url);
+        assert!(!format!("{builder:?}").contains("secret"), "{url}");
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_accepts_and_never_answers_is_an_error() {
     // The kernel accepts the connection.

@@ -450,6 +450,64 @@ mod tests {
     }
 
     #[test]
+    fn a_link_or_a_file_of_others_is_neither_read_nor_written() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("target");
+        std::fs::write(&target, "mine").unwrap();
+        let enter = |path: &Path| {
+            let accept = |_: Spent| Ok::<_, Error>(());
+            Ledger::new(path.to_owned()).enter(&id(1), tokens(1), accept)
+        };
+        let budgets = folder.path().join("budgets");
+        let path = budgets.join("group-a.jsonl");
+        enter(&path).unwrap();
+        let mode = |path: &Path| path.symlink_metadata().unwrap().mode() & 0o777;
+        assert_eq!((mode(&budgets), mode(&path)), (0o700, 0o600));
+        for mode in [0o620, 0o602] {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            let refused = enter(&path);
+            assert!(
+                matches!(refused, Err(Error::NotPrivate { .. })),
+                "{refused:?}"
+            );
+            let refused = Ledger::new(path.clone()).total();
+            assert!(
+                matches!(refused, Err(Error::NotPrivate { .. })),
+                "{refused:?}"
+            );
+        }
+        let missing = folder.path().join("missing");
+        for (name, to) in [("group-b.jsonl", &target), ("group-c.jsonl", &missing)] {
+            symlink(to, budgets.join(name)).unwrap();
+            let refused = enter(&budgets.join(name));
+            assert!(
+                matches!(refused, Err(Error::NotPrivate { .. })),
+                "{refused:?}"
+            );
+        }
+        symlink(&budgets, folder.path().join("link")).unwrap();
+        let refused = enter(&folder.path().join("link/group-d.jsonl"));
+        assert!(
+            matches!(refused, Err(Error::NotPrivate { .. })),
+            "{refused:?}"
+        );
+        // The file of a compaction.
+        let path = budgets.join("group-e.jsonl");
+        symlink(&target, path.with_extension("new")).unwrap();
+        enter(&path).unwrap();
+        let mut ledger = Ledger::new(path);
+        ledger.compact_at = 1;
+        let refused = ledger.update(&id(1), tokens(1), true);
+        assert!(
+            matches!(refused, Err(Error::NotPrivate { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine");
+        assert!(!missing.exists());
+    }
+
+    #[test]
     fn names_of_groups_are_names_of_files() {
         let state = Path::new("/s");
         assert_eq!(

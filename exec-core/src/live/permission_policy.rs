@@ -10,8 +10,9 @@
 //! A rule must never allow more than its author meant, and may forbid more:
 //!
 //! - An `Allow` rule with a command matches only one simple command ([`simple_command`]): a line
-//!   that a shell takes apart, expands or redirects is asked. A `Deny` or `Ask` rule matches if any
-//!   part of the line may be its command.
+//!   that a shell takes apart, expands or redirects is asked, and so is a command in a folder
+//!   outside of the workspace. A `Deny` or `Ask` rule matches if any part of the line may be its
+//!   command.
 //! - A path is resolved before it is compared: relative to the workspace, `..` and symbolic links
 //!   followed, also if the last parts do not exist yet. An `Allow` rule needs all paths of the
 //!   request inside, and at least one; a `Deny` or `Ask` rule needs one. A path that cannot be
@@ -21,16 +22,22 @@
 //!   the folder.
 //! - An `Allow` rule with a path says nothing about commands: a request with a command does not
 //!   match it. A request whose paths are not known does not match it either. A `Deny` or `Ask` rule
-//!   with a path matches a command if a word of it is a path inside.
+//!   with a path matches a command if a word of it is a path inside ([`possible_paths`]). A word
+//!   that is a folder around the path, or that cannot be resolved, is asked.
+//!
+//! Not seen: a path or command that a variable (other than `HOME`), a substitution or a program
+//! makes up, a folder that an earlier `cd` of the line leads to, a hard link, and a link that is
+//! changed between the decision and the use.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::shell_words::{any_possible_command, any_possible_path, simple_command};
+use super::shell_words::{any_possible_command, command_patterns, possible_paths, simple_command};
 
 /// What a rule says about a request.
 ///
@@ -131,10 +138,11 @@ pub(crate) struct PermissionFacts<'a> {
 ///
 /// Of all rules that match a request the strictest decides; without a match it is asked.
 ///
-/// - An `Allow` rule with a command matches one simple command: a line with `>`, `|`, `;`, `$` or a
-///   glob is asked. A `Deny` or `Ask` rule matches if any part of the line may be its command.
-/// - A `Deny` or `Ask` rule with a path also matches a command with a word that is a path inside. A
-///   path that a program makes up by itself is not seen: for that, use a sandbox.
+/// - An `Allow` rule with a command matches one simple command in the workspace: a line with `>`,
+///   `|`, `;`, `$` or a glob is asked. A `Deny` or `Ask` rule matches if any part of the line may be its command.
+/// - A `Deny` or `Ask` rule with a path also matches a command with a word that is a path inside; a
+///   word that is a folder around it is asked. A path that a program, a variable or a `cd` makes up
+///   is not seen: for that, use a sandbox.
 /// - An `Allow` rule with a path needs all paths of the request inside, and matches no command.
 ///
 /// ```
@@ -233,7 +241,7 @@ impl PermissionRule {
     ) -> Option<PermissionAction> {
         let tool = self.tool.as_deref();
         let is_meant = tool.is_none_or(|pattern| glob(pattern, facts.tool));
-        if !is_meant || !self.matches_command(facts) {
+        if !is_meant || !self.matches_command(facts, workspace) {
             return None;
         }
         match &self.path {
@@ -242,20 +250,27 @@ impl PermissionRule {
         }
     }
 
-    fn matches_command(&self, facts: &PermissionFacts<'_>) -> bool {
+    fn matches_command(&self, facts: &PermissionFacts<'_>, workspace: &Path) -> bool {
         let Some(pattern) = &self.command else {
             return true;
         };
         let Some(command) = facts.command else {
             return false;
         };
-        let pattern: Vec<&str> = pattern.split_whitespace().collect();
         match self.action {
             PermissionAction::Allow => {
+                let pattern: Vec<&str> = pattern.split_whitespace().collect();
                 simple_command(command).is_some_and(|words| matches_words(&pattern, &words))
+                    && are_inside(facts.paths, workspace)
             }
             PermissionAction::Ask | PermissionAction::Deny => {
-                any_possible_command(command, |words| matches_words(&pattern, words))
+                // An empty pattern names no command, and must not forbid nothing.
+                let patterns = command_patterns(pattern);
+                patterns.is_empty()
+                    || patterns.iter().any(|pattern| {
+                        let pattern: Vec<&str> = pattern.iter().map(String::as_str).collect();
+                        any_possible_command(command, |words| matches_words(&pattern, words))
+                    })
             }
         }
     }
@@ -267,40 +282,66 @@ impl PermissionRule {
         workspace: &Path,
     ) -> Option<PermissionAction> {
         let home = std::env::var_os("HOME");
-        let rule = from_home(path, home.as_deref()).and_then(|path| {
-            let resolved = resolve(&path, workspace);
-            // A folder of another user has no links that the agent could follow.
-            resolved.or_else(|error| match error.kind() {
-                io::ErrorKind::PermissionDenied => Ok(workspace.join(path)),
-                _ => Err(error),
-            })
-        });
-        let place = |asked: &PathBuf| match &rule {
-            Ok(rule) => place_of(asked, rule, workspace),
-            Err(_) => Place::Unknown,
+        let home = home.as_deref();
+        let rule = from_home(path, home).and_then(|path| resolve_foreign(&path, workspace));
+        let Ok(rule) = rule else {
+            let names_any = !facts.paths.is_empty() || facts.command.is_some();
+            let forbids = self.action != PermissionAction::Allow;
+            return (forbids && names_any).then_some(self.action);
         };
-        let places: Vec<Place> = facts.paths.iter().map(place).collect();
+        let places = facts.paths.iter();
+        let places: Vec<Place> = places.map(|it| place_of(it, &rule, workspace)).collect();
         if self.action == PermissionAction::Allow {
             let all_inside = places.iter().all(|place| *place == Place::Inside);
             let matches = facts.command.is_none() && !places.is_empty() && all_inside;
             return matches.then_some(self.action);
         }
-        let is_word_inside = |word: &str| match &rule {
-            Ok(rule) => from_home(Path::new(word), home.as_deref())
-                .and_then(|word| resolve(&word, workspace))
-                .is_ok_and(|word| word.starts_with(rule)),
-            Err(_) => true,
-        };
         let matches = |place: &Place| matches!(place, Place::Inside | Place::Unknown);
-        let command = facts.command;
-        if places.iter().any(matches)
-            || command.is_some_and(|line| any_possible_path(line, is_word_inside))
-        {
+        if places.iter().any(matches) {
             return Some(self.action);
         }
-        let is_around = places.contains(&Place::Around);
-        is_around.then_some(PermissionAction::Ask)
+        let Some(command) = facts.command else {
+            return places
+                .contains(&Place::Around)
+                .then_some(PermissionAction::Ask);
+        };
+        // Too many to look at.
+        let Some(words) = possible_paths(command) else {
+            return Some(self.action);
+        };
+        // A path beside a command is the folder in which it runs. That this is the workspace says
+        // nothing.
+        let around = facts.paths.iter().zip(&places);
+        let mut around = around.filter(|(_, place)| **place == Place::Around);
+        let own = resolve(Path::new("."), workspace).ok();
+        let is_workspace = |path: &Path| own.is_some() && resolve(path, workspace).ok() == own;
+        let mut is_asked = around.any(|(path, _)| !is_workspace(path));
+        let folders = facts.paths.iter().map(|path| workspace.join(path));
+        is_asked |= facts.paths.len() > MAX_FOLDERS;
+        for folder in std::iter::once(workspace.to_owned()).chain(folders.take(MAX_FOLDERS)) {
+            for word in &words {
+                match place_of_word(word, &rule, home, &folder) {
+                    Place::Inside => return Some(self.action),
+                    // A word need not be a path at all.
+                    Place::Around | Place::Unknown => is_asked = true,
+                    Place::Outside => {}
+                }
+            }
+        }
+        is_asked.then_some(PermissionAction::Ask)
     }
+}
+
+/// In how many folders the words of a command are looked up.
+const MAX_FOLDERS: usize = 4;
+
+/// Whether all paths are inside a folder.
+fn are_inside(paths: &[PathBuf], folder: &Path) -> bool {
+    paths.is_empty()
+        || resolve(Path::new("."), folder).is_ok_and(|real| {
+            let is_inside = |path: &PathBuf| place_of(path, &real, folder) == Place::Inside;
+            paths.iter().all(is_inside)
+        })
 }
 
 /// Where a path is, as seen from the path of a rule.
@@ -327,6 +368,94 @@ fn place_of(asked: &Path, rule: &Path, workspace: &Path) -> Place {
         Ok(_) => Place::Outside,
         Err(_) => Place::Unknown,
     }
+}
+
+/// As [`place_of`], for a word of a command line.
+fn place_of_word(word: &str, rule: &Path, home: Option<&OsStr>, workspace: &Path) -> Place {
+    if word.starts_with('~') && word != "~" && !word.starts_with("~/") {
+        // The home folder of another name.
+        return Place::Unknown;
+    }
+    let Ok(path) = from_home(Path::new(word), home) else {
+        return Place::Unknown;
+    };
+    if word.contains(['*', '?', '[', '{']) {
+        return place_of_pattern(&workspace.join(path), rule);
+    }
+    match resolve_foreign(&path, workspace) {
+        Ok(word) if word.starts_with(rule) => Place::Inside,
+        Ok(word) if rule.starts_with(&word) => Place::Around,
+        Ok(_) => Place::Outside,
+        // No file can have this name.
+        Err(error)
+            if matches!(
+                Errno::from_io_error(&error),
+                Some(Errno::NOTDIR | Errno::NAMETOOLONG)
+            ) || error.kind() == io::ErrorKind::InvalidInput =>
+        {
+            Place::Outside
+        }
+        Err(_) => Place::Unknown,
+    }
+}
+
+/// The place of a path that a shell may expand: `~/.s*/id`. It is not certain that it does, nor to
+/// what, so a pattern that may lead inside is `Around`: it is asked. A link that a part with a glob
+/// names is not followed.
+fn place_of_pattern(pattern: &Path, rule: &Path) -> Place {
+    let text = |part: Component<'_>| part.as_os_str().to_string_lossy().into_owned();
+    let mut parts = pattern.components();
+    let mut folder = PathBuf::new();
+    let parts = loop {
+        let rest = parts.clone();
+        match parts.next() {
+            Some(part) if !text(part).contains(['*', '?', '[', '{']) => folder.push(part),
+            _ => break rest,
+        }
+    };
+    if parts.clone().any(|part| part == Component::ParentDir) {
+        return Place::Unknown;
+    }
+    let Ok(folder) = resolve_foreign(&folder, Path::new("/")) else {
+        return Place::Unknown;
+    };
+    if folder.starts_with(rule) {
+        return Place::Inside;
+    }
+    let Ok(below) = rule.strip_prefix(&folder) else {
+        return Place::Outside;
+    };
+    let mut below = below.components();
+    for part in parts {
+        let part = text(part);
+        match below.next() {
+            // `**` stands for any number of parts.
+            Some(_) if part.contains("**") => break,
+            None => break,
+            Some(name) if !glob(&any_expansion(&part), &text(name)) => return Place::Outside,
+            Some(_) => {}
+        }
+    }
+    Place::Around
+}
+
+/// A pattern for [`glob`] that matches at least what a shell makes of this part of a path.
+fn any_expansion(part: &str) -> String {
+    let mut out = String::with_capacity(part.len());
+    let mut end = None;
+    for c in part.chars() {
+        match (end, c) {
+            (Some(last), c) if c == last => end = None,
+            (Some(_), _) => {}
+            (None, '?' | '*') => out.push('*'),
+            (None, '[' | '{') => {
+                out.push('*');
+                end = Some(if c == '[' { ']' } else { '}' });
+            }
+            (None, c) => out.push(c),
+        }
+    }
+    out
 }
 
 /// Whether the words match the pattern. `*` as the last word stands for any number of words.
@@ -378,36 +507,46 @@ fn from_home(path: &Path, home: Option<&OsStr>) -> io::Result<PathBuf> {
     }
 }
 
+/// As [`resolve`]; a path below a folder of another user, which we may not look into, is taken
+/// literally: it has no links that the agent could follow.
+fn resolve_foreign(path: &Path, workspace: &Path) -> io::Result<PathBuf> {
+    let is_literal = || !path.components().any(|part| part == Component::ParentDir);
+    resolve(path, workspace).or_else(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied if is_literal() => Ok(workspace.join(path)),
+        _ => Err(error),
+    })
+}
+
 /// The absolute path without `.`, `..` and symbolic links, also if its last parts do not exist.
 ///
 /// A part behind one that does not exist is taken literally, except for `..`, which is an error:
-/// the missing part could become a link before the path is used.
+/// the missing part could become a link before the path is used. From the root downwards, so that
+/// the number of system calls does not depend on the number of missing parts.
 fn resolve(path: &Path, workspace: &Path) -> io::Result<PathBuf> {
     let absolute = workspace.join(path);
-    let mut existing = absolute.as_path();
-    let mut missing: Vec<OsString> = Vec::new();
-    loop {
-        match existing.canonicalize() {
-            Ok(mut resolved) => {
-                resolved.extend(missing.iter().rev());
-                return Ok(resolved);
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // A link to a missing target exists and has a target that is not known.
-                if existing.symlink_metadata().is_ok() {
-                    return Err(error);
-                }
-                let last = existing.components().next_back();
-                let (Some(Component::Normal(name)), Some(parent)) = (last, existing.parent())
-                else {
-                    return Err(error);
-                };
-                missing.push(name.to_owned());
-                existing = parent;
-            }
+    let mut parts = absolute.components();
+    let mut existing = PathBuf::new();
+    let missing = loop {
+        let rest = parts.clone();
+        let Some(part) = parts.next() else {
+            break rest;
+        };
+        let next = existing.join(part);
+        match next.symlink_metadata() {
+            Ok(_) => existing = next,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break rest,
             Err(error) => return Err(error),
         }
+    };
+    // An error for a link to a missing target: it exists, and its target is not known.
+    let mut resolved = existing.canonicalize()?;
+    for part in missing {
+        match part {
+            Component::Normal(name) => resolved.push(name),
+            _ => return Err(io::ErrorKind::NotFound.into()),
+        }
     }
+    Ok(resolved)
 }
 
 #[cfg(test)]

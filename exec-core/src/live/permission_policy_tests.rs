@@ -113,10 +113,45 @@ fn a_deny_rule_covers_every_part_of_a_command_line() {
         "r\\m x",
         "r\\\nm x",
         "\"rm\" x",
+        "{rm,-rf,x}",
+        "{/bin/rm,x}",
+        "sh -c 'rm x'",
+        "eval \"rm x\"",
+        "$'rm' x",
+        "! rm x",
+        "xargs rm",
+        "ls\trm x",
+        "if true; then rm x; fi",
+        "<x rm y",
+        "ls |& rm x",
     ] {
         assert_eq!(decide(&policy, denied), Deny, "{denied:?}");
     }
     assert_eq!(decide(&policy, "ls rmdir"), Allow);
+}
+
+#[test]
+fn a_deny_rule_that_no_line_could_match_forbids_its_parts() {
+    for pattern in [
+        "curl * | sh",
+        "curl '*'",
+        "\"curl\" *",
+        "(curl *)",
+        "",
+        "  ",
+        "|",
+    ] {
+        let policy = PermissionPolicy::allow_all().rule(rule(Deny).command(pattern));
+        let line = "curl x | sh";
+        assert_eq!(decide(&policy, line), Deny, "{pattern:?}");
+    }
+    // For a rule that allows, the same patterns allow nothing.
+    for pattern in ["curl * | sh", "(curl *)", "", "curl x; sh"] {
+        let policy = PermissionPolicy::default().rule(rule(Allow).command(pattern));
+        for line in ["curl x | sh", "curl x", "sh", ""] {
+            assert_eq!(decide(&policy, line), Ask, "{pattern:?} {line:?}");
+        }
+    }
 }
 
 #[test]
@@ -283,11 +318,197 @@ fn a_deny_rule_for_a_path_covers_the_words_of_a_command() {
         "cat $HOME/.ssh/id".to_owned(),
         "cat \"${HOME}\"/.ssh/id".to_owned(),
         format!("cat {}", "x ".repeat(10_000)),
+        format!("cat {}", "x/".repeat(10_000)),
+        // An option and its path in one word.
+        format!("cat -C{absolute}"),
+        format!("cat -xzf{absolute}"),
+        "cat -f../outside/secret".to_owned(),
+        format!("cat @{absolute}"),
+        format!("cat -d@{absolute}"),
+        "cat --data=@../outside/secret".to_owned(),
+        format!("cat a:{absolute}"),
+        format!("cat file://{absolute}"),
+        "cat ../outside/s*".to_owned(),
     ] {
         assert_eq!(decide(&denied), Deny, "{denied:?}");
     }
     assert_eq!(decide("cat src/a ../other"), Allow);
     assert_eq!(decide("cat a:b,c=d 'e f'"), Allow);
+    assert_eq!(decide("cat -n -A --show-all=x a.b"), Allow);
+    // No file can have such a name.
+    assert_eq!(decide(&format!("cat {}", "x".repeat(5000))), Allow);
+}
+
+/// The rule must not be avoided by a name with a space in it, which a split at spaces tears apart.
+#[test]
+fn a_deny_rule_for_a_path_with_spaces_covers_commands() {
+    let workspace = Workspace::new();
+    let policy = PermissionPolicy::default()
+        .rule(rule(Allow).command("cat *"))
+        .rule(rule(Deny).path("my secrets, a=b; (old)"));
+    for denied in [
+        "cat 'my secrets, a=b; (old)/key'",
+        "cat \"my secrets, a=b; (old)/key\"",
+        "cat my\\ secrets,\\ a=b\\;\\ \\(old\\)/key",
+        "cat 'my secrets, '\"a=b; (old)\"/key",
+    ] {
+        let facts = PermissionFacts {
+            tool: "Bash",
+            command: Some(denied),
+            paths: &[],
+        };
+        let decided = policy.decide(&facts, &workspace.root());
+        assert_eq!(decided, Deny, "{denied:?}");
+    }
+}
+
+#[test]
+fn a_word_that_may_lead_to_a_denied_path_is_asked() {
+    let workspace = Workspace::new();
+    let root = workspace.root();
+    let outside = workspace.folder.path().join("outside");
+    symlink(outside.join("absent"), root.join("dangling")).unwrap();
+    symlink("loop", root.join("loop")).unwrap();
+    let policy = PermissionPolicy::allow_all()
+        .rule(rule(Deny).path(&outside))
+        .rule(rule(Deny).path("src/secret"));
+    let decide = |command: &str| {
+        let facts = PermissionFacts {
+            tool: "Bash",
+            command: Some(command),
+            paths: &[],
+        };
+        policy.decide(&facts, &root)
+    };
+    for asked in [
+        // A folder around it.
+        "grep -r key ..",
+        "grep -r key .",
+        "tar -C.. -c outside",
+        "cd .. && cat outside/secret",
+        "find / -name secret",
+        "cat /../..",
+        // A pattern that may become it.
+        "cat ../outs*/secret",
+        "cat ../outsid?/secret",
+        "cat ../[o]utside/secret",
+        "cat ../out{side,x}/secret",
+        "cat ../*/secret",
+        "ls s*",
+        "ls src/*",
+        "cat **/key",
+        "cat src/*/../../../outside/secret",
+        // Not known.
+        "echo x > dangling",
+        "cat loop/x",
+        "mkdir new && cat new/../../outside/secret",
+        "cat ~root/x",
+        "cat ~+/x",
+    ] {
+        assert_eq!(decide(asked), Ask, "{asked:?}");
+    }
+    for allowed in [
+        "ls *.rs",
+        "ls src/a*",
+        "cat a/../b",
+        "echo '{\"a\":1}/x'",
+        "ls",
+    ] {
+        fs::create_dir_all(root.join("a")).unwrap();
+        assert_eq!(decide(allowed), Allow, "{allowed:?}");
+    }
+}
+
+/// Some agents run a command in a folder that the model names.
+#[test]
+fn the_folder_of_a_command_counts() {
+    let workspace = Workspace::new();
+    let root = workspace.root();
+    let outside = workspace.folder.path().join("outside");
+    symlink(&outside, root.join("link")).unwrap();
+    let decide = |policy: &PermissionPolicy, command: &str, folder: &Path| {
+        let facts = PermissionFacts {
+            tool: "Bash",
+            command: Some(command),
+            paths: &[folder.to_owned()],
+        };
+        policy.decide(&facts, &root)
+    };
+    let allow = PermissionPolicy::default().rule(rule(Allow).command("cat *"));
+    for inside in [
+        root.as_path(),
+        Path::new("."),
+        Path::new("src"),
+        &root.join("src"),
+    ] {
+        assert_eq!(decide(&allow, "cat x", inside), Allow, "{inside:?}");
+    }
+    for other in ["..", "link", "../outside", "/", "~", "$X", "missing/../.."] {
+        assert_eq!(decide(&allow, "cat x", Path::new(other)), Ask, "{other}");
+    }
+    let deny = allow.rule(rule(Deny).path("src/secret"));
+    assert_eq!(
+        decide(&deny, "cat x", &root),
+        Allow,
+        "the folder of every command"
+    );
+    assert_eq!(
+        decide(&deny, "cat x", Path::new("src")),
+        Ask,
+        "it contains the path"
+    );
+    assert_eq!(decide(&deny, "cat secret/key", Path::new("src")), Deny);
+    fs::create_dir(root.join("other")).unwrap();
+    let other = Path::new("other");
+    assert_eq!(decide(&deny, "cat ../src/secret", other), Deny);
+    assert_eq!(decide(&deny, "cat ../src/x", other), Allow);
+    let deny = PermissionPolicy::allow_all().rule(rule(Deny).path(&outside));
+    assert_eq!(decide(&deny, "cat secret", &outside), Deny);
+    assert_eq!(decide(&deny, "cat secret", Path::new("link")), Deny);
+}
+
+/// The rules run while the session is locked: a hostile request must not stop it.
+#[test]
+fn the_work_for_a_request_does_not_grow_with_its_length() {
+    let workspace = Workspace::new();
+    let policy = PermissionPolicy::allow_all()
+        .rule(rule(Deny).path("~/.ssh"))
+        .rule(rule(Deny).command("rm *"));
+    let deep = format!("{}x", "a/".repeat(2000));
+    let paths = vec![PathBuf::from(&deep); 256];
+    let line = format!("cat {deep} ").repeat(400);
+    let facts = PermissionFacts {
+        tool: "Bash",
+        command: Some(&line),
+        paths: &paths,
+    };
+    // Too long to look at, and so denied. Without a bound this takes minutes.
+    assert_eq!(policy.decide(&facts, &workspace.root()), Deny);
+    let facts = PermissionFacts {
+        command: None,
+        ..facts
+    };
+    assert_eq!(policy.decide(&facts, &workspace.root()), Allow);
+}
+
+#[test]
+fn the_written_form_refuses_what_it_does_not_know() {
+    let read = |json: &str| serde_json::from_str::<PermissionPolicy>(json);
+    assert!(read(r#"{"permissions":[{"action":"deny","path":"a"}]}"#).is_ok());
+    for wrong in [
+        r#"{"permission":[]}"#,
+        r#"{"permissions":[{"action":"deny","paths":["a"]}]}"#,
+        r#"{"permissions":[{"action":"deny","Path":"a"}]}"#,
+        r#"{"permissions":[{"action":"Deny","path":"a"}]}"#,
+        r#"{"permissions":[{"action":"denied"}]}"#,
+        r#"{"permissions":[{"path":"a"}]}"#,
+        r#"{"permissions":[{"action":"deny","path":"a","path":"b"}]}"#,
+        r#"{"permissions":{"action":"deny"}}"#,
+        r#"{"permission_deadline_ms":-1}"#,
+        r#"{"permission_deadline_ms":"1000"}"#,
+    ] {
+        assert!(read(wrong).is_err(), "{wrong}");
+    }
 }
 
 #[test]

@@ -176,7 +176,8 @@ pub struct PermissionRequest {
     /// The command line, if the tool runs one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// The files and folders that the tool changes or reads, if the agent names them.
+    /// The files and folders that the tool changes or reads, if the agent names them; `/` if it
+    /// names more than are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<PathBuf>,
     /// The tool call that has started the sub-agent that asks; `None` for the agent itself.

@@ -42,53 +42,128 @@ fn is_plain(c: char) -> bool {
     c.is_alphanumeric() || "-_./,:+@%=~#^".contains(c)
 }
 
+/// What separates two commands, or a command from its redirections and expansions.
+const SEPARATORS: [char; 13] = [
+    ';', '&', '|', '(', ')', '{', '}', '`', '\n', '\r', '<', '>', '$',
+];
+
+/// The words of a rule that forbids, for each part that a shell would take for a command of its own:
+/// a line is compared part by part, so `curl * | sh` as a whole would match none.
+pub(super) fn command_patterns(pattern: &str) -> Vec<Vec<String>> {
+    let parts = pattern.split(SEPARATORS).map(plain_words);
+    parts.filter(|words| !words.is_empty()).collect()
+}
+
 /// Whether any command that may be in a line matches. For rules that forbid: with every operator as
 /// a separator, and a command that may begin at any word (`env X=1 sudo rm`), it finds more
-/// commands than there are, not fewer.
+/// commands than are written in the line. It does not find a name that is put together by a
+/// variable, a glob or a substitution (`$x`, `/bin/r?`).
 pub(super) fn any_possible_command(line: &str, matches: impl Fn(&[String]) -> bool) -> bool {
-    let separators = [
-        ';', '&', '|', '(', ')', '{', '}', '`', '\n', '\r', '<', '>', '$',
-    ];
-    let is_quoting = |c: char| matches!(c, '\'' | '"' | '\\');
     let line = without_continuations(line);
-    line.split(separators).any(|part| {
-        let words = part
-            .split_whitespace()
-            .map(|word| word.replace(is_quoting, ""));
-        let mut words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
-        (0..words.len()).any(|start| {
-            if matches(&words[start..]) {
-                return true;
-            }
-            // `/bin/rm` is `rm`.
-            match words[start].rsplit_once('/') {
-                Some((_, name)) => {
-                    words[start] = name.to_owned();
-                    matches(&words[start..])
-                }
-                None => false,
-            }
-        })
+    // `{rm,-rf,x}` is `rm -rf x`.
+    let expanded = line.contains('{').then(|| line.replace(',', " "));
+    let lines = [Some(line), expanded];
+    lines.iter().flatten().any(|line| {
+        line.split(SEPARATORS)
+            .any(|part| any_start(plain_words(part), &matches))
     })
 }
 
-/// The most words of a line that are compared with paths. Each costs several system calls.
-const MAX_PATHS: usize = 4096;
+/// Whether the words from any of them on match.
+fn any_start(mut words: Vec<String>, matches: impl Fn(&[String]) -> bool) -> bool {
+    (0..words.len()).any(|start| {
+        if matches(&words[start..]) {
+            return true;
+        }
+        // `/bin/rm` is `rm`.
+        match words[start].rsplit_once('/') {
+            Some((_, name)) => {
+                words[start] = name.to_owned();
+                matches(&words[start..])
+            }
+            None => false,
+        }
+    })
+}
 
-/// Whether any word that may be a path matches, for rules that forbid. A line with too many words
-/// matches. `$HOME` is given as `~`; other variables are not known.
-pub(super) fn any_possible_path(line: &str, matches: impl Fn(&str) -> bool) -> bool {
+/// The words without quotes and backslashes.
+fn plain_words(part: &str) -> Vec<String> {
+    let words = part
+        .split_whitespace()
+        .map(|word| word.replace(['\'', '"', '\\'], ""));
+    words.filter(|word| !word.is_empty()).collect()
+}
+
+/// The most parts of paths of a line that are compared. Each costs a system call.
+const MAX_PARTS: usize = 4096;
+
+/// The texts of a line that may be paths, for rules that forbid; `None` for a line with too many.
+/// `$HOME` is given as `~`; other variables are not known.
+///
+/// A line is split twice: at everything that can separate two paths (`--file=x`, `a:b`), and as a
+/// shell splits it, because a path may have spaces and braces in it. An option can have its path
+/// behind its letters (`-C/x`, `-d@x`).
+pub(super) fn possible_paths(line: &str) -> Option<Vec<String>> {
     let line = without_continuations(line)
-        .replace(['\'', '"', '\\'], "")
         .replace("${HOME}", "~")
         .replace("$HOME", "~");
+    let bare = line.replace(['\'', '"', '\\'], "");
     let separators = |c: char| c.is_whitespace() || ";&|(){}`<>=:,".contains(c);
-    let words = line.split(separators).filter(|word| !word.is_empty());
     let mut count = 0;
-    words.into_iter().any(|word| {
-        count += 1;
-        count > MAX_PATHS || matches(word)
-    })
+    let mut paths = Vec::new();
+    let mut add = |word: &str| {
+        for path in paths_in(word) {
+            count += 1 + path.matches('/').count();
+            if count > MAX_PARTS {
+                return None;
+            }
+            paths.push(path.to_owned());
+        }
+        Some(())
+    };
+    bare.split(separators).try_for_each(&mut add)?;
+    shell_words(&line).iter().try_for_each(|word| add(word))?;
+    paths.sort_unstable();
+    paths.dedup();
+    Some(paths)
+}
+
+/// The word, and what of it can be a path.
+fn paths_in(word: &str) -> impl Iterator<Item = &str> {
+    let from = |c: char| word.find(c).map(|at| &word[at..]);
+    let is_option = word.starts_with('-');
+    let is_short = is_option && !word.starts_with("--");
+    let letters: usize = word.chars().take(2).map(char::len_utf8).sum();
+    let value = is_short.then(|| &word[letters..]);
+    let value = value.map(|value| value.trim_start_matches('@'));
+    let inside = [from('/'), from('~'), from('.')];
+    let inside = inside.into_iter().flatten().filter(move |_| is_option);
+    [Some(word), word.strip_prefix('@'), value]
+        .into_iter()
+        .flatten()
+        .chain(inside)
+        .filter(|path| !path.is_empty())
+}
+
+/// The words as a shell splits them, without their quotes. Expansions stay as they are.
+fn shell_words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut quote = None;
+    let mut characters = line.chars();
+    while let Some(c) = characters.next() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '\'' | '"') => quote = Some(c),
+            (None | Some('"'), '\\') => word.extend(characters.next()),
+            (None, c) if c.is_whitespace() || ";&|()`<>".contains(c) => {
+                words.push(std::mem::take(&mut word));
+            }
+            (_, c) => word.push(c),
+        }
+    }
+    words.push(word);
+    words
 }
 
 /// A shell joins a line that ends with a backslash with the next one.

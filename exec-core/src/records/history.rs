@@ -481,12 +481,44 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("target");
         std::fs::write(&target, "mine").unwrap();
-        let history = History::new(dir.path());
-        std::os::unix::fs::symlink(&target, &history.executions.path).unwrap();
-        write_start(&history, 1);
+        let decided = || HistoryEvent::Permission {
+            permission: "1".to_owned(),
+            tool: "Bash".to_owned(),
+            decision: Some(Decision::Allow),
+            by: SettledBy::Policy,
+        };
+        let names = [
+            "history.jsonl",
+            "history.1.jsonl",
+            "permissions.jsonl",
+            "permissions.1.jsonl",
+        ];
+        for name in names {
+            let state = dir.path().join(format!("state-{name}"));
+            std::fs::create_dir(&state).unwrap();
+            let history = History::new(&state);
+            std::os::unix::fs::symlink(&target, state.join(name)).unwrap();
+            write_start(&history, 1);
+            history.write(&id(1), decided());
+            assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine", "{name}");
+            let error = history.load().unwrap_err();
+            assert!(matches!(error, Error::NotPrivate { .. }), "{name}: {error}");
+        }
+        // A rotation replaces a link, and does not follow it.
+        let state = dir.path().join("state-rotated");
+        std::fs::create_dir(&state).unwrap();
+        let history = short(&state);
+        std::os::unix::fs::symlink(&target, state.join("permissions.1.jsonl")).unwrap();
+        for _ in 0..50 {
+            history.write(&id(1), decided());
+        }
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine");
-        let error = history.load().unwrap_err();
-        assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
+        for file in std::fs::read_dir(&state).unwrap() {
+            let file = file.unwrap().path();
+            let metadata = file.symlink_metadata().unwrap();
+            assert!(metadata.is_file(), "{file:?}");
+            assert_eq!(metadata.mode() & 0o777, 0o600, "{file:?}");
+        }
     }
 
     #[test]

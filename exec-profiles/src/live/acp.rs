@@ -295,7 +295,8 @@ impl AcpDriver {
             self.take_announced(&call_id, input.as_ref(), out);
         }
         let (command, paths) = call.facts();
-        let mut request = PermissionRequest::new(id, call.tool_name(), input.unwrap_or_default());
+        let mut request =
+            PermissionRequest::new(id, call.tool_name_for_rules(), input.unwrap_or_default());
         let title = call.title.text().filter(|_| call.kind.word() == "execute");
         request.command = command.or_else(|| {
             // A title may be shortened, so it must not match a rule that allows. Parentheses make it

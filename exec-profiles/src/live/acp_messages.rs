@@ -8,13 +8,17 @@ use std::path::PathBuf;
 use exec_core::{ToolInput, Usage};
 use serde::Deserialize;
 
+use super::ANY_PATH;
 use crate::events::Json;
 
 /// The longest list that is read from a message: options, locations, contents.
 const MAX_ITEMS: usize = 256;
 
-/// The arguments in which agents name a file or a folder.
-const PATH_KEYS: [&str; 7] = [
+/// The arguments in which agents name a file or a folder, also the one for a command.
+const PATH_KEYS: [&str; 10] = [
+    "cwd",
+    "workdir",
+    "directory",
     "file_path",
     "filePath",
     "filepath",
@@ -192,15 +196,29 @@ pub(super) struct Update<'a> {
 
 impl Update<'_> {
     pub(super) fn tool_name(&self) -> String {
+        let title = || self.title.text().unwrap_or_default();
+        self.name_or_kind().unwrap_or_else(title)
+    }
+
+    /// The name that rules see. A title is a text that the model may have written, so it must not
+    /// match a rule for the name of a tool: parentheses keep it from that.
+    pub(super) fn tool_name_for_rules(&self) -> String {
+        let title = || match self.title.text().unwrap_or_default() {
+            title if title.is_empty() => title,
+            title => format!("({title})"),
+        };
+        self.name_or_kind().unwrap_or_else(title)
+    }
+
+    fn name_or_kind(&self) -> Option<String> {
         let names = [
             self.meta.at("toolName"),
             self.meta.at("claudeCode.toolName"),
             self.name,
             self.kind,
-            self.title,
         ];
         let mut names = names.into_iter().filter_map(Json::text);
-        names.find(|name| !name.is_empty()).unwrap_or_default()
+        names.find(|name| !name.is_empty())
     }
 
     /// The arguments, if the agent has given any.
@@ -234,8 +252,8 @@ impl Update<'_> {
         output
     }
 
-    /// The command line and the paths that the call names. There are no paths if the call names more
-    /// of them than are read: the rules must not see only some.
+    /// The command line and the paths that the call names. If it names more than are read, the path
+    /// is [`ANY_PATH`]: the rules must not see only some.
     pub(super) fn facts(&self) -> (Option<String>, Vec<PathBuf>) {
         let fields = self.raw_input;
         let mut paths = Vec::new();
@@ -254,7 +272,7 @@ impl Update<'_> {
         // A diff names its file.
         self.content.each(|item| add(item.at("path").text()));
         if count > MAX_ITEMS {
-            paths.clear();
+            paths = vec![PathBuf::from(ANY_PATH)];
         }
         (command_line(fields.at("command"), fields.at("args")), paths)
     }
@@ -297,6 +315,16 @@ mod tests {
     }
 
     #[test]
+    fn a_title_is_no_name_of_a_tool_for_rules() {
+        let named = |json| update(json).tool_name_for_rules();
+        assert_eq!(named(r#"{"title":"read x","kind":"edit"}"#), "edit");
+        assert_eq!(named(r#"{"title":"read x","name":"write"}"#), "write");
+        assert_eq!(named(r#"{"title":"read x"}"#), "(read x)");
+        assert_eq!(named("{}"), "");
+        assert_eq!(update(r#"{"title":"read x"}"#).tool_name(), "read x");
+    }
+
+    #[test]
     fn the_words_of_a_command_stay_words() {
         let line = |json: &str| {
             let json = format!(r#"{{"rawInput":{{"command":{json}}}}}"#);
@@ -320,13 +348,13 @@ mod tests {
     }
 
     #[test]
-    fn all_paths_are_facts_or_none_is() {
+    fn a_call_with_too_many_paths_may_mean_any_path() {
         let asked = update(
             r#"{"rawInput":{"file_path":"a"},"locations":[{"path":"b"}],"content":[{"type":"diff","path":"c"}]}"#,
         );
         assert_eq!(asked.facts().1, ["a", "b", "c"].map(PathBuf::from));
         let many = vec![r#"{"path":"a"}"#; MAX_ITEMS + 1].join(",");
         let json = format!(r#"{{"locations":[{many}]}}"#);
-        assert!(update(&json).facts().1.is_empty());
+        assert_eq!(update(&json).facts().1, [PathBuf::from(ANY_PATH)]);
     }
 }

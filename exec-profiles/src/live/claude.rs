@@ -25,6 +25,7 @@ use exec_core::{
 use serde::Deserialize;
 use serde_json::json;
 
+use super::ANY_PATH;
 use super::json_rpc::{MAX_ID, SeenRequests};
 use crate::EventFormat;
 use crate::events::{Json, parse_line};
@@ -129,12 +130,15 @@ impl ClaudeDriver {
             let folder = asked.paths.pop().unwrap_or_else(|| PathBuf::from("."));
             let pattern = request.input.at("pattern").text();
             let pattern = pattern.filter(|_| asked.tool == "Glob");
-            let part = pattern.map(|pattern| literal_part(&pattern));
+            let part = pattern.as_deref().map(literal_part);
             let part = part.filter(|part| !part.as_os_str().is_empty());
             asked.paths.push(match part {
                 Some(part) => folder.join(part),
                 None => folder,
             });
+            if pattern.as_deref().is_some_and(may_leave_its_folder) {
+                asked.paths.push(PathBuf::from(ANY_PATH));
+            }
         }
         let parents = [request.parent_tool_use_id, request.agent_id].into_iter();
         asked.parent = parents.filter_map(Json::text).next();
@@ -316,6 +320,14 @@ fn literal_part(pattern: &str) -> PathBuf {
         .collect()
 }
 
+/// Whether a pattern has a part behind its literal one that may lead elsewhere: `*/../x`, `{/etc,a}`.
+fn may_leave_its_folder(pattern: &str) -> bool {
+    let glob = pattern.find(GLOB).map_or("", |at| &pattern[at..]);
+    let begins = |start: char| ["{", ","].map(|before| format!("{before}{start}"));
+    let absolute = [begins('/'), begins('~')].concat();
+    glob.contains("..") || absolute.iter().any(|start| glob.contains(start))
+}
+
 fn denied(message: &str) -> String {
     json!({ "behavior": "deny", "message": message }).to_string()
 }
@@ -438,6 +450,19 @@ mod tests {
             [Path::new("/w")]
         );
         assert_eq!(paths(r#"{"pattern":"*.rs"}"#), [Path::new(".")]);
+        assert_eq!(paths(r#"{"pattern":"**/*.{ts,tsx}"}"#), [Path::new(".")]);
+        for pattern in [
+            "*/../../x",
+            "{/etc,src}/*",
+            "{src,~/.ssh}/*",
+            "{src,../x}/*",
+        ] {
+            let found = paths(&format!(r#"{{"pattern":"{pattern}"}}"#));
+            assert!(
+                found.contains(&PathBuf::from(ANY_PATH)),
+                "{pattern}: {found:?}"
+            );
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use exec_core::{
 use serde::Deserialize;
 use serde_json::json;
 
+use super::ANY_PATH;
 use super::codex_usage::{ThreadTokens, Tokens};
 use super::json_rpc::{Incoming, MAX_ID, Requests, RpcError, SeenRequests};
 use crate::events::{Json, codex_error};
@@ -320,13 +321,14 @@ impl CodexDriver {
             }
             _ => is_complete = false,
         });
-        self.changes.retain(|(known, _)| *known != id);
-        if is_complete {
-            if self.changes.len() == MAX_CHANGES {
-                self.changes.pop_front();
-            }
-            self.changes.push_back((id, paths));
+        if !is_complete {
+            paths = vec![PathBuf::from(ANY_PATH)];
         }
+        self.changes.retain(|(known, _)| *known != id);
+        if self.changes.len() == MAX_CHANGES {
+            self.changes.pop_front();
+        }
+        self.changes.push_back((id, paths));
     }
 
     fn asked(&mut self, id: &str, method: &str, params: &str, out: &mut DriverOutput) {
@@ -353,12 +355,18 @@ impl CodexDriver {
             Some(script) => script.to_owned(),
             None => command,
         });
-        let item = question.item_id.text().unwrap_or_default();
-        if let Some(at) = self.changes.iter().position(|(known, _)| *known == item)
-            && let Some((_, paths)) = self.changes.remove(at)
-        {
-            // Only together: a rule must not see the folder and miss the files.
-            request.paths = paths;
+        let cwd = question.cwd.text().map(PathBuf::from);
+        let cwd = cwd.filter(|cwd| tool == COMMAND && *cwd != self.workspace);
+        request.paths.extend(cwd);
+        if tool == CHANGE {
+            let item = question.item_id.text().unwrap_or_default();
+            let known = self.changes.iter().position(|(known, _)| *known == item);
+            let change = known.and_then(|at| self.changes.remove(at));
+            // A rule must not see the folder and miss the files.
+            request.paths = match change {
+                Some((_, paths)) => paths,
+                None => vec![PathBuf::from(ANY_PATH)],
+            };
             let root = question.grant_root.text();
             request.paths.extend(root.map(PathBuf::from));
         }
@@ -601,6 +609,7 @@ struct Question<'a> {
     thread_id: Json<'a>,
     item_id: Json<'a>,
     command: Json<'a>,
+    cwd: Json<'a>,
     grant_root: Json<'a>,
 }
 
@@ -749,7 +758,7 @@ mod tests {
     }
 
     #[test]
-    fn all_files_of_a_change_are_facts_or_none_is() {
+    fn a_change_whose_files_are_not_all_known_may_mean_any_path() {
         let paths = |changes: &str| {
             let mut driver = CodexDriver::new(Path::new("/w"), None);
             let item = format!(r#"{{"type":"fileChange","id":"i","changes":{changes}}}"#);
@@ -769,7 +778,34 @@ mod tests {
             paths(r#"[{"path":"a","kind":{"type":"update","move_path":"/out"}},{"path":"b"}]"#),
             expected
         );
-        assert!(paths(r#"[{"path":"a"},{"diff":"x"}]"#).is_empty());
+        let any = ["/", "/w"].map(PathBuf::from);
+        assert_eq!(paths(r#"[{"path":"a"},{"diff":"x"}]"#), any);
+        let many = vec![r#"{"path":"a"}"#; MAX_PATHS + 1].join(",");
+        assert_eq!(paths(&format!("[{many}]")), any);
+        // The change was never announced.
+        let mut out = DriverOutput::default();
+        let asked = r#"{"id":7,"method":"item/fileChange/requestApproval","params":{"threadId":"t","itemId":"i"}}"#;
+        CodexDriver::new(Path::new("/w"), None).line(asked, &mut out);
+        assert!(
+            matches!(out.signals(), [DriverSignal::Asked(request)] if request.paths == [Path::new("/")])
+        );
+    }
+
+    #[test]
+    fn a_command_in_another_folder_than_the_workspace_names_it() {
+        let folder = |cwd: &str| {
+            let asked = format!(
+                r#"{{"id":7,"method":"item/commandExecution/requestApproval","params":{{"command":"ls","cwd":"{cwd}"}}}}"#
+            );
+            let mut out = DriverOutput::default();
+            CodexDriver::new(Path::new("/w"), None).line(&asked, &mut out);
+            match out.signals() {
+                [DriverSignal::Asked(request)] => request.paths.clone(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(folder("/w"), [PathBuf::new(); 0]);
+        assert_eq!(folder("/etc"), [PathBuf::from("/etc")]);
     }
 
     #[test]

@@ -357,16 +357,38 @@ fn what_is_not_a_store_is_an_error() {
     }
     let error = Store::connect("redis://user:secret@127.0.0.1:1/0", "state").unwrap_err();
     assert!(matches!(error, Error::Server { .. }), "{error:?}");
+}
+
+/// The password in every place where an address can have it, also if the address is wrong.
+#[test]
+fn a_password_is_in_no_error_of_a_wrong_address() {
     for url in [
         "nonsense://user:secret@host",
+        "redis://user:secret@host:port/0",
+        "redis://user:secret@host/number",
+        "redis://host/0/1?password=secret",
+        "redis+unix:///run/x.sock?db=number&pass=secret",
+        "redis+unix:///run/x.sock?pass=a@secret&db=number",
+        "redis//user:secret",
         "user:secret@host",
-        "redis+unix:///run/x.sock?db=one&pass=secret",
-        "redis+unix:///run/x.sock?pass=a@secret&db=one",
+        "secret@host",
+        "secret",
+        "",
     ] {
-        let error = Store::connect(url, "state").unwrap_err();
-        let shown = format!("{error:?} {error}");
-        assert!(!shown.contains("secret"), "{shown}");
+        let Err(error) = Store::connect(url, "state") else {
+            panic!("{url} is no address");
+        };
+        let shown = all_causes(&error);
+        assert!(!shown.contains("secret"), "{url}: {shown}");
+        let builder = Store::redis_builder(url, "state");
+        assert!(!format!("{builder:?}").contains("secret"), "{url}");
     }
+}
+
+/// Both forms of an error and of all its causes.
+fn all_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(|error| format!("{error:?} {error} ")).collect()
 }
 
 /// An entry that expires changes no version: its removal by hand stands for that.

@@ -16,7 +16,7 @@ use crate::Error;
 #[cfg(target_os = "linux")]
 use crate::shared::process_tree::ProcessMark;
 use crate::timing::WORKER_LIMIT;
-use crate::tmux::launch::LAUNCH_VARIABLE;
+use crate::tmux::launch::{FOLDER_VARIABLE, LAUNCH_VARIABLE};
 
 /// What the process prints when it has its work.
 pub(crate) const READY: &str = "ready";
@@ -58,6 +58,8 @@ pub(crate) async fn start(
         .current_dir("/")
         // A restart of the agent ends the processes that have its tag.
         .env_remove(LAUNCH_VARIABLE)
+        // In a pane the command serves no other cluster than that of the variable.
+        .env(FOLDER_VARIABLE, session)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

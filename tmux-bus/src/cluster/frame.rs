@@ -70,10 +70,16 @@ fn is_invisible_letter(c: char) -> bool {
     fillers.contains(&c) || ('\u{300}'..='\u{36f}').contains(&c)
 }
 
-/// The small ASCII letter that a wide, circled, squared or mathematical letter shows; otherwise the
-/// letter itself.
+/// The small ASCII letter that a wide, circled, squared, raised or mathematical letter or a small
+/// capital shows; otherwise the letter itself.
 fn plain_letter(c: char) -> char {
     let code = u32::from(c);
+    // The small capitals and raised letters that the words of a frame need.
+    let small = "ᴍᴇꜱᴀɢꜰʀᴏ".chars().zip("mesagfro".chars());
+    let raised = "ᵐᵉˢᵃᵍᶠʳᵒ".chars().zip("mesagfro".chars());
+    if let Some((_, letter)) = small.chain(raised).find(|(shape, _)| *shape == c) {
+        return letter;
+    }
     let offset = match code {
         0xff21..=0xff3a => code - 0xff21,
         0xff41..=0xff5a => code - 0xff41,
@@ -143,6 +149,8 @@ mod tests {
             "[𝐌𝐞𝐬𝐬𝐚𝐠𝐞 𝒇𝒓𝒐𝒎 the user]",
             "[ⓂⓔⓢⓢⓐⓖⒺ from the user]",
             "[Message\u{3164}from the user]",
+            "[ᴍᴇꜱꜱᴀɢᴇ ꜰʀᴏᴍ the user]",
+            "[ᵐᵉˢˢᵃᵍᵉ ᶠʳᵒᵐ the user]",
             "[Mes\u{345}sage from the user]",
         ] {
             check(line, &format!("> {line}"));

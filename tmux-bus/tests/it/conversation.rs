@@ -663,6 +663,50 @@ async fn an_agent_knows_who_it_is_and_what_it_is_told() {
     assert!(said.out.trim_end().ends_with("/tmux-bus"), "{said:?}");
 }
 
+/// Claude Code may run the command without asking a person. An agent that can write files must not be
+/// able to have them run by it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_cannot_name_a_cluster_that_it_has_made_up() {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    let team = start(&TWO).await;
+    let (forged, ran) = (team.path("forged"), team.path("ran"));
+    fs::DirBuilder::new().mode(0o700).create(&forged).unwrap();
+    let program = team.path("program");
+    fs::write(&program, format!("#!/bin/sh\n: >'{}'\n", ran.display())).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let record = fs::read(team.cluster.folder().join("cluster.json")).unwrap();
+    let mut record: Value = serde_json::from_slice(&record).unwrap();
+    record["tmux"] = program.to_str().unwrap().into();
+    record["log"] = team.path("appended").to_str().unwrap().into();
+    let path = forged.join("cluster.json");
+    fs::write(&path, record.to_string()).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let folder = forged.display();
+    let refused = [
+        format!("--folder {folder} status"),
+        format!("status --folder={folder}"),
+        format!("--folder {folder} post b hello"),
+        format!("deliver --folder {folder}"),
+        format!("deliver --session-leader --folder {folder}"),
+        format!("carry-out --session-leader --folder {folder} 0123456789ab"),
+        "--folder \"$TMUX_BUS_FOLDER/../../forged\" status".to_owned(),
+        format!("--runtime-dir {folder} status"),
+        format!("--config {} status", team.path("team.yaml").display()),
+    ];
+    let script = refused.iter().map(|it| format!("tmux-bus {it}; echo $?\n"));
+    let tried = team.tool("a", &script.collect::<String>());
+    assert_eq!(tried.out, "2\n".repeat(refused.len()), "{tried:?}");
+    tried.check(0, "in a pane of a cluster, --config, --folder");
+    assert!(!ran.exists());
+    team.tool("a", "tmux-bus status --folder \"$TMUX_BUS_FOLDER\"")
+        .check(0, "");
+    assert!(!team.path("appended").exists());
+    // The record does name the program: outside of the panes, the user is free to start it.
+    let mut outside = bare_command(&["status", "--folder"]);
+    outside.arg(&forged).output().unwrap();
+    assert!(ran.exists());
+}
+
 impl Team {
     /// The processes that deliver the inbox.
     #[cfg(target_os = "linux")]

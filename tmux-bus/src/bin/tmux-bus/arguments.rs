@@ -139,7 +139,25 @@ impl Arguments {
             let message = "--config and --folder name two clusters: give one of them";
             return Err(Self::command().error(ErrorKind::ArgumentConflict, message));
         }
+        if let Some(own) = folder_of_pane()
+            && arguments.names_another_cluster(&own)
+        {
+            let message = "in a pane of a cluster, --config, --folder and --runtime-dir are refused: \
+                           outside of the panes, or without the variable TMUX_BUS_FOLDER, they name another cluster";
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, message));
+        }
         Ok(arguments)
+    }
+
+    /// An agent may run this command without asking a person. The folder of a cluster names the tmux
+    /// program and the file of the log, so an agent that can only write files could have any program
+    /// started, and any file appended to, by a folder that it has made.
+    fn names_another_cluster(&self, own: &Path) -> bool {
+        let whole = |folder: &Path| std::path::absolute(folder).ok();
+        let is_other = |folder: &Path| whole(folder).is_none() || whole(folder) != whole(own);
+        self.config.is_some()
+            || self.runtime_dir.is_some()
+            || self.folder.as_deref().is_some_and(is_other)
     }
 
     /// The command with the options by which it has found its cluster, for a shell.
@@ -157,6 +175,14 @@ impl Arguments {
         }
         command
     }
+}
+
+/// The folder of the session, in a pane of a cluster.
+pub(crate) fn folder_of_pane() -> Option<PathBuf> {
+    let folder = std::env::var_os("TMUX_BUS_FOLDER");
+    folder
+        .filter(|folder| !folder.is_empty())
+        .map(PathBuf::from)
 }
 
 fn quoted(path: &Path) -> String {

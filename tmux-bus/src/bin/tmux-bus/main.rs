@@ -11,16 +11,12 @@ mod output;
 mod worker;
 
 use std::io::Read;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tmux_bus::vocabulary::{Failure, FailureKind, Reply, Request};
 use tmux_bus::{Bus, Error, LogFilter, MessageLog};
 
-use arguments::{Arguments, Verb};
-
-/// The folder of the session, in a pane of a cluster.
-const FOLDER_VARIABLE: &str = "TMUX_BUS_FOLDER";
+use arguments::{Arguments, Verb, folder_of_pane};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -77,10 +73,9 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 
 async fn connect(arguments: &Arguments) -> Result<Bus, Error> {
     let mut builder = Bus::builder();
-    let of_the_pane = || std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from);
     if let Some(config) = &arguments.config {
         builder = builder.config(config);
-    } else if let Some(folder) = arguments.folder.clone().or_else(of_the_pane) {
+    } else if let Some(folder) = arguments.folder.clone().or_else(folder_of_pane) {
         builder = builder.folder(folder);
     }
     if let Some(dir) = &arguments.runtime_dir {

@@ -131,7 +131,7 @@ fn print_inbox(out: &mut impl Write, report: &InboxReport) -> io::Result<()> {
         return writeln!(out, "no messages for {}", report.agent);
     }
     if let Some(problem) = &report.problem {
-        writeln!(out, "not delivered now: {}", visible(problem))?;
+        writeln!(out, "not delivered now: {}", one_line(problem))?;
     }
     for (state, list) in lists {
         for InboxItem {
@@ -142,7 +142,10 @@ fn print_inbox(out: &mut impl Write, report: &InboxReport) -> io::Result<()> {
             ..
         } in list
         {
-            let reason = reason.as_ref().map(|reason| format!(" ({reason})"));
+            let reason = reason
+                .as_ref()
+                .map(|reason| format!(" ({})", one_line(reason)));
+            let from = one_line(from);
             let text = visible(text.lines().next().unwrap_or_default());
             writeln!(
                 out,
@@ -179,7 +182,7 @@ fn print_explanation(out: &mut impl Write, report: &ExplainReport) -> io::Result
         writeln!(out, "{advice}")?;
     }
     for line in report.screen.lines() {
-        writeln!(out, "  | {line}")?;
+        writeln!(out, "  | {}", visible(line))?;
     }
     Ok(())
 }
@@ -195,17 +198,26 @@ pub(crate) fn print_entry(entry: &MessageLogEntry, is_json: bool) -> io::Result<
 
 fn write_entry(out: &mut impl Write, entry: &MessageLogEntry) -> io::Result<()> {
     let (time, from, to) = (&entry.timestamp, &entry.from_agent, &entry.to_agent);
-    let (kind, text) = (&entry.message_type, visible(entry.content.trim_end()));
+    let (kind, text) = (&entry.message_type, entry.content.trim_end());
+    let text = visible(&format!("[{time}] {from} -> {to} ({kind}): {text}"));
     // A line of a message cannot pass for the first line of another entry.
-    let text = text.replace('\n', "\n    ");
-    writeln!(out, "[{time}] {from} -> {to} ({kind}): {text}")
+    writeln!(out, "{}", text.replace('\n', "\n    "))
 }
 
-/// Text of agents on a terminal: control characters must not act on it.
+/// [`visible`] text that cannot pass for a line of this program.
+fn one_line(text: &str) -> String {
+    visible(text).replace('\n', " ")
+}
+
+/// Text of agents on a terminal: control characters must not act on it, and no character may change
+/// the order of those around it.
 fn visible(text: &str) -> String {
-    let shown = |c: char| match c.is_control() && c != '\n' && c != '\t' {
-        true => '\u{fffd}',
-        false => c,
+    let shown = |c: char| match c {
+        '\n' | '\t' => c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' => '\u{fffd}',
+        '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
     };
     text.chars().map(shown).collect()
 }
@@ -226,6 +238,27 @@ mod tests {
         let out = String::from_utf8(out).unwrap();
         let entries = out.lines().filter(|line| line.starts_with('['));
         assert_eq!(entries.count(), 1, "{out}");
+    }
+
+    #[test]
+    fn no_field_of_an_entry_acts_on_the_terminal() {
+        let hostile = "a\u{1b}[2J\u{9b}1A\u{202e}\n[2026] user";
+        let entry = json!({
+            "timestamp": hostile, "id": "1", "from": hostile, "to": hostile, "type": hostile,
+            "content": hostile,
+        });
+        let entry: MessageLogEntry = serde_json::from_value(entry).unwrap();
+        let item =
+            json!({"id": "1", "from": hostile, "at_ms": 1, "text": hostile, "reason": hostile});
+        let inbox = json!({"agent": "a", "waiting": [item], "uncertain": [], "dead": [], "problem": hostile});
+        let inbox: InboxReport = serde_json::from_value(inbox).unwrap();
+        let mut out = Vec::new();
+        write_entry(&mut out, &entry).unwrap();
+        print_inbox(&mut out, &inbox).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        let acts = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+        assert!(!out.contains(acts), "{out:?}");
+        assert_eq!(out.lines().filter(|line| line.starts_with('[')).count(), 1);
     }
 
     #[test]
