@@ -128,9 +128,9 @@ impl BoardModel {
                 let message = Message {
                     number: self.next_message,
                     id,
-                    from: neutral_line(&from),
-                    to: neutral_line(&to),
-                    kind: neutral_line(&kind),
+                    from: name(&from),
+                    to: name(&to),
+                    kind: name(&kind),
                     text,
                     cut,
                     at: at.unwrap_or(now),
@@ -162,6 +162,8 @@ impl BoardModel {
             Change::Queued(item) => {
                 let (text, _) = self.text(&item.text);
                 let item = QueueItem {
+                    agent: neutral_line(&item.agent),
+                    from: name(&item.from),
                     text,
                     at: if item.at == 0 { now } else { item.at },
                     ..item
@@ -182,15 +184,18 @@ impl BoardModel {
             Change::Claims { store, mut claims } => {
                 for claim in &mut claims {
                     claim.value = neutral_line(cut_text(&claim.value, 512).0);
-                    claim.session = neutral_line(&claim.session);
+                    claim.session = name(&claim.session);
+                    claim.store = name(&claim.store);
                 }
+                let store = name(&store);
                 if self.claims.get(&store) == Some(&claims) {
                     return Vec::new();
                 }
                 self.claims.insert(store.clone(), claims.clone());
                 vec![BoardEvent::Claims { store, claims }]
             }
-            Change::Snapshot(snapshot) => {
+            Change::Snapshot(mut snapshot) => {
+                snapshot.agent = name(&snapshot.agent);
                 let list = self.snapshots.entry(snapshot.agent.clone()).or_default();
                 if list.back() == Some(&snapshot) {
                     return Vec::new();
@@ -210,8 +215,8 @@ impl BoardModel {
                 self.next_failure += 1;
                 let failure = Failure {
                     number: self.next_failure,
-                    agent,
-                    class,
+                    agent: name(&agent),
+                    class: name(&class),
                     message: neutral_text(cut_text(&message, 4_096).0).into_owned(),
                     resets,
                     at: now,
@@ -246,7 +251,7 @@ impl BoardModel {
         }
         let set = |field: &mut String, value: Option<String>| {
             if let Some(value) = value {
-                *field = neutral_line(&value);
+                *field = name(&value);
             }
         };
         set(&mut agent.name, change.name);
@@ -324,8 +329,9 @@ impl BoardModel {
             self.permissions.remove(oldest);
         }
         let permission = Permission {
-            tool: neutral_line(&permission.tool),
-            detail: neutral_text(cut_text(&permission.detail, 16 * 1024).0).into_owned(),
+            agent: neutral_line(&permission.agent),
+            tool: name(&permission.tool),
+            detail: detail(&permission.detail),
             asked: now,
             settled: None,
             ..permission
@@ -538,6 +544,22 @@ fn list<T: Serialize>(items: impl Iterator<Item = T>) -> Value {
     Value::Array(items.collect())
 }
 
+/// A name or label in one line, bounded.
+fn name(text: &str) -> String {
+    neutral_line(cut_text(text, 512).0)
+}
+
+/// What a person is asked to allow. The first line tells what is not shown: an agent could hide the
+/// end of a command behind a long beginning.
+fn detail(text: &str) -> String {
+    let (kept, cut) = cut_text(text, 16 * 1024);
+    let kept = neutral_text(kept);
+    match cut {
+        0 => kept.into_owned(),
+        cut => format!("{cut} bytes at the end are not shown\n{kept}"),
+    }
+}
+
 /// The first bytes of a text, cut between two characters, and how many bytes are left out.
 pub(super) fn cut_text(text: &str, limit: usize) -> (&str, usize) {
     if text.len() <= limit {
@@ -698,6 +720,119 @@ mod tests {
             .map(|m| m.number)
             .collect();
         assert_eq!(numbers, [17, 18, 19]);
+    }
+
+    /// Every text of every change is from an agent, a file or a server.
+    #[test]
+    fn no_change_brings_a_special_or_an_endless_text_to_the_page() {
+        let trick = || format!("\u{1b}[2J<b>\u{202e}\u{9b}1A\u{0}{}", "x".repeat(1 << 20));
+        let mut model = BoardModel::new(Limits::default());
+        let agent = AgentChange {
+            name: Some(trick()),
+            role: Some(trick()),
+            ..AgentChange::new("a\u{202e}")
+        };
+        let agent = agent.kind(trick(), trick()).can([Ability::Send]);
+        let agent = agent.state(AgentState::Idle, "hook", trick());
+        let changes = [
+            agent.into(),
+            Change::Message {
+                id: "m".to_owned(),
+                from: trick(),
+                to: trick(),
+                kind: trick(),
+                text: trick(),
+                at: None,
+                reply_to: None,
+            },
+            Change::Permission(Permission {
+                id: "p".to_owned(),
+                agent: "a\u{202e}".to_owned(),
+                tool: trick(),
+                detail: trick(),
+                ..Permission::default()
+            }),
+            Change::Queued(QueueItem {
+                id: "q".to_owned(),
+                agent: "a\u{202e}".to_owned(),
+                from: trick(),
+                text: trick(),
+                at: 0,
+            }),
+            Change::Claims {
+                store: trick(),
+                claims: vec![Claim {
+                    store: trick(),
+                    session: trick(),
+                    value: trick(),
+                    token: None,
+                    expires: 1,
+                }],
+            },
+            Change::Snapshot(Snapshot {
+                agent: trick(),
+                tick: 1,
+                epoch: 1,
+                messages: 1,
+                bytes: 1,
+                at: 1,
+            }),
+            Change::Failure {
+                agent: trick(),
+                class: trick(),
+                message: trick(),
+                resets: None,
+            },
+        ];
+        for change in changes {
+            let events = model.apply(3, change, 1);
+            check_texts(&json!(events));
+        }
+        check_texts(&model.state());
+        // The request is one of the agent, whatever its name.
+        let ended = AgentChange::new("a\u{202e}").state(AgentState::Exited, "process", "");
+        assert_eq!(model.apply(3, ended.into(), 8).len(), 2);
+    }
+
+    #[track_caller]
+    fn check_texts(value: &Value) {
+        match value {
+            Value::String(text) => {
+                assert_eq!(neutral_text(text), *text);
+                assert!(text.len() <= 128 * 1024, "{} bytes", text.len());
+            }
+            Value::Array(list) => list.iter().for_each(check_texts),
+            Value::Object(map) => {
+                for (key, value) in map {
+                    assert_eq!(neutral_text(key), *key);
+                    check_texts(value);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn a_request_tells_that_its_end_is_not_shown() {
+        let mut model = with_agent();
+        let hidden = format!("echo {}; rm -r ~", " ".repeat(20_000));
+        model.apply(
+            3,
+            Change::Permission(Permission {
+                id: "p".to_owned(),
+                agent: "a".to_owned(),
+                detail: hidden,
+                ..Permission::default()
+            }),
+            5,
+        );
+        let shown = model.state()["permissions"][0]["detail"].clone();
+        let shown = shown.as_str().unwrap();
+        assert!(
+            shown.starts_with("3630 bytes at the end are not shown\n"),
+            "{}",
+            &shown[..60]
+        );
     }
 
     #[test]

@@ -2,11 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderName,
     ORIGIN, REFERRER_POLICY, SET_COOKIE, X_CONTENT_TYPE_OPTIONS,
@@ -20,6 +22,7 @@ use tokio::net::TcpListener;
 
 use super::access::{Access, Credentials};
 use super::client;
+use super::connections::{ConnectionPlace, GuardedListener};
 use super::hub::Hub;
 use crate::Result;
 
@@ -27,10 +30,13 @@ use crate::Result;
 const MAX_FRAME: usize = 512 * 1024;
 /// The most bytes of a login.
 const MAX_LOGIN: usize = 1024;
+/// The most connections without a proof that are served at once, and the time that each has.
+const MAX_UNPROVED: usize = 64;
+const UNPROVED_LIMIT: Duration = Duration::from_secs(20);
 
 /// A bound server. Dropping it frees the port.
 pub struct BoardServer {
-    listener: TcpListener,
+    listener: GuardedListener,
     address: SocketAddr,
     site: Arc<Site>,
 }
@@ -41,6 +47,7 @@ pub struct BoardServerBuilder {
     listen: SocketAddr,
     beyond_loopback: bool,
     hosts: Vec<String>,
+    unproved: (usize, Duration),
 }
 
 struct Site {
@@ -57,6 +64,7 @@ impl BoardServer {
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
             beyond_loopback: false,
             hosts: Vec::new(),
+            unproved: (MAX_UNPROVED, UNPROVED_LIMIT),
         }
     }
 
@@ -92,8 +100,10 @@ impl BoardServer {
             .route("/icon.svg", get(|| page("image/svg+xml", ICON)))
             .route("/login", post(login))
             .route("/events", get(events))
+            .layer(DefaultBodyLimit::max(MAX_LOGIN))
             .layer(middleware::from_fn_with_state(self.site.clone(), guard))
             .with_state(self.site);
+        let app = app.into_make_service_with_connect_info::<ConnectionPlace>();
         axum::serve(self.listener, app).await?;
         Ok(())
     }
@@ -121,6 +131,14 @@ impl BoardServerBuilder {
         self
     }
 
+    /// The most connections without a proof that are served at once, and the time that each has;
+    /// default: 64, 20 seconds.
+    #[must_use]
+    pub fn unproved(mut self, connections: usize, limit: Duration) -> Self {
+        self.unproved = (connections, limit);
+        self
+    }
+
     /// Opens the listening socket.
     ///
     /// # Errors
@@ -143,8 +161,9 @@ impl BoardServerBuilder {
             hub: self.hub,
             access,
         });
+        let (places, limit) = self.unproved;
         Ok(BoardServer {
-            listener,
+            listener: GuardedListener::new(listener, places, limit),
             address,
             site,
         })
@@ -215,13 +234,16 @@ fn credentials(headers: &HeaderMap) -> Credentials<'_> {
 
 /// Exchanges the token for the cookie and the key of the page. The content type is one that a page
 /// of another site cannot send without asking first.
-async fn login(State(site): State<Arc<Site>>, headers: HeaderMap, body: Bytes) -> Response {
+async fn login(
+    State(site): State<Arc<Site>>,
+    headers: HeaderMap,
+    body: std::result::Result<Bytes, BytesRejection>,
+) -> Response {
     let json = headers
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind == "application/json");
-    let body: Option<Value> = (json && body.len() <= MAX_LOGIN)
-        .then(|| serde_json::from_slice(&body).ok())
-        .flatten();
+    let body = body.ok().filter(|_| json);
+    let body: Option<Value> = body.and_then(|body| serde_json::from_slice(&body).ok());
     let token = body.as_ref().and_then(|body| body["token"].as_str());
     if !token.is_some_and(|token| site.access.is_token(token)) {
         return StatusCode::FORBIDDEN.into_response();
@@ -236,12 +258,14 @@ async fn login(State(site): State<Arc<Site>>, headers: HeaderMap, body: Bytes) -
 
 async fn events(
     State(site): State<Arc<Site>>,
+    ConnectInfo(place): ConnectInfo<ConnectionPlace>,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> Response {
     let Some(proof) = site.access.proof(credentials(&headers)) else {
         return StatusCode::FORBIDDEN.into_response();
     };
+    place.leave();
     upgrade
         .max_message_size(MAX_FRAME)
         .max_frame_size(MAX_FRAME)

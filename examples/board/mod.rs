@@ -33,6 +33,7 @@ mod board_server;
 mod change;
 mod client;
 mod command;
+mod connections;
 mod entities;
 mod event_ring;
 mod hub;

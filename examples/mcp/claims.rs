@@ -13,6 +13,8 @@ use timed_store::{Claim, LockPolicy, OwnerProcess, SessionId, TimedStorage};
 const DEFAULT_TTL: f64 = 3600.0;
 /// How long to wait for the lock of the file.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
+/// Bytes of the longest value: all agents read the file with all claims.
+const MAX_VALUE: usize = 4096;
 
 #[derive(Deserialize)]
 #[serde(tag = "verb", rename_all = "snake_case", deny_unknown_fields)]
@@ -65,6 +67,9 @@ pub(crate) async fn call(file: &Path, agent: &str, request: ClaimRequest) -> Res
 
 /// The entry of an agent for a value: an agent can hold several values, each in a slot of its own.
 fn slot(file: &Path, agent: &str, value: &str, ttl: Duration) -> Result<TimedStorage<String>> {
+    if value.is_empty() || value.len() > MAX_VALUE {
+        return Err(format!("a value has 1 to {MAX_VALUE} bytes").into());
+    }
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     let store = TimedStorage::builder(file)

@@ -1,6 +1,7 @@
 //! Live sessions of this program.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -488,7 +489,10 @@ impl LiveAgent {
     fn permission(&self, request: &PermissionRequest) -> Permission {
         let detail = match &request.command {
             Some(command) => command.clone(),
-            None if request.paths.is_empty() => request.input.as_str().to_owned(),
+            // The root stands for paths that are not all known.
+            None if request.paths.iter().all(|path| path == Path::new("/")) => {
+                request.input.as_str().to_owned()
+            }
             None => {
                 let paths = request.paths.iter().map(|path| path.display().to_string());
                 paths.collect::<Vec<_>>().join("\n")

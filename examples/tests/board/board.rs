@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use examples::board::sources::ScriptedSource;
-use examples::board::{BoardServer, Change, Feed, Hub, Source};
+use examples::board::{BoardServer, BoardServerBuilder, Change, Feed, Hub, Source};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::task::JoinHandle;
 
@@ -47,10 +48,26 @@ impl Board {
         Self::on(machine, source).await
     }
 
+    /// A board with other limits for connections without a proof.
+    pub(crate) async fn with_unproved(connections: usize, limit: Duration) -> Self {
+        let machine = Machine::Shared(MACHINE.read().await);
+        let change = |server: BoardServerBuilder| server.unproved(connections, limit);
+        Self::built(machine, Arc::new(ScriptedSource::new(&[])), change).await
+    }
+
     async fn on(machine: Machine, source: Arc<dyn Source>) -> Self {
+        Self::built(machine, source, |server| server).await
+    }
+
+    async fn built(
+        machine: Machine,
+        source: Arc<dyn Source>,
+        change: impl FnOnce(BoardServerBuilder) -> BoardServerBuilder,
+    ) -> Self {
         let hub = Hub::new("Demo crew");
         let feed = hub.follow(source);
-        let server = BoardServer::builder(hub.clone()).bind().await.unwrap();
+        let server = change(BoardServer::builder(hub.clone()));
+        let server = server.bind().await.unwrap();
         let (address, token) = (server.address(), server.token().to_owned());
         let socket = server.socket_address();
         let task = tokio::spawn(async move { server.serve().await.unwrap() });

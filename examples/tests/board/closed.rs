@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio_tungstenite::tungstenite::Error;
 
 use crate::board::Board;
-use crate::client::{connect, receive, send};
+use crate::client::{Client, connect, receive, send};
 
 /// An HTTP request, byte by byte, so that no library corrects it. Returns head and body.
 fn http(
@@ -188,4 +188,120 @@ async fn an_address_beyond_loopback_must_be_allowed() {
     let refused = listen().bind().await.err().unwrap().to_string();
     assert!(refused.contains("other machines reach it"), "{refused}");
     assert!(listen().beyond_loopback().bind().await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_but_the_page_and_its_two_doors_is_served() {
+    let board = Board::scripted(&["secret_agent"]).await;
+    let host = board.socket.to_string();
+    let own = [("host", &*host)];
+    for path in [
+        "/index.html",
+        "/page/board.js",
+        "/../Cargo.toml",
+        "/..%2f..%2fCargo.toml",
+        "//etc/passwd",
+        "/board.js/../../etc/passwd",
+        "/%00",
+        "/events/",
+        "/login/x",
+        "/board.css?../x",
+        &format!("/?token={}", board.token),
+    ] {
+        let (head, body) = http(&board, "GET", path, &own, "");
+        let is_page = path.starts_with("/?") || path.starts_with("/board.css?");
+        let expected = if is_page { "200" } else { "404" };
+        assert_eq!(status(&head), expected, "{path}: {head}");
+        assert!(
+            head.contains("content-security-policy: default-src 'none'"),
+            "{path}: {head}"
+        );
+        // A token in the query is worth nothing.
+        assert!(!head.contains("set-cookie"), "{path}: {head}");
+        assert!(
+            !body.contains("secret_agent") && !body.contains("root:x:"),
+            "{path}"
+        );
+        assert!(is_page || body.is_empty(), "{path}: {body}");
+    }
+    for (method, path) in [
+        ("POST", "/"),
+        ("PUT", "/login"),
+        ("DELETE", "/events"),
+        ("GET", "/login"),
+    ] {
+        let (head, _) = http(&board, method, path, &own, "");
+        assert_eq!(status(&head), "405", "{method} {path}: {head}");
+    }
+    // Not an upgrade, and an upgrade of another kind.
+    let bearer = format!("Bearer {}", board.token);
+    let upgrade = [
+        ("host", &*host),
+        ("authorization", &bearer),
+        ("upgrade", "h2c"),
+    ];
+    let (head, body) = http(&board, "GET", "/events", &upgrade, "");
+    assert!(
+        status(&head).starts_with('4') && !body.contains("secret_agent"),
+        "{head}"
+    );
+    // A header without an end, and a body that is longer than its limit.
+    let long = "x".repeat(1 << 20);
+    let mut stream = TcpStream::connect(board.socket).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let _ = stream.write_all(format!("GET / HTTP/1.1\r\nhost: {host}\r\nx: {long}").as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP/1.1 200"));
+}
+
+/// Other users of the machine can connect, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_without_a_proof_end_and_do_not_keep_others_out() {
+    let board = Board::with_unproved(2, Duration::from_secs(1)).await;
+    let mut proved = Client::open(&board).await;
+    let silent: Vec<TcpStream> = [
+        "",
+        "GET / HTTP/1.1\r\nhost: ",
+        "POST /login HTTP/1.1\r\nhost: HOST\r\ncontent-length: 500\r\n\r\n{",
+        "GET /events",
+    ]
+    .into_iter()
+    .map(|begin| {
+        let mut stream = TcpStream::connect(board.socket).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        let begin = begin.replace("HOST", &board.socket.to_string());
+        stream.write_all(begin.as_bytes()).unwrap();
+        stream
+    })
+    .collect();
+    // All places are taken. The page is served nevertheless, after the limit of the others.
+    let is_served = || {
+        let mut stream = TcpStream::connect(board.socket).unwrap();
+        let request = format!(
+            "GET / HTTP/1.1\r\nconnection: close\r\nhost: {}\r\n\r\n",
+            board.socket
+        );
+        let mut answer = Vec::new();
+        let _ = stream.write_all(request.as_bytes());
+        let _ = stream.read_to_end(&mut answer);
+        answer.starts_with(b"HTTP/1.1 200")
+    };
+    // Again, if a busy machine takes longer than the limit.
+    assert!((0..10).any(|_| is_served()));
+    for mut stream in silent {
+        let mut rest = Vec::new();
+        let ended = stream.read_to_end(&mut rest);
+        let is_reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
+        assert!(ended.as_ref().map_or_else(is_reset, |_| true), "{ended:?}");
+        assert!(!rest.starts_with(b"HTTP/1.1 200"));
+    }
+    // The client with the token is there longer than the limit, and counts for none.
+    proved
+        .ok(json!({"type": "messages", "before": 1, "limit": 1}))
+        .await;
 }

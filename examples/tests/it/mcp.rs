@@ -341,6 +341,12 @@ fn a_claim_belongs_to_the_agent_and_ends_with_its_server() {
         "granted"
     );
     assert_eq!(user.fails("claim", json!({})), "failed");
+    // Neither an endless value nor a path instead of an id.
+    let long = json!({"value": "x".repeat(5000)});
+    assert_eq!(agent.fails("claim", long.clone()), "failed");
+    assert_eq!(agent.fails("release", long), "failed");
+    let path = json!({"id": "../../../etc/passwd"});
+    assert_eq!(agent.fails("wait", path), "not_found");
 
     let own = user.child.as_ref().unwrap().id().to_string();
     let servers = cluster.sandbox.processes();

@@ -80,12 +80,6 @@ impl fmt::Display for ExecutionId {
     }
 }
 
-impl AsRef<str> for ExecutionId {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -160,12 +160,6 @@ impl fmt::Debug for SessionId {
     }
 }
 
-impl AsRef<str> for SessionId {
-    fn as_ref(&self) -> &str {
-        &self.text
-    }
-}
-
 impl TryFrom<String> for SessionId {
     type Error = Error;
 
