@@ -804,7 +804,7 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(folder("/w"), [PathBuf::new(); 0]);
+        assert!(folder("/w").is_empty());
         assert_eq!(folder("/etc"), [PathBuf::from("/etc")]);
     }
 
