@@ -29,7 +29,7 @@ const MAX_LAG: usize = 4 * 1024 * 1024;
 const FRAME_BYTES: usize = 256 * 1024;
 /// The time between two frames of events: changes within it share a frame.
 const FRAME_INTERVAL: Duration = Duration::from_millis(10);
-/// The most commands of one client that are at work.
+/// Half of the commands of one client that may be at work: see the permits below.
 const MAX_COMMANDS: usize = 32;
 /// The time for the first frame.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);

@@ -184,7 +184,7 @@ impl AgentKeeper {
         .await
     }
 
-    /// Delivers messages until the agent falls.
+    /// Delivers messages until the agent ends or cannot go on.
     async fn serve(&mut self, session: &LiveSession) -> Result<Fall> {
         loop {
             let Some(event) = self.state.events().first().cloned() else {

@@ -30,8 +30,8 @@
 //! ```
 //!
 //! Paths are relative to the file. `INT`, `TERM` and `HUP` end the daemon and its agents; a message that
-//! an agent was working on is continued after the next start. The files of a reader of this code, in
-//! this order: `config.rs`, `daemon.rs`, `agent_keeper.rs`, `control.rs`, `status.rs`.
+//! an agent was working on is continued after the next start. Read the files in this order:
+//! `config.rs`, `daemon.rs`, `agent_keeper.rs`, `control.rs`, `status.rs`.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

@@ -1,7 +1,7 @@
 //! A live session with an agent of our own: one process for many turns.
 //!
 //! ```sh
-//! cargo run --example live
+//! cargo run -p exec-core --example live
 //! ```
 #![allow(clippy::print_stdout, reason = "a command-line program prints")]
 

@@ -1,6 +1,6 @@
 //! The real agents against a fake model server on loopback: each runs a new chat, a follow-up, a tool
-//! that is stopped, errors of the server, an unknown session and a late first token. They are the four built-in agents that npm has, and one that only a user file
-//! describes.
+//! that is stopped, errors of the server, an unknown session and a late first token. They are the four
+//! built-in agents that npm has, and one that only a user file describes.
 //!
 //! The test is opt-in, because npm installs about 1 GB:
 //!

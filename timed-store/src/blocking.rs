@@ -42,13 +42,14 @@ timed_storage! {
     keyword: [],
     cancel_safety: [],
     cancel_safety_of_claims: [],
-    /// A JSON file that maps sessions to values with a timestamp, shared by processes.
+    /// A map from session to value with expiry, in a JSON file that processes share, or on a server
+    /// (feature `redis`).
     ///
-    /// Every operation takes the file's lock, drops expired entries, does its work and unlocks: one
-    /// atomic step. The [crate's page](crate) lists the guarantees.
+    /// Every operation is one atomic step. In a file it takes the lock, drops expired entries, does
+    /// its work and unlocks. The [crate's page](crate) lists the guarantees.
     ///
     /// A handle is cheap to clone and to share between threads; clones belong to the same session.
-    /// Dropping a handle changes nothing in the file.
+    /// Dropping a handle changes nothing in the store.
     ///
     /// ```
     /// use timed_store::{Claim, SessionId, blocking::TimedStorage};

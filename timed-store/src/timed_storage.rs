@@ -57,14 +57,15 @@ timed_storage! {
         /// [`restore`](Self::restore). A waiter that is cancelled leaves the queue: in a file at
         /// once, on a server within three seconds.
     ],
-    /// A JSON file that maps sessions to values with a timestamp, shared by processes.
+    /// A map from session to value with expiry, in a JSON file that processes share, or on a server
+    /// (feature `redis`).
     ///
-    /// Every operation takes the file's lock, drops expired entries, does its work and unlocks: one
-    /// atomic step. The [crate's page](crate) lists the guarantees;
+    /// Every operation is one atomic step. In a file it takes the lock, drops expired entries, does
+    /// its work and unlocks. The [crate's page](crate) lists the guarantees;
     /// [`blocking::TimedStorage`](crate::blocking::TimedStorage) is the same without a runtime.
     ///
     /// A handle is cheap to clone and to share between tasks; clones belong to the same session.
-    /// Dropping a handle changes nothing in the file.
+    /// Dropping a handle changes nothing in the store.
     ///
     /// ```
     /// use timed_store::{SessionId, TimedStorage};

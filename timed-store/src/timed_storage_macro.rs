@@ -135,7 +135,8 @@ macro_rules! timed_storage {
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed.
+            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// names.
             $(#[$cancel_safety])*
             pub $($async)? fn store(&self, value: &T) -> Result<(), Error> {
                 $complete!(self.core, self.core.store::<$runtime, T>(value))
@@ -145,7 +146,8 @@ macro_rules! timed_storage {
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed.
+            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// names.
             $(#[$cancel_safety])*
             pub $($async)? fn remove(&self) -> Result<bool, Error> {
                 $complete!(self.core, self.core.remove::<$runtime, T>())
@@ -178,7 +180,8 @@ macro_rules! timed_storage {
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed.
+            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// names.
             $(#[$cancel_safety])*
             pub $($async)? fn refresh(&self) -> Result<bool, Error> {
                 $complete!(self.core, self.core.refresh::<$runtime, T>())
@@ -202,7 +205,8 @@ macro_rules! timed_storage {
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed.
+            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// names.
             $(#[$cancel_safety_of_claims])*
             pub $($async)? fn claim(&self, value: T) -> Result<Claim<T>, Error>
             where
@@ -216,7 +220,7 @@ macro_rules! timed_storage {
             /// # Errors
             ///
             /// [`Error::Invalid`] if there are no candidates; otherwise any [`Error`]. Nothing
-            /// has changed.
+            /// has changed, apart from the two exceptions that [`Error`] names.
             $(#[$cancel_safety_of_claims])*
             pub $($async)? fn claim_any(
                 &self,
@@ -270,7 +274,7 @@ macro_rules! timed_storage {
             /// # Errors
             ///
             /// [`Error::Invalid`] if there are no candidates; otherwise any [`Error`]. Nothing
-            /// has changed.
+            /// has changed, apart from the two exceptions that [`Error`] names.
             $(#[$cancel_safety_of_claims])*
             pub $($async)? fn claim_any_within(
                 &self,
@@ -335,7 +339,8 @@ macro_rules! timed_storage {
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed.
+            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// names.
             $(#[$cancel_safety])*
             pub $($async)? fn transaction<R>(
                 &self,

@@ -68,7 +68,7 @@ pub struct AgentSnapshot {
     #[serde(default)]
     pub tool_intents: Vec<ToolIntent>,
     /// Short texts by which operators find agents: a project, a user, a team. A list of agents
-    /// shows them without reading the sessions.
+    /// shows them without reading the snapshots.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// Absent means 1.

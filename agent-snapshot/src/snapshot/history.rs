@@ -11,7 +11,8 @@
 //! Equal links at the same number mean equal streams up to that number. A storage keeps one pair,
 //! `next` and the link before `next`. The next save continues the stored stream if the history has
 //! the same link there; then only the messages from `next` on are written. Otherwise the histories
-//! differ, and the save replaces the stream.
+//! differ: the save replaces a stream that the same snapshot object loaded or saved, and is refused
+//! as `Rewound` for any other (rule 15 of the contract).
 //!
 //! **Example.** The storage has messages 0..3, so it keeps (3, L3). The history now has 0..5. Its link
 //! before 3 is L3: the save appends messages 3 and 4 and keeps (5, L5). A history with another

@@ -41,7 +41,7 @@
 //!
 //! **Race.** The stamp may be outdated when the plan is executed. So each backend executes the plan only
 //! if the stored stamp is still the one that was judged: under a lock (file), in the same
-//! transaction (SQLite), in the same script (Redis).
+//! transaction (SQLite, PostgreSQL), in the same script (Redis).
 
 use std::fmt;
 

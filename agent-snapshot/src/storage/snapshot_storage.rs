@@ -152,7 +152,7 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     }
 
     /// A page of the list: up to `limit` agents after `after`, in ascending order, with what a
-    /// backend knows about them without reading their sessions. The default loads each of them.
+    /// backend knows about them without reading their messages. The default loads each of them.
     ///
     /// # Errors
     ///

@@ -11,8 +11,8 @@
 //!   depend on counting. Services with different caps use the slots `0..max_running` each, so the
 //!   largest cap of a state folder holds for all of them together.
 //! - A slot is released when its execution has ended, or by the kernel when the host dies. The
-//!   agents of a killed host may live on without a slot, until `recover`, `reap_orphans` or the
-//!   watcher of `end_with_host` ends them.
+//!   agents of a killed host may live on without a slot, until they end, or `reap_orphans` or the
+//!   watcher of `end_with_host` ends them. `recover` adopts them, and gives them no slot.
 //! - A launch that waits holds no slot and no other lock that a running execution needs, so the
 //!   queue always moves on.
 //!

@@ -32,11 +32,11 @@ const WARN_AT: u64 = 80;
 ///
 /// | agent | tokens | cost |
 /// |---|---|---|
-/// | Claude Code, one-shot and live | after each message of the model | at the end of the run or turn; with a price table during it |
-/// | Opencode, one-shot | after each step | after each step |
-/// | Codex, one-shot | at the end | with a price table, at the end |
+/// | Claude Code, one prompt and live | after each message of the model | at the end of the run or turn; with a price table during it |
+/// | Opencode, one prompt | after each step | after each step |
+/// | Codex, one prompt | at the end | with a price table, at the end |
 /// | Codex, live | during the turn, after each request | with a price table, during the turn |
-/// | Gemini CLI, Cursor, one-shot | at the end | with a price table, at the end |
+/// | Gemini CLI, Cursor, one prompt | at the end | with a price table, at the end |
 /// | others, live | when the agent sends an update, mostly at the end of a turn | with a price table, then |
 ///
 /// Where the number is known during the run, each running execution can use one request to the

@@ -2,7 +2,8 @@
 //!
 //! # Theory
 //!
-//! A hold is a circuit breaker with three states:
+//! A hold is a circuit breaker with three states. They are named like those of a gate: *open* lets
+//! runs pass, which a circuit breaker calls closed.
 //!
 //! | state | a run that wants to send | changes |
 //! |---|---|---|

@@ -139,7 +139,8 @@ pub(crate) struct PermissionFacts<'a> {
 /// Of all rules that match a request the strictest decides; without a match it is asked.
 ///
 /// - An `Allow` rule with a command matches one simple command in the workspace: a line with `>`,
-///   `|`, `;`, `$` or a glob is asked. A `Deny` or `Ask` rule matches if any part of the line may be its command.
+///   `|`, `;`, `$` or a glob is asked. A `Deny` or `Ask` rule matches if any part of the line may be
+///   its command.
 /// - A `Deny` or `Ask` rule with a path also matches a command with a word that is a path inside; a
 ///   word that is a folder around it is asked. A path that a program, a variable or a `cd` makes up
 ///   is not seen: for that, use a sandbox.

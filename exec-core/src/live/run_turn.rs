@@ -15,7 +15,7 @@ use crate::{AgentEventKind, Error, Execution, FailureKind, LimitPolicy};
 impl LiveSession {
     /// Gives the agent a prompt and waits for the end of the turn. If the turn fails because of a
     /// usage limit, waits for the reset and prompts again with the message of the policy, as
-    /// [`Run::wait_for_limits`](crate::Run::wait_for_limits) does for one-shot runs. Both share the
+    /// [`Run::wait_for_limits`](crate::Run::wait_for_limits) does for a run. Both share the
     /// hold of their credential.
     ///
     /// Returns the report of the last turn. A turn whose end is [uncertain](TurnOutcome::Uncertain)

@@ -131,7 +131,7 @@ fn refuse_overwriting(command: &CommandConfig, request: &LaunchRequest) -> Resul
     }
 }
 
-/// `2026-11-17T15-22`, by the calendar of Gregory: days are counted from 1 March of year 0, so that the
+/// `2026-11-17T15-22`, in the Gregorian calendar: days are counted from 1 March of year 0, so that the
 /// leap day is the last of a year.
 fn utc_minute(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -41,7 +41,8 @@ pub(crate) type LiveGuard = fn(&CommandConfig, &LaunchRequest) -> Result<(), Err
 
 /// How the live sessions of a profile are started.
 ///
-/// Unlike the one-shot mode, permissions are not switched off: what no rule decides is asked.
+/// Unlike in a launch for one prompt, permissions are not switched off: what no rule decides is
+/// asked.
 ///
 /// ```
 /// use exec_core::{CommandConfig, PermissionAction, PermissionRule};

@@ -1,7 +1,7 @@
 //! The control protocol of Claude Code: `-p --input-format stream-json --output-format stream-json
 //! --permission-prompt-tool stdio`.
 //!
-//! - Events come from the parser of the one-shot mode. It holds the result of a run back while there
+//! - Events come from the parser of a launch for one prompt. It holds the result of a run back while there
 //!   are sub-agents in the background; a turn ends nevertheless with its own `result`.
 //! - A `result` whose `origin` is a `task-notification` belongs to a turn that Claude started itself,
 //!   when a sub-agent in the background had finished. It does not end the turn of a prompt.

@@ -248,7 +248,7 @@ impl CodexDriver {
                 let used = params.token_usage;
                 let (total, last) = (Tokens::of(used.at("total")), Tokens::of(used.at("last")));
                 if let Some(run) = self.tokens.count(thread, total, last, is_work) {
-                    // As Codex counts it, so that it fits the totals of the one-shot mode.
+                    // As Codex counts it, so that it fits the totals of launches for one prompt.
                     let session = self.tokens.total_of(&self.thread);
                     let mut totals = UsageTotals::of_session(session.unwrap_or_default());
                     totals.run = run;
@@ -464,7 +464,7 @@ impl ProtocolDriver for CodexDriver {
 const ASK_COMMAND: &str = "item/commandExecution/requestApproval";
 const ASK_CHANGE: &str = "item/fileChange/requestApproval";
 
-/// The names of tools, as in the one-shot mode.
+/// The names of tools, as in a launch for one prompt.
 const COMMAND: &str = "command_execution";
 const CHANGE: &str = "file_change";
 

@@ -123,9 +123,8 @@ impl Bus {
     ///
     /// [`Error::UnknownAgent`], [`Error::UnknownAsk`], [`Error::NotAllowed`],
     /// [`Error::MessageTooLong`]. [`Error::TooManyAsks`] if 1,000 asks, or 256 MiB of asks, run or
-    /// have just ended. [`Error::Cycle`] if
-    /// the sender is an agent and the receiver waits for it. Otherwise as
-    /// [`Agent::post_to`](crate::Agent::post_to), [`ClusterManager::status`] and
+    /// have just ended. [`Error::Cycle`] if the sender is an agent and the receiver waits for it.
+    /// Otherwise as [`Agent::post_to`](crate::Agent::post_to), [`ClusterManager::status`] and
     /// [`ClusterManager::explain`].
     ///
     /// # Cancel safety

@@ -16,8 +16,8 @@
 //! No rule is enough alone. Rule 1 misses a tool in its own session; rule 2 misses a program that
 //! clears its environment; rule 5 misses a process whose parent has ended, because it is reparented
 //! to init; rule 3 misses a program that changes the limit, and processes that a leader has started
-//! before it got its mark (in exec-core it has the mark from the start). A process is missed only if no rule holds
-//! for it before the first scan.
+//! before it got its mark (in exec-core it has the mark from the start). A process is missed only if
+//! no rule holds for it before the first scan.
 //!
 //! # Other systems
 //!

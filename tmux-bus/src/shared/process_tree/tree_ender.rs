@@ -35,7 +35,7 @@
 //! - A process forks and dies before its handle was opened: the scan found a process, but no target
 //!   is left. Scan again at once, until a scan finds nothing (`scan_targets`).
 //! - On a system without marks, a process that is known by its parent only forks after the scan, and
-//!   ends of its signal: its child has no parent then, and would be lost. So all processes are stopped
+//!   dies of its signal: its child has no parent then, and would be lost. So all processes are stopped
 //!   (`STOP`) before a signal, until a scan finds all of them stopped and none that is new. Then they
 //!   get the signal, and `CONT`, the youngest first: a parent that ends before its stopped child is
 //!   continued could make the kernel send `HUP` to the child.
