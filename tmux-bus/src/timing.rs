@@ -127,6 +127,13 @@ pub(crate) const TMUX_TIMEOUT: Duration = Duration::from_secs(10);
 /// in 2 of 60 runs, with 0.3 s in 60 of 60.
 pub(crate) const WRAPPER_LINGER: Duration = Duration::from_millis(300);
 
+/// Time for the process that started a program to store its bracketed-paste mode in tmux. It takes
+/// milliseconds unless the machine is overloaded.
+pub(crate) const BRACKETING_LIMIT: Duration = Duration::from_secs(3);
+
+/// Pause between two looks at the stored mode.
+pub(crate) const BRACKETING_PAUSE: Duration = Duration::from_millis(50);
+
 /// How long tmux may take to report the exit status of a process that has ended. It takes
 /// microseconds unless the machine is overloaded.
 pub(crate) const EXIT_STATUS_LIMIT: Duration = Duration::from_secs(1);

@@ -58,6 +58,8 @@ struct KnownPane {
     seen_bracketing: Option<bool>,
     /// Bracketed-paste mode by the last list, where another client may have stored it.
     listed_bracketing: bool,
+    /// This process has started the program, and has seen all its output.
+    is_own: bool,
     exit: Option<Exit>,
     pid: u32,
     tty: String,
@@ -76,6 +78,8 @@ struct KnownPane {
 #[derive(Clone, Debug)]
 pub(crate) struct PaneTarget {
     pub(crate) bracketing: bool,
+    /// Another process has started the program, and may know the bracketed-paste mode better.
+    pub(crate) may_be_bracketing: bool,
     pub(crate) exit: Option<Exit>,
     pub(crate) pid: u32,
     pub(crate) tty: String,
@@ -201,6 +205,7 @@ impl PaneTable {
     pub(crate) fn target(&self, id: PaneId) -> Option<PaneTarget> {
         self.lock_table().get(&id).map(|pane| PaneTarget {
             bracketing: pane.bracketing(),
+            may_be_bracketing: pane.seen_bracketing.unwrap_or(!pane.is_own),
             exit: pane.exit,
             pid: pane.pid,
             tty: pane.tty.clone(),
@@ -228,6 +233,7 @@ impl PaneTable {
         let mut panes = self.lock_table();
         let pane = self.entry(&mut panes, id);
         pane.restarted(launch);
+        pane.is_own = true;
         pane.is_starting = true;
     }
 
@@ -284,6 +290,7 @@ impl KnownPane {
             tokenizer: Tokenizer::default(),
             seen_bracketing: None,
             listed_bracketing: false,
+            is_own: false,
             exit: None,
             pid: 0,
             tty: String::new(),
@@ -339,6 +346,7 @@ impl KnownPane {
         self.pid = 0;
         self.seen_bracketing = None;
         self.listed_bracketing = false;
+        self.is_own = false;
         self.got_message = false;
         self.tokenizer = Tokenizer::default();
         launch.clone_into(&mut self.launch);
@@ -392,6 +400,7 @@ mod tests {
         panes.output(id, b"\x1b[?2004h", Instant::now());
         list("%1\t0\t\t\t11\t/dev/pts/1\tnew\tagent\t0\t");
         assert!(!panes.target(id).unwrap().bracketing, "not stored yet");
+        assert!(panes.target(id).unwrap().may_be_bracketing);
         list("%1\t0\t\t\t11\t/dev/pts/1\tnew\tagent\t1\t");
         assert!(panes.target(id).unwrap().bracketing);
         panes.output(id, b"\x1b[?2004l", Instant::now());

@@ -56,6 +56,7 @@ use crate::control::control_client::ControlClient;
 use crate::control::quoting::quote;
 use crate::control::tap::Tap;
 use crate::state::screen::Cursor;
+use crate::timing::{BRACKETING_LIMIT, BRACKETING_PAUSE};
 use crate::{Error, PartialAnswer, Refusal};
 
 /// The longest message, in bytes.
@@ -258,14 +259,22 @@ impl Sender {
     ///
     /// Race: another client restarts the program. Its first output, which enables brackets, can
     /// arrive here before the list that shows the restart, and is then taken for the old program's.
-    /// The client that restarted it stores the mode in tmux.
+    /// The client that restarted it stores the mode in tmux, a moment later. So the list is repeated
+    /// for a while if another client has started the program.
     async fn target_for(&self, message: &str) -> Result<(PaneTarget, TtyModes), Error> {
         let (target, modes) = self.target().await?;
         if target.bracketing || self.options.unbracketed || !needs_brackets(message, modes) {
             return Ok((target, modes));
         }
-        self.control.list_panes_and_exits().await?;
-        self.target().await
+        let until = Instant::now() + BRACKETING_LIMIT;
+        loop {
+            self.control.list_panes_and_exits().await?;
+            let (target, modes) = self.target().await?;
+            if target.bracketing || !target.may_be_bracketing || Instant::now() >= until {
+                return Ok((target, modes));
+            }
+            tokio::time::sleep(BRACKETING_PAUSE).await;
+        }
     }
 
     pub(super) async fn target(&self) -> Result<(PaneTarget, TtyModes), Error> {

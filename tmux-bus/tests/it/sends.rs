@@ -142,6 +142,39 @@ async fn without_bracketed_paste_newlines_are_refused_unless_allowed() {
     }
 }
 
+/// tmux 3.3 does not tell the mode: the process that has started the program stores it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bracketed_paste_mode_that_is_stored_late_is_waited_for() {
+    let server = TestServer::start().await;
+    let file = server.path("record");
+    let pane = open(&server, Program::Raw, &file).await;
+    let target = pane.to_string();
+    let stored = [
+        "show-options",
+        "-pqv",
+        "-t",
+        &target,
+        "@tmux_bus_bracketing",
+    ];
+    eventually("the mode is stored", || server.tmux(&stored).trim() == "1");
+    let store = |mode| {
+        server.tmux(&[
+            "set-option",
+            "-p",
+            "-t",
+            &target,
+            "@tmux_bus_bracketing",
+            mode,
+        ]);
+    };
+    store("0");
+    let other = builder(server.dir()).attach().await.unwrap();
+    let io = other.pane_io();
+    let (sent, ()) = tokio::join!(io.send_message(pane, "two\nlines"), async { store("1") });
+    drop(sent.unwrap());
+    eventually("it arrives", || recorded(&file).len() == 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_line_too_long_for_a_canonical_terminal_is_refused() {
     let server = TestServer::start().await;
