@@ -4,6 +4,9 @@
 //! Guarantees: a post that was accepted arrives once, or is listed as uncertain; a post that was
 //! refused does not arrive; an answered ask has arrived once; no message arrives twice; the posts of
 //! one agent for another arrive in order; every ask has an end, and nothing waits for ever.
+//!
+//! tmux 3.3a crashes now and then when panes are restarted under load (the kernel logs the fault). Then
+//! the agents are gone in the middle of their calls: the area ends, and the run counts it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,7 +18,7 @@ use examples::pane_agent::quoted;
 use examples::scripted_agent::this_program;
 use serde_json::json;
 use tmux_bus::vocabulary::{Reply, Request};
-use tmux_bus::{Bus, ClusterConfig, ClusterManager, InboxEntry, MessageState};
+use tmux_bus::{Bus, ClusterConfig, ClusterManager, Error, InboxEntry, MessageState};
 
 use crate::inbox_agent::{self, AGENTS, Mailbox};
 use crate::ledger::Ledger;
@@ -49,7 +52,13 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
     let mut random = Random::new();
     let mut watched = false;
     while ledger.pace(random.millis(300, 2_000)) {
-        host.expect_alive()?;
+        if let Err(error) = host.expect_alive() {
+            return if has_tmux_crashed(ledger, &folder) {
+                Ok(())
+            } else {
+                Err(error)
+            };
+        }
         // The first agent is never killed.
         if !watched && let Some(pid) = Mailbox::new(&folder, AGENTS[0]).pid() {
             ledger.watch("inbox agent", pid);
@@ -65,6 +74,9 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
         }
     }
     host.finish()?;
+    if has_tmux_crashed(ledger, &folder) {
+        return Ok(());
+    }
     // They end with the cluster, a moment later.
     let deadline = Instant::now() + SOON;
     while !bus_processes(ledger, &command).is_empty() && Instant::now() < deadline {
@@ -74,6 +86,19 @@ pub(crate) fn run(ledger: &Arc<Ledger>) -> Result<()> {
     ledger.expect_some("inbox posts delivered");
     ledger.expect_some("inbox asks answered");
     Ok(())
+}
+
+/// The file that tells that the tmux server ended by itself.
+fn crashed(folder: &Path) -> PathBuf {
+    folder.join("tmux-crashed")
+}
+
+fn has_tmux_crashed(ledger: &Ledger, folder: &Path) -> bool {
+    let has_crashed = crashed(folder).exists();
+    if has_crashed {
+        ledger.count("inbox tmux servers that crashed", 1);
+    }
+    has_crashed
 }
 
 /// The processes that deliver posts or carry out an ask.
@@ -173,6 +198,11 @@ impl Host {
             self.drain(&cluster).await
         };
         let done = done.await;
+        let is_gone = |error: &Error| matches!(error, Error::ServerGone { .. });
+        let status = cluster.status().await.map(drop);
+        if done.is_err() && status.as_ref().is_err_and(is_gone) {
+            return Ok(std::fs::write(crashed(&self.folder), "")?);
+        }
         cluster.stop().await?;
         done
     }
