@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 /// node of a Redis cluster listens there for the other nodes.
 pub(crate) fn free_port() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
-    let start = u16::try_from(std::process::id() % 10_000).unwrap();
+    let start = u16::try_from(std::process::id() % 10_000 * 97 % 10_000).unwrap();
     std::iter::repeat_with(|| 10_000 + (start + TAKEN.fetch_add(1, Ordering::Relaxed)) % 10_000)
         .take(10_000)
         .find(|port| [*port, port + 10_000].iter().all(is_free))

@@ -15,10 +15,11 @@ struct Ports {
 
 impl Ports {
     fn new() -> Self {
-        // The tests of this file run at the same time: each takes the next range. The ranges are
-        // below the ports that a kernel gives to outgoing connections (32768 and more on Linux).
+        // The tests of this file run at the same time: each takes the next range. Other processes that
+        // run them begin elsewhere. The ranges are below the ports that a kernel gives to outgoing
+        // connections (32768 and more on Linux).
         static RANGES: AtomicU16 = AtomicU16::new(0);
-        let start = u16::try_from(std::process::id() % 1_000).unwrap();
+        let start = u16::try_from(std::process::id() % 2_000 * 37 % 2_000).unwrap();
         let first = std::iter::repeat_with(|| {
             let range = (start + RANGES.fetch_add(1, Ordering::Relaxed)) % 2_000;
             20_000 + range * 5

@@ -122,7 +122,7 @@ fn spawn(folder: &Path, port: u16, options: &[String]) -> Child {
 /// Linux): such a connection could take the port before the server listens on it.
 pub(crate) fn free_port() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
-    let start = u16::try_from(std::process::id() % 10_000).unwrap();
+    let start = u16::try_from(std::process::id() % 10_000 * 97 % 10_000).unwrap();
     std::iter::repeat_with(|| 10_000 + (start + TAKEN.fetch_add(1, Ordering::Relaxed)) % 10_000)
         .take(10_000)
         .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
