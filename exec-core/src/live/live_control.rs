@@ -30,8 +30,8 @@
 //! - An agent that does not read: the input queue is bounded. A command that finds it full is
 //!   refused before it reaches the engine. An answer without a caller (policy, deadline, cancel)
 //!   cannot be refused: the session is stopped with [`StoppedBy::Disconnected`].
-//! - The last handle is dropped while the process ends: both look under the mutex, and the later
-//!   one drops the queue.
+//! - The last handle is dropped while the process ends: each of the two checks under the mutex
+//!   whether the other has happened; the later one drops the queue.
 
 use std::pin::pin;
 use std::sync::{Arc, MutexGuard};
