@@ -244,8 +244,9 @@ impl LiveSession {
     /// # Errors
     ///
     /// - As [`prompt`](Self::prompt).
-    /// - [`Error::NotDelivered`] if the process ends before the agent has said whether it took the
-    ///   text. It may have; the text is not sent again.
+    /// - [`Error::NotDelivered`] if the agent does not report whether it took the text, until its
+    ///   process ends or for ten seconds after the end of the turn. It may have; the text is not
+    ///   sent again.
     ///
     /// # Cancel safety
     ///
@@ -304,6 +305,9 @@ impl LiveSession {
     /// - [`Error::AlreadySettled`] if the request was answered, denied at its deadline, or became
     ///   void, and if there was no such request.
     /// - [`Error::QueueFull`] if the agent does not read its input; the request stays open.
+    /// - [`Error::SessionEnded`] if the agent has closed its input.
+    /// - [`Error::Refused`] if the protocol cannot pass the answer on, such as an agent that can only
+    ///   allow all later calls, too. The agent was told that the request is cancelled.
     pub fn answer(&self, permission: &str, decision: Decision) -> Result<(), Error> {
         self.control().answer(permission, decision)
     }
