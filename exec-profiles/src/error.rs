@@ -9,7 +9,8 @@ use crate::shared::private_file::FileError;
 /// Why an operation failed.
 ///
 /// A failed call leaves the registry unchanged. Messages never contain a prompt or the value of an
-/// environment variable.
+/// environment variable, except that the name of a binary is shown as it was expanded
+/// (`binary = "${AGENT}"`).
 ///
 /// ```
 /// use exec_profiles::{Error, ProfileRegistry, UserProfile};
@@ -26,7 +27,7 @@ pub enum Error {
     /// the agent never uses.
     #[error("invalid {what} {value:?}: {reason}")]
     Invalid {
-        /// The kind of value: `label`, `variant` or `session id`.
+        /// The kind of value: `label`, `variant`, `session id` or `failure rule`.
         what: &'static str,
         /// The value.
         value: String,

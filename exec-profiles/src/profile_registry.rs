@@ -47,11 +47,13 @@ struct RegistryState {
     /// Profiles registered in code, the built-in ones included.
     definitions: BTreeMap<String, ProfileDefinition>,
     user_file: Option<UserFile>,
-    /// The valid entries of the user file.
+    /// The entries of the user file that could be read. Some are invalid with these definitions.
     user_entries: BTreeMap<String, UserProfile>,
-    /// The invalid entries of the user file.
+    /// The entries of the user file that could not be read.
+    read_errors: Vec<EntryError>,
+    /// All invalid entries of the user file. Derived from the fields above by
+    /// [`rebuild`](Self::rebuild), like `profiles`.
     user_errors: Vec<EntryError>,
-    /// Derived from the fields above by [`rebuild`](Self::rebuild).
     profiles: BTreeMap<String, Arc<RegisteredProfile>>,
 }
 
@@ -113,7 +115,10 @@ impl ProfileRegistry {
     /// The valid entry of the user file with this label.
     #[must_use]
     pub fn user_profile(&self, label: &str) -> Option<UserProfile> {
-        self.read(|state| state.user_entries.get(label).cloned())
+        self.read(|state| match state.mistake(label) {
+            Some(_) => None,
+            None => state.user_entries.get(label).cloned(),
+        })
     }
 
     /// Adds a profile, or replaces the profile with the same label.
@@ -129,8 +134,11 @@ impl ProfileRegistry {
         state
             .definitions
             .insert(definition.label.clone(), definition);
-        match state.rebuild().into_iter().next() {
-            Some(error) => Err(error.into()),
+        let before = state.user_errors.clone();
+        state.rebuild();
+        let was_valid = |error: &&EntryError| before.iter().all(|it| it.entry != error.entry);
+        match state.user_errors.iter().find(was_valid) {
+            Some(error) => Err(error.clone().into()),
             None => {
                 self.replace(state);
                 Ok(())
@@ -238,16 +246,17 @@ impl ProfileRegistry {
         let mut state = self.read(RegistryState::clone);
         state.user_file = Some(file);
         state.user_entries = contents.entries;
-        state.user_errors = contents.errors;
-        for error in state.rebuild() {
-            state.user_entries.remove(&error.entry);
-            state.user_errors.push(error);
-        }
+        state.read_errors = contents.errors;
+        state.rebuild();
         for error in &state.user_errors {
             tracing::warn!(%error, "skipped an invalid profile");
         }
         let report = LoadReport {
-            labels: state.user_entries.keys().cloned().collect(),
+            labels: {
+                let labels = state.user_entries.keys();
+                let valid = labels.filter(|label| state.mistake(label).is_none());
+                valid.cloned().collect()
+            },
             errors: state.user_errors.clone(),
             missing: contents.missing,
         };
@@ -292,9 +301,15 @@ impl RegistryState {
         RwLock::new(state)
     }
 
-    /// Computes `profiles`; returns the entries of the user file that the definitions make invalid.
-    fn rebuild(&mut self) -> Vec<EntryError> {
-        let mut errors = Vec::new();
+    /// The mistake of the entry of the user file with this label.
+    fn mistake(&self, label: &str) -> Option<&EntryError> {
+        self.user_errors.iter().find(|error| error.entry == label)
+    }
+
+    /// Computes `profiles` and `user_errors`. An entry that is invalid is tried again with the next
+    /// definitions: its base may be registered later.
+    fn rebuild(&mut self) {
+        let mut errors = self.read_errors.clone();
         self.profiles.clear();
         for (label, entry) in &self.user_entries {
             match entry.define(label, &self.definitions) {
@@ -310,7 +325,7 @@ impl RegistryState {
         }
         for (label, definition) in &self.definitions {
             self.profiles.entry(label.clone()).or_insert_with(|| {
-                let mut invalid = self.user_errors.iter().chain(&errors);
+                let mut invalid = errors.iter();
                 let origin = match invalid.find(|error| error.entry == *label) {
                     Some(error) => ProfileOrigin::InvalidChange(error.clone()),
                     None => ProfileOrigin::Code,
@@ -318,7 +333,7 @@ impl RegistryState {
                 Arc::new(RegisteredProfile::new(definition.clone(), origin))
             });
         }
-        errors
+        self.user_errors = errors;
     }
 }
 
@@ -334,11 +349,7 @@ impl ProfileSource for ProfileRegistry {
     }
 
     fn check_profile(&self, label: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let mistake = self.read(|state| {
-            let mut errors = state.user_errors.iter();
-            errors.find(|error| error.entry == label).cloned()
-        });
-        match mistake {
+        match self.read(|state| state.mistake(label).cloned()) {
             Some(mistake) => Err(mistake.into()),
             None => Ok(()),
         }

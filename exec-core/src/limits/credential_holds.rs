@@ -12,7 +12,8 @@
 //! | probing | waits | the probe makes progress -> open; it reports a limit -> closed until later; it ends in another way -> closed until now, and the next one probes |
 //!
 //! **Invariant.** While a limit holds, at most one request of all runs is under way that began
-//! after the limit was known.
+//! after the limit was known. Exception: a run that must not wait until the reset makes its first
+//! attempt without a pass.
 //!
 //! **Races.** A run that began before the limit was known reports it again, perhaps after the
 //! reset: its report must not close a hold that a probe has since opened. So a pass has the number
@@ -175,12 +176,11 @@ impl HoldPass {
                 return false;
             }
             let wait = policy.wait(resets_at, state.failures).min(LONGEST_LIMIT);
-            let mut until = Instant::now() + wait;
+            let until = Instant::now() + wait;
             if let Gate::Closed { until: known, .. } = state.gate {
-                if resets_at.is_none() || known > until {
+                if !lies_ahead || known > until {
                     return false;
                 }
-                until = until.max(known);
             } else {
                 state.failures += 1;
             }

@@ -9,14 +9,16 @@ const AFTER_RESET: Duration = Duration::from_secs(1);
 /// by [`Run::wait_for_limits`](crate::Run::wait_for_limits), or given to
 /// [`LiveSession::run_turn`](crate::LiveSession::run_turn).
 ///
-/// - A limit with a reported reset is waited for until a second after the reset. Without one, and
-///   for an overloaded service, the wait is 30 seconds at first, doubles up to 15 minutes, and is
-///   shortened by a random part of up to one half.
+/// - A limit with a reported reset is waited for until a second after the reset. Without one, if the
+///   limit still holds after it, and for an overloaded service, the wait is 30 seconds at first,
+///   doubles up to 15 minutes, and is shortened by a random part of up to one half.
 /// - The session is resumed by a follow-up with [`message`](Self::message), a live session by the
 ///   next prompt with it. The first prompt is not sent again: the agent has it in its session.
 /// - **One hold for each credential.** All runs of a service with this policy and the same
 ///   credential wait together. After the reset one of them is resumed, or started; the others
-///   follow when it has made progress. So a limit that still holds is hit by one request.
+///   follow when it has made progress. So a limit that still holds is hit by one request. A run
+///   whose [`max_wait`](Self::max_wait) ends before the reset sends its first request nevertheless,
+///   and returns its result.
 /// - Other failures are not retried; authentication errors never are.
 /// - [`ExecutionService::waiting`](crate::ExecutionService::waiting) shows what waits. To cancel a
 ///   wait there, or a shutdown, lets the run return the result of its last execution.
@@ -95,9 +97,12 @@ impl LimitPolicy {
 
     /// How long to wait after the `failures`th limit in a row.
     pub(crate) fn wait(&self, resets_at: Option<SystemTime>, failures: u32) -> Duration {
-        match resets_at {
-            Some(at) => at.duration_since(SystemTime::now()).unwrap_or_default() + AFTER_RESET,
-            None => jitter(self.backoff.delay(failures)),
+        let until_reset = resets_at.map(|at| at.duration_since(SystemTime::now()));
+        match until_reset {
+            Some(Ok(left)) => left + AFTER_RESET,
+            Some(Err(_)) if failures == 0 => AFTER_RESET,
+            // A reset in the past was the wrong one: the limit still holds after it.
+            Some(Err(_)) | None => jitter(self.backoff.delay(failures)),
         }
     }
 }
@@ -121,6 +126,8 @@ mod tests {
         assert!((3590..=3601).contains(&wait), "{wait}");
         let past = SystemTime::now() - Duration::from_secs(5);
         assert_eq!(policy.wait(Some(past), 0), AFTER_RESET);
+        // The clock of the host is ahead of the server's, or the reset is that of an earlier limit.
+        assert!(policy.wait(Some(past), 1) >= Duration::from_secs(30));
         for (failures, longest) in [(0, 30), (1, 60), (4, 480), (5, 900), (60, 900)] {
             let longest = Duration::from_secs(longest);
             let wait = policy.wait(None, failures);

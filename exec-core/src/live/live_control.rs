@@ -30,8 +30,8 @@
 //! - An agent that does not read: the input queue is bounded. A command that finds it full is
 //!   refused before it reaches the engine. An answer without a caller (policy, deadline, cancel)
 //!   cannot be refused: the session is stopped with [`StoppedBy::Disconnected`].
-//! - The last handle is dropped while the process ends: both look under the mutex, and the later
-//!   one drops the queue.
+//! - The last handle is dropped while the process ends: each of the two checks under the mutex
+//!   whether the other has happened; the later one drops the queue.
 
 use std::pin::pin;
 use std::sync::{Arc, MutexGuard};
@@ -168,19 +168,24 @@ impl LiveControl<'_> {
 
     pub(super) fn answer(&self, permission: &str, decision: Decision) -> Result<(), Error> {
         let mut inner = self.link.lock();
-        if !inner.input.is_closed() {
+        // A request that is settled has a better reason than an input that is full or closed.
+        if (inner.engine.open_requests()).any(|request| request.id == permission) {
             self.check_input(&inner)?;
         }
         let answered = inner.engine.answer(permission, decision, now());
-        let step = answered.map_err(|error| match error {
+        let mut step = answered.map_err(|error| match error {
             CommandError::Settled(by) => Error::AlreadySettled {
                 permission: permission.to_owned(),
                 by,
             },
             other => self.error(other),
         })?;
+        let refused = step.refused.take();
         self.carry_out(inner, step);
-        Ok(())
+        match refused {
+            Some(reason) => Err(Error::Refused { reason }),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn set_mode(&self, mode: &str) -> Result<(), Error> {
@@ -256,12 +261,17 @@ impl LiveControl<'_> {
         let mut state = self.link.watch_state();
         let opening = |state: &LiveState| state.status == LiveStatus::Opening;
         let _ = state.wait_for(|state| !opening(state)).await;
-        let failure = self.link.lock().open_failure.take();
+        let failure = self.open_failure();
         let has_ended = self.link.state().status == LiveStatus::Ended;
         match (failure, has_ended) {
             (None, false) => Ok(()),
             (failure, _) => Err(failure),
         }
+    }
+
+    /// Why the agent refuses to open the session, as soon as it has said so: its process may still live.
+    pub(crate) fn open_failure(&self) -> Option<Failure> {
+        self.link.lock().open_failure.take()
     }
 
     /// The class of the last turn's failure, if no turn was completed since.

@@ -345,11 +345,10 @@ impl LiveEngine {
         let mut step = self.drive(now, |driver, out| {
             driver.command(DriverCommand::Interrupt, out);
         });
-        self.void_open(&mut step, true);
-        if step.refused.is_some()
-            && let Phase::Working(running) = &mut self.phase
-        {
-            running.interrupted = false;
+        match &mut self.phase {
+            // The turn goes on, and so do its questions.
+            Phase::Working(running) if step.refused.is_some() => running.interrupted = false,
+            _ => self.void_open(&mut step, true),
         }
         Ok(step)
     }
@@ -420,8 +419,8 @@ impl LiveEngine {
         requests.chain(self.offer_deadline).min()
     }
 
-    /// Denies the requests whose deadline has passed, and gives up a message whose fate an agent
-    /// does not report.
+    /// Denies the requests whose deadline has passed, and drops a steered message if the agent has
+    /// not reported in time whether it took the message.
     pub(crate) fn timer(&mut self, now: Instant) -> LiveStep {
         let mut step = LiveStep::default();
         let due = |request: &&OpenRequest| request.deadline <= now;
@@ -700,7 +699,9 @@ impl LiveEngine {
             decision,
         };
         self.driver.command(command, &mut out);
-        self.remember(request, Some(decision), by, step);
+        let is_refusal = |signal: &DriverSignal| matches!(signal, DriverSignal::Refused { .. });
+        let is_given = !out.signals.iter().any(is_refusal);
+        self.remember(request, is_given.then_some(decision), by, step);
         self.take(out, step, now);
         true
     }

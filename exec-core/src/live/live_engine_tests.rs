@@ -5,6 +5,8 @@ use crate::{PermissionRule, ToolInput};
 #[derive(Default)]
 struct Script {
     can_steer: bool,
+    /// Refuses to interrupt and to allow.
+    refuses: bool,
 }
 
 impl ProtocolDriver for Script {
@@ -35,6 +37,11 @@ impl ProtocolDriver for Script {
 
     fn command(&mut self, command: DriverCommand<'_>, out: &mut DriverOutput) {
         match command {
+            DriverCommand::Interrupt
+            | DriverCommand::Answer {
+                decision: Decision::Allow,
+                ..
+            } if self.refuses => out.refused("it cannot"),
             DriverCommand::Prompt(text) => out.send(format!("prompt {text}")),
             DriverCommand::Steer(text) => out.send(format!("steer {text}")),
             DriverCommand::Interrupt => out.send("interrupt"),
@@ -64,13 +71,27 @@ struct Session {
 
 impl Session {
     fn new(policy: PermissionPolicy, can_steer: bool) -> Self {
+        let refuses = false;
+        Self::with_driver(policy, Script { can_steer, refuses })
+    }
+
+    fn refusing() -> Self {
+        let driver = Script {
+            can_steer: false,
+            refuses: true,
+        };
+        let mut session = Self::with_driver(PermissionPolicy::default(), driver);
+        session.line("opened");
+        session
+    }
+
+    fn with_driver(policy: PermissionPolicy, driver: Script) -> Self {
         let limits = QueueLimits {
             messages: 3,
             bytes: 100,
         };
-        let driver = Box::new(Script { can_steer });
         let mut session = Self {
-            engine: LiveEngine::new(driver, policy, PathBuf::from("/"), limits),
+            engine: LiveEngine::new(Box::new(driver), policy, PathBuf::from("/"), limits),
             now: Instant::now(),
             lines: Vec::new(),
             events: Vec::new(),
@@ -145,6 +166,39 @@ impl Session {
         });
         settled.collect()
     }
+}
+
+#[test]
+fn an_interrupt_that_is_refused_leaves_the_questions_open() {
+    let mut session = Session::refusing();
+    let turn = session.prompt("a").unwrap();
+    session.line("ask p");
+    session.interrupt(turn).unwrap();
+    assert_eq!(session.engine.open_requests().count(), 1);
+    assert_eq!(session.settled(), []);
+    assert!(!session.lines.contains(&"void p".to_owned()));
+    session.answer("p", Decision::Deny).unwrap();
+    // A stop settles them nevertheless.
+    session.line("ask q");
+    let step = session.engine.wind_down(session.now);
+    session.take(step);
+    let last = session.settled().pop().unwrap();
+    assert_eq!(last, ("q".to_owned(), None, SettledBy::Cancel));
+}
+
+#[test]
+fn an_answer_that_is_refused_is_not_recorded_as_given() {
+    let mut session = Session::refusing();
+    session.prompt("a").unwrap();
+    session.line("ask p");
+    let step = session.engine.answer("p", Decision::Allow, session.now);
+    let step = step.unwrap();
+    assert_eq!(step.refused.as_deref(), Some("it cannot"));
+    session.take(step);
+    assert_eq!(
+        session.settled(),
+        [("p".to_owned(), None, SettledBy::Caller)]
+    );
 }
 
 #[test]

@@ -118,7 +118,8 @@ pub enum LiveEvent {
         permission: String,
         /// The tool.
         tool: String,
-        /// The answer; `None` if the request became void.
+        /// The answer; `None` if the request became void, or if the protocol could not pass the
+        /// answer on.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         decision: Option<Decision>,
         /// The origin of the decision.
@@ -165,8 +166,9 @@ pub enum DropReason {
     TakenBack,
     /// The session has ended.
     SessionEnded,
-    /// The process ended while the message was offered to a running turn: it may have been
-    /// delivered. It is not sent again.
+    /// The agent has not reported whether it took the message, which was offered to a running turn:
+    /// its process ended, or ten seconds have passed since the end of the turn. The message may have
+    /// been delivered. It is not sent again.
     Uncertain,
     /// The message waited for a resumed session, and its budget has no turn left: other executions
     /// have used it meanwhile.
@@ -178,7 +180,9 @@ impl fmt::Display for DropReason {
         f.write_str(match self {
             Self::TakenBack => "it was taken back",
             Self::SessionEnded => "the session has ended",
-            Self::Uncertain => "the process ended while it was offered to a running turn",
+            Self::Uncertain => {
+                "the agent has not reported whether it took it into the running turn"
+            }
             Self::BudgetExhausted => "the budget has no turn left",
         })
     }
@@ -198,7 +202,7 @@ impl fmt::Display for DropReason {
 pub enum SettledBy {
     /// A caller.
     Caller,
-    /// A rule of the policy.
+    /// A rule of the policy, or the bound of open requests: a question beyond it is denied.
     Policy,
     /// No caller has answered in time.
     Deadline,

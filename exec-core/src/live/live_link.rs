@@ -111,8 +111,8 @@ impl LiveLink {
         self.lock().engine.last_message()
     }
 
-    /// The handle of the session: the same for all callers, so that its drop is the end of the
-    /// last.
+    /// All callers share one handle. Its drop means that no `LiveSession` needs the messages of this
+    /// process any more.
     pub(super) fn handle(&self, execution: &Arc<LiveExecution>) -> Arc<SessionHandle> {
         let mut handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
         handle.upgrade().unwrap_or_else(|| {

@@ -34,7 +34,7 @@ pub struct LiveRequest {
     pub(crate) options: LiveOptions,
 }
 
-/// What a resumed session takes over.
+/// The options that a resumed session inherits.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveOptions {
     pub(crate) policy: Option<PermissionPolicy>,

@@ -12,9 +12,12 @@ use super::live_link::LiveLink;
 use super::live_request::LiveRequest;
 use super::live_state::{LiveState, LiveStatus};
 use super::protocol_driver::{Decision, PermissionRequest};
+use super::session_chain::ChainHandle;
 use super::turn::Turn;
 use crate::run::{LiveExecution, StopManner};
-use crate::{Error, Execution, ExecutionService, ExitReport, SessionId, StoppedBy};
+use crate::{
+    Error, Execution, ExecutionService, ExitReport, Failure, FailureKind, SessionId, StoppedBy,
+};
 
 /// A handle of a live session: one process of an agent for many turns.
 ///
@@ -24,8 +27,12 @@ use crate::{Error, Execution, ExecutionService, ExitReport, SessionId, StoppedBy
 ///
 /// Cheap to clone. Dropping it, even the last clone, does not end the session: messages that wait
 /// are still delivered, and [`ExecutionService::live_session`] gives a new handle. Messages that
-/// wait when the process ends stay for [`resume`](Self::resume) as long as there is a handle, or for
-/// the [restart](LiveRequest::restart).
+/// wait when the process ends stay for [`resume`](Self::resume) as long as there is a handle of the
+/// session, or for the [restart](LiveRequest::restart).
+///
+/// A session that was restarted or resumed has another process, and a handle stays with the process
+/// that it was made for: [`restarted`](Self::restarted) returns the handle of the latest one. Only
+/// [`close`](Self::close) and [`resume`](Self::resume) act on the latest process from every handle.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/doctest.rs"));
@@ -50,11 +57,12 @@ use crate::{Error, Execution, ExecutionService, ExitReport, SessionId, StoppedBy
 pub struct LiveSession {
     service: ExecutionService,
     execution: Execution,
-    _handle: Arc<SessionHandle>,
+    handle: Arc<SessionHandle>,
+    chain_handle: Arc<ChainHandle>,
 }
 
-/// Exists as long as there is a [`LiveSession`]. Its drop gives up the messages that wait for a
-/// resumed session.
+/// Exists as long as there is a [`LiveSession`] of this process, or of an earlier one if this is the
+/// latest. Its drop gives up the messages that wait for a resumed session.
 pub(crate) struct SessionHandle {
     pub(super) execution: Arc<LiveExecution>,
 }
@@ -138,11 +146,30 @@ pub enum Steered {
 impl LiveSession {
     pub(crate) fn new(service: ExecutionService, execution: Execution) -> Option<Self> {
         let link = execution.live.link.as_ref()?;
-        Some(Self {
+        let session = Self {
             service,
-            _handle: link.handle(&execution.live),
+            handle: link.handle(&execution.live),
+            chain_handle: link.chain.handle(),
             execution,
-        })
+        };
+        session.keep();
+        Some(session)
+    }
+
+    /// Lets all handles of the session keep the messages of this process, if it is the latest.
+    pub(super) fn keep(&self) {
+        self.chain_handle.keep(&self.link().chain, &self.handle);
+    }
+
+    /// The handle of the session's latest process. A process that is opening the session is later than
+    /// the latest one of the chain.
+    fn latest(&self) -> Self {
+        let started = |live: &LiveExecution| live.start_instant;
+        let latest = self.link().chain.latest();
+        latest
+            .filter(|live| started(live) > started(&self.execution.live))
+            .and_then(|live| Self::new(self.service.clone(), Execution { live }))
+            .unwrap_or_else(|| self.clone())
     }
 
     pub(super) fn service(&self) -> &ExecutionService {
@@ -217,8 +244,9 @@ impl LiveSession {
     /// # Errors
     ///
     /// - As [`prompt`](Self::prompt).
-    /// - [`Error::NotDelivered`] if the process ends before the agent has said whether it took the
-    ///   text. It may have; the text is not sent again.
+    /// - [`Error::NotDelivered`] if the agent does not report whether it took the text, until its
+    ///   process ends or for ten seconds after the end of the turn. It may have; the text is not
+    ///   sent again.
     ///
     /// # Cancel safety
     ///
@@ -277,6 +305,9 @@ impl LiveSession {
     /// - [`Error::AlreadySettled`] if the request was answered, denied at its deadline, or became
     ///   void, and if there was no such request.
     /// - [`Error::QueueFull`] if the agent does not read its input; the request stays open.
+    /// - [`Error::SessionEnded`] if the agent has closed its input.
+    /// - [`Error::Refused`] if the protocol cannot pass the answer on, such as an agent that can only
+    ///   allow all later calls, too. The agent was told that the request is cancelled.
     pub fn answer(&self, permission: &str, decision: Decision) -> Result<(), Error> {
         self.control().answer(permission, decision)
     }
@@ -318,9 +349,11 @@ impl LiveSession {
 
     /// Ends the session: drops the messages that wait, cancels a running turn or a restart, closes the
     /// agent's standard input, and waits until no process is left. An agent that does not end by
-    /// itself is stopped by its ladder.
+    /// itself is stopped by its ladder. If the session has been restarted or resumed since, its latest
+    /// process is ended.
     ///
-    /// [`ExitReport::stopped_by`] is `None` if the agent ended by itself with its input.
+    /// Returns the report of the latest process; [`ExitReport::stopped_by`] is `None` if the agent
+    /// ended by itself with its input.
     /// [`Execution::stop`] is the same, except that it keeps the messages for
     /// [`resume`](Self::resume).
     ///
@@ -332,17 +365,17 @@ impl LiveSession {
     ///
     /// Cancel safe: once the future was polled, the session ends even if the future is dropped.
     pub async fn close(&self) -> Result<Arc<ExitReport>, Error> {
-        self.control().drop_queue();
-        let live = &self.execution.live;
         let chain = &self.link().chain;
-        chain.end_with(live);
+        // First: no process becomes the latest by a restart from here on.
+        chain.end();
+        let latest = self.latest();
+        latest.control().drop_queue();
+        let live = &latest.execution.live;
         live.ask_to_stop(StoppedBy::Caller, StopManner::Close);
-        self.execution.stopped().await?;
-        if chain.is_latest(live) {
-            // A restart that was opening the session ends its process.
-            chain.no_restart_opens().await;
-        }
-        self.execution.wait().await
+        latest.execution.stopped().await?;
+        // A restart that was opening the session ends its process.
+        chain.no_restart_opens().await;
+        latest.execution.wait().await
     }
 
     /// Opens the session again after the end of its process, by the agent's own means, and
@@ -353,21 +386,27 @@ impl LiveSession {
     ///
     /// # Errors
     ///
-    /// [`Error::SessionBusy`] while the process runs; as
-    /// [`ExecutionService::open_live`]. The messages go on waiting then.
+    /// - [`Error::SessionBusy`] while the process runs, or one that has followed it.
+    /// - [`Error::NotOpened`] if the agent opens another session, with
+    ///   [`FailureKind::SessionGone`]. Its process was stopped.
+    /// - As [`ExecutionService::open_live`].
+    ///
+    /// The messages go on waiting then.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: if the future is dropped, a process that was started is stopped, and the
     /// messages go on waiting.
     pub async fn resume(&self) -> Result<Self, Error> {
-        let resumed = self.open_again().await?;
+        let ended = self.latest();
+        let resumed = ended.open_again().await?;
         resumed.supervise();
-        resumed.take_over(self);
+        resumed.take_over(&ended);
         Ok(resumed)
     }
 
-    /// Opens the session again, without the messages that wait.
+    /// Opens the session again, without the messages that wait. Invariant: the agent continues this
+    /// session, so the messages can be given to it.
     pub(super) async fn open_again(&self) -> Result<Self, Error> {
         if self.state().status != LiveStatus::Ended {
             return Err(Error::SessionBusy {
@@ -381,7 +420,18 @@ impl LiveSession {
             session_id: Some(self.session_id()),
             options: link.options.clone(),
         };
-        self.service.open_process(request, Some(link)).await
+        let opened = self.service.open_process(request, Some(link)).await?;
+        let execution = &opened.execution;
+        if !execution.live.continues_another_session() {
+            return Ok(opened);
+        }
+        execution.stop().await?;
+        let message = "the agent has opened another session";
+        Err(Error::NotOpened {
+            label: execution.context().profile_label.clone(),
+            failure: Failure::new(FailureKind::SessionGone, message),
+            exit: execution.wait().await?,
+        })
     }
 
     /// Continues with the messages of a session whose process has ended.

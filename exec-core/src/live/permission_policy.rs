@@ -265,7 +265,8 @@ impl PermissionRule {
                     && are_inside(facts.paths, workspace)
             }
             PermissionAction::Ask | PermissionAction::Deny => {
-                // An empty pattern names no command, and must not forbid nothing.
+                // A pattern without words matches every command: a mistake in a rule that forbids
+                // must not switch the rule off.
                 let patterns = command_patterns(pattern);
                 patterns.is_empty()
                     || patterns.iter().any(|pattern| {

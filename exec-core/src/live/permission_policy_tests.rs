@@ -130,6 +130,42 @@ fn a_deny_rule_covers_every_part_of_a_command_line() {
     assert_eq!(decide(&policy, "ls rmdir"), Allow);
 }
 
+/// A pattern without a final `*` must match all words of a command, so the rest of the line must not
+/// count as words of it.
+#[test]
+fn a_deny_rule_for_an_exact_command_covers_redirections_and_comments() {
+    let policy = PermissionPolicy::allow_all().rule(rule(Deny).command("git push"));
+    for denied in [
+        "git push",
+        "git push 2>&1",
+        "git push 2>/dev/null",
+        "git push 1> x",
+        "git push 2> 'a b'",
+        "git push 10>>x",
+        "git push &>x",
+        "git push >|x",
+        "git push 2>${x}",
+        "git push # x",
+        "git push #",
+        "git push 2>&1 # x",
+        "ls; git push 2>&1 | tail",
+        "git 2>&1 push",
+        "git >log push",
+        "git push >log 2>&1",
+        "git > 'log' push 2>&1",
+        "git 2>${x} push",
+        "echo \"a > b'c\"; git push 2>&1",
+        "sh -c 'git push' name",
+        "su -c \"git push 2>&1\" user",
+        "env '#' git push",
+    ] {
+        assert_eq!(decide(&policy, denied), Deny, "{denied:?}");
+    }
+    for allowed in ["git push2", "git push2>x", "git push origin", "git push#x"] {
+        assert_eq!(decide(&policy, allowed), Allow, "{allowed:?}");
+    }
+}
+
 #[test]
 fn a_deny_rule_that_no_line_could_match_forbids_its_parts() {
     for pattern in [

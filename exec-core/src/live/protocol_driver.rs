@@ -15,8 +15,10 @@ use crate::{AgentEvent, Failure, ToolInput};
 /// 1. [`open`](Self::open) once, before anything else.
 /// 2. [`line`](Self::line) for every line of standard output, in order, without the line end,
 ///    except for truncated lines.
-/// 3. [`command`](Self::command) only after [`DriverOutput::opened`]. There is never a second
-///    prompt before the turn of the first one has ended.
+/// 3. [`command`](Self::command) only after [`DriverOutput::opened`], except for
+///    [`Answer`](DriverCommand::Answer) and [`Withdraw`](DriverCommand::Withdraw) of a request that
+///    the agent has asked before. There is never a second prompt before the turn of the first one
+///    has ended.
 ///
 /// A driver does not block and does not panic. Its memory does not grow with the number of turns.
 /// It answers every request of the agent once: a permission request by the command that settles it,
@@ -90,7 +92,8 @@ pub enum DriverCommand<'a> {
     Steer(&'a str),
     /// Cancels the running turn. The turn ends when the agent says so.
     Interrupt,
-    /// Answers a permission request.
+    /// Answers a permission request. If the protocol has no such answer, the driver cancels the
+    /// request and calls [`DriverOutput::refused`]: no decision is recorded then.
     Answer {
         /// The id of the request.
         permission: &'a str,

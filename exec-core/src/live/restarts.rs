@@ -8,14 +8,19 @@
 //!
 //! **Invariants.**
 //! - The queue is moved only when the agent has opened the same session. An agent that continues
-//!   another session gets no message.
+//!   another session gets no message; [`LiveSession::resume`] has the same rule.
 //! - Of a caller's [`LiveSession::resume`] and the task only one opens the session: the registry of
 //!   executions refuses the other one.
 //! - The task holds a handle, so what waits is not dropped during the back-off.
+//! - A launch that is refused does not end the restarts: the session may be busy, or the profile may
+//!   refuse it for a while. It counts as a restart, so the attempts are bounded.
 //!
 //! **Races.**
 //! - A caller closes the session, or resumes it, during the back-off or during the opening: the chain
 //!   tells the task, which ends the process that it has started. A close waits for that.
+//! - A caller's resume, or a follow-up, has a process of the session when the back-off is over: the task
+//!   waits for its end. A resume that succeeds takes the session from the task, one that fails does
+//!   not.
 //! - The service shuts down: the wait list ends the back-off, and a launch after it is refused.
 
 use std::collections::VecDeque;
@@ -55,6 +60,7 @@ impl LiveSession {
         let policy = link.options.restart.clone();
         let live = &self.execution().live;
         link.chain.set_latest(live, policy.is_some());
+        self.keep();
         if let Some(policy) = policy {
             tokio::spawn(keep_alive(self.clone(), policy));
         }
@@ -70,13 +76,15 @@ async fn keep_alive(mut session: LiveSession, policy: RestartPolicy) {
     chain.end_with(&session.execution().live);
 }
 
-/// Waits for the end of the process and opens the session again; `None` if that is not to be.
+/// Waits for the end of the process and opens the session again; `None` if the session must not be
+/// opened again.
 async fn next_session(
     session: &LiveSession,
     policy: &RestartPolicy,
     restarts: &mut VecDeque<Instant>,
 ) -> Option<LiveSession> {
     let live = &session.execution().live;
+    let chain = &session.link().chain;
     let exit = session.execution().wait().await.ok()?;
     let session_id = session.session_id();
     let mut end = end_of(live, &exit);
@@ -84,6 +92,7 @@ async fn next_session(
     if !live.is_session_known() || live.continues_another_session() {
         return None;
     }
+    let mut is_refused = false;
     loop {
         if !is_restartable(&end) {
             return None;
@@ -92,6 +101,10 @@ async fn next_session(
             tracing::warn!(%session_id, "too many restarts, giving up");
             return None;
         };
+        let delay = match is_refused {
+            true => policy.longest_delay(),
+            false => delay,
+        };
         let waits = &session.service().inner().waits;
         let ticket = waits.ticket(&session_id, &live.context.profile_label);
         let at = SystemTime::now() + delay.min(LONGEST_LIMIT);
@@ -99,10 +112,15 @@ async fn next_session(
         let sleeping = tokio::time::sleep(delay.min(LONGEST_LIMIT));
         tokio::select! {
             slept = until_ended(&ticket, sleeping) => slept.ok()?,
-            () = session.link().chain.ended_with(live) => return None,
+            () = chain.ended_with(live) => return None,
+        }
+        if let Some(other) = session.service().execution(&session_id) {
+            tokio::select! {
+                ended = until_ended(&ticket, other.wait()) => drop(ended.ok()?),
+                () = chain.ended_with(live) => return None,
+            }
         }
         drop(ticket);
-        let chain = &session.link().chain;
         let opening = chain.begin_opening(live)?;
         let opened = tokio::select! {
             biased;
@@ -120,18 +138,18 @@ async fn next_session(
             return None;
         };
         match opened {
-            Ok(next) if next.execution().live.continues_another_session() => {
-                tracing::warn!(%session_id, "the agent continues another session, giving up");
-                end_process(next.execution()).await;
-                return None;
-            }
             Ok(next) => {
                 // First: a caller that sees the end of a waiting turn finds the new handle.
                 if !opening.succeed(&next.execution().live) {
                     end_process(next.execution()).await;
                     return None;
                 }
+                next.keep();
                 next.take_over(session);
+                if !chain.is_supervised() {
+                    // A close has come between: it has dropped a queue that was still empty.
+                    next.control().drop_queue();
+                }
                 return Some(next);
             }
             Err(Error::NotOpened { failure, .. }) => {
@@ -142,13 +160,28 @@ async fn next_session(
                     kind: failure.kind,
                     has_progressed: false,
                 };
+                is_refused = false;
             }
             Err(error) => {
                 tracing::warn!(%session_id, %error, "cannot restart the agent");
-                return None;
+                if is_final(&error) {
+                    return None;
+                }
+                is_refused = true;
             }
         }
     }
+}
+
+/// Whether a later launch would be refused, too.
+fn is_final(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Cancelled { .. }
+            | Error::ShuttingDown
+            | Error::BudgetExhausted { .. }
+            | Error::StillAlive { .. }
+    )
 }
 
 async fn end_process(execution: &Execution) {

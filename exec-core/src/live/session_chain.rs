@@ -1,9 +1,10 @@
 //! The processes of one live session, one after the other.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::watch;
 
+use super::live_session::SessionHandle;
 use crate::run::LiveExecution;
 
 /// What the processes of one live session share: which of them is the latest.
@@ -11,6 +12,15 @@ use crate::run::LiveExecution;
 /// Every link of a process has the chain, so the chain holds the processes weakly.
 pub(crate) struct SessionChain {
     state: watch::Sender<ChainState>,
+    handle: Mutex<Weak<ChainHandle>>,
+}
+
+/// Exists as long as there is a `LiveSession` of any process of the session. It keeps the handle of the
+/// latest process, which has the messages that wait: a caller with an older handle only must not lose
+/// them. Earlier processes are not kept, because each has a log.
+#[derive(Default)]
+pub(super) struct ChainHandle {
+    latest: Mutex<Option<Arc<SessionHandle>>>,
 }
 
 struct ChainState {
@@ -36,6 +46,17 @@ impl SessionChain {
                 is_supervised: false,
                 openings: 0,
             }),
+            handle: Mutex::new(Weak::new()),
+        })
+    }
+
+    /// All callers share one handle.
+    pub(super) fn handle(&self) -> Arc<ChainHandle> {
+        let mut handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        handle.upgrade().unwrap_or_else(|| {
+            let new = Arc::new(ChainHandle::default());
+            *handle = Arc::downgrade(&new);
+            new
         })
     }
 
@@ -44,6 +65,19 @@ impl SessionChain {
             state.latest = Arc::downgrade(execution);
             state.is_supervised = is_supervised;
         });
+    }
+
+    /// No restart follows, whichever process is the latest.
+    pub(super) fn end(&self) {
+        self.state.send_modify(|state| state.is_supervised = false);
+    }
+
+    pub(super) fn is_supervised(&self) -> bool {
+        self.state.borrow().is_supervised
+    }
+
+    pub(super) fn latest(&self) -> Option<Arc<LiveExecution>> {
+        self.state.borrow().latest.upgrade()
     }
 
     /// No process follows this one. Without effect if one has followed already.
@@ -101,6 +135,22 @@ impl SessionChain {
             true => None,
             false => state.latest.upgrade(),
         }
+    }
+}
+
+impl ChainHandle {
+    /// Keeps the handle if it is that of the latest process.
+    pub(super) fn keep(&self, chain: &SessionChain, handle: &Arc<SessionHandle>) {
+        let former = {
+            let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+            // Under the lock: a process that becomes the latest is kept after the check.
+            match chain.is_latest(&handle.execution) {
+                true => latest.replace(Arc::clone(handle)),
+                false => None,
+            }
+        };
+        // Its drop takes the lock of its link.
+        drop(former);
     }
 }
 

@@ -58,15 +58,63 @@ pub(super) fn command_patterns(pattern: &str) -> Vec<Vec<String>> {
 /// a separator, and a command that may begin at any word (`env X=1 sudo rm`), it finds more
 /// commands than are written in the line. It does not find a name that is put together by a
 /// variable, a glob or a substitution (`$x`, `/bin/r?`).
+///
+/// Each reading of the line finds commands that the others do not. None of them decides what is quoted:
+/// a quoted text can be a command of another shell.
 pub(super) fn any_possible_command(line: &str, matches: impl Fn(&[String]) -> bool) -> bool {
     let line = without_continuations(line);
-    // `{rm,-rf,x}` is `rm -rf x`.
-    let expanded = line.contains('{').then(|| line.replace(',', " "));
-    let lines = [Some(line), expanded];
-    lines.iter().flatten().any(|line| {
-        line.split(SEPARATORS)
-            .any(|part| any_start(plain_words(part), &matches))
+    let readings = [
+        // `{rm,-rf,x}` is `rm -rf x`.
+        line.contains('{').then(|| line.replace(',', " ")),
+        // `su -c 'git push' user`: a quoted text ends a command.
+        Some(line.replace(['\'', '"'], ";")),
+        // `git push 2>'a b'`: the number is no word of the command.
+        Some(without_redirections(&line, Target::Kept)),
+        // `git 2>&1 push`: a redirection can be anywhere in the command.
+        Some(without_redirections(&line, Target::Removed)),
+        Some(line),
+    ];
+    let mut parts = readings
+        .iter()
+        .flatten()
+        .flat_map(|it| it.split(SEPARATORS));
+    parts.any(|part| {
+        let words = plain_words(part);
+        // `git push # later`, if the `#` is not quoted.
+        let comment = words.iter().position(|word| word.starts_with('#'));
+        comment.is_some_and(|at| any_start(words[..at].to_vec(), &matches))
+            || any_start(words, &matches)
     })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Kept,
+    Removed,
+}
+
+/// The line with `>` for each redirection, or with a space if the target is removed, too.
+fn without_redirections(line: &str, target: Target) -> String {
+    let mut kept = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(at) = rest.find(['<', '>']) {
+        let (command, redirection) = rest.split_at(at);
+        // `&>x` redirects both streams, `2>x` one of them; the `2` of `a2>x` belongs to the word.
+        let command = command.strip_suffix('&').unwrap_or(command);
+        let before = command.trim_end_matches(|c: char| c.is_ascii_digit());
+        let is_number = before.is_empty() || before.ends_with(char::is_whitespace);
+        kept.push_str(if is_number { before } else { command });
+        rest = redirection.trim_start_matches(['<', '>', '&', '|']);
+        if target == Target::Kept {
+            kept.push('>');
+            continue;
+        }
+        kept.push(' ');
+        rest = rest.trim_start_matches([' ', '\t']);
+        let end = rest.find(|c: char| c.is_whitespace() || ";&|()<>`".contains(c));
+        rest = &rest[end.unwrap_or(rest.len())..];
+    }
+    kept + rest
 }
 
 /// Whether the words from any of them on match.

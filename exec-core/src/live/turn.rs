@@ -59,7 +59,8 @@ pub struct TurnReport {
     /// How it ended.
     pub outcome: TurnOutcome,
     /// The answer: the final text of the agent, or else its last message, as far as it was
-    /// received. At most 16 MiB; the rest is cut.
+    /// received. A last message is cut at 16 MiB; a final text is a part of one line, so
+    /// [`max_line_bytes`](crate::ExecutionServiceBuilder::max_line_bytes) bounds it.
     pub text: String,
     /// Tokens and cost of the run and of the session at the end of the turn, if the agent has
     /// reported them in this turn.

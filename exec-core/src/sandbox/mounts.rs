@@ -641,7 +641,7 @@ mod tests {
                 ("home/me/work/sub", Access::Write),
             ],
         );
-        // Links of the user are no business of an agent.
+        // An agent cannot change links outside of its writable folders, so they are followed.
         symlink(machine.path("data"), machine.path("home/me/data")).unwrap();
         machine.check(
             &Sandbox::new().write("~/data"),

@@ -91,7 +91,11 @@ impl ExecutionService {
                 return LiveSession::new(self.clone(), execution).ok_or(Error::ShuttingDown);
             }
             Ok(Err(failure)) => failure,
-            Err(_) => Some(timed_out(limit)),
+            Err(_) => {
+                let control = execution.live.control();
+                let reported = control.and_then(|control| control.open_failure());
+                reported.or_else(|| Some(timed_out(limit)))
+            }
         };
         let live = &execution.live;
         live.ask_to_stop(StoppedBy::Disconnected, StopManner::Ladder);

@@ -20,9 +20,11 @@
 //!   first, and only then ends it in the journal of the dead host. If this host dies in between,
 //!   the record is in both, and the next recovery, which goes by the id of the execution, delivers
 //!   it once.
-//! - A session is delivered before its record is ended in the old journal only if it was adopted;
-//!   the others are ended when they are delivered, so that a recovery that is cut off delivers the
-//!   rest, and at most the last one again.
+//! - The records of a session are ended in the old journal right before it is delivered; that of an
+//!   adopted one was written to the journal of this service before. A recovery that is cut off
+//!   leaves the rest, and the last one if its records were not ended yet.
+//! - A record whose processes could not be ended stays, for the next recovery. The record of an
+//!   adopted execution never does: the next recovery would end its tree.
 //! - A process is the recorded one only if its start time fits, in the same boot. The check follows
 //!   the open of its handle, so that the id cannot be reused in between.
 //!
@@ -358,11 +360,9 @@ impl Recovery {
             self.remove_journals()?;
             return Ok(None);
         };
-        let recovered = self.decide(&session).await?;
-        for execution in &session.executions {
-            if recovered.evidence.survivors.is_empty() {
-                self.end_record(execution)?;
-            }
+        let (recovered, settled) = self.decide(&session).await?;
+        for execution in settled {
+            self.end_record(execution)?;
         }
         let state = match &recovered.state {
             RecoveredState::Adopted(_) => "adopted",
@@ -373,7 +373,11 @@ impl Recovery {
         Ok(Some(recovered))
     }
 
-    async fn decide(&mut self, session: &LostSession) -> Result<RecoveredSession, Error> {
+    /// Also returns the executions that are adopted, or of which no process is left.
+    async fn decide<'a>(
+        &mut self,
+        session: &'a LostSession,
+    ) -> Result<(RecoveredSession, Vec<&'a LostExecution>), Error> {
         let inner = self.service.inner();
         let mut evidence = RecoveryEvidence {
             executions: Vec::new(),
@@ -384,6 +388,7 @@ impl Recovery {
             survivors: Vec::new(),
         };
         let mut adopted = None;
+        let mut settled = Vec::new();
         // Whether any of its executions has had a process.
         let mut was_started = false;
         let newest = session.executions.len() - 1;
@@ -408,7 +413,9 @@ impl Recovery {
             {
                 adopted = inner.adopt(record)?;
             }
-            if adopted.is_none() {
+            if adopted.is_some() {
+                settled.push(execution);
+            } else {
                 let mut record = record.clone();
                 if !same_boot {
                     record.process = None;
@@ -420,6 +427,9 @@ impl Recovery {
                 let tree = stop_tree(tree, ladder, || {}, std::future::pending()).await;
                 was_started |= tree.processes > 0;
                 evidence.ended_processes += tree.processes;
+                if tree.survivors.is_empty() {
+                    settled.push(execution);
+                }
                 evidence.survivors.extend(tree.survivors);
                 let history = &inner.history;
                 history.write(&record.execution_id, HistoryEvent::Reaped);
@@ -437,14 +447,15 @@ impl Recovery {
             }
             None => RecoveredState::Reaped,
         };
-        Ok(RecoveredSession {
+        let recovered = RecoveredSession {
             session_id: session.session_id.clone(),
             profile_label: record.profile.clone(),
             variant_label: start.and_then(|start| start.variant.clone()),
             workspace_path: start.map(|start| start.workspace.clone().into()),
             state,
             evidence,
-        })
+        };
+        Ok((recovered, settled))
     }
 
     fn end_record(&mut self, execution: &LostExecution) -> Result<(), Error> {

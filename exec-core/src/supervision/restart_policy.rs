@@ -16,7 +16,7 @@ pub(crate) const DEFAULT_MESSAGE: &str = "Continue where you left off.";
 ///
 /// | the execution has | |
 /// |---|---|
-/// | succeeded | done; for a live session that was not closed: any other failure |
+/// | succeeded | done. A live session that ends without a `close` counts as "any other failure" below |
 /// | been stopped by a caller, a budget or a time limit | done |
 /// | been stopped because it was silent | restarted |
 /// | been stopped as [`Disconnected`](crate::StoppedBy::Disconnected) | any other failure |
@@ -25,6 +25,11 @@ pub(crate) const DEFAULT_MESSAGE: &str = "Continue where you left off.";
 /// | failed: any other failure, before the model had answered | done: the configuration is wrong |
 /// | failed: authentication, context full, session gone | done: a repetition does not help |
 /// | failed: limited | done, unless [`Run::wait_for_limits`](crate::Run::wait_for_limits) is set |
+///
+/// A restart that cannot be launched, such as one that the profile refuses, ends a run with its last
+/// result. A live session is tried again after the longest delay, unless a budget is used up; the
+/// attempt counts as a restart. While another execution has the session, the restart waits for its
+/// end.
 ///
 /// The first restart follows after a second; the delay doubles with each restart up to a minute.
 /// After five restarts within ten minutes the policy gives up: a run returns its last result, and
@@ -93,6 +98,10 @@ impl RestartPolicy {
     pub fn message(mut self, text: impl Into<String>) -> Self {
         self.message = text.into();
         self
+    }
+
+    pub(crate) fn longest_delay(&self) -> Duration {
+        self.backoff.max
     }
 }
 

@@ -100,7 +100,8 @@ impl ResumeLoop<'_> {
                 session_id: current,
             } = match attempted {
                 Ok(attempt) => attempt,
-                // The session is as it was: the last result still tells why.
+                // The failed attempt has not changed the session, so the last result still has the
+                // reason of the failure.
                 Err(error) if results.is_empty() => return Err(error),
                 Err(error) => {
                     tracing::warn!(%error, "cannot resume the session");

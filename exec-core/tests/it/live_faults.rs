@@ -49,6 +49,44 @@ const LONG: Duration = Duration::from_secs(60);
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
+async fn the_reason_of_a_refusal_is_kept_if_the_agent_is_slow_to_end() {
+    let script = "read -r _; trap '' TERM; echo 'refuse no such session'; exec sleep 600";
+    let (message, _) = not_opened(script, Duration::from_secs(3)).await;
+    assert!(message.contains("no such session"), "{message}");
+}
+
+#[tokio::test]
+async fn an_answer_to_an_agent_that_has_closed_its_input_is_an_error() {
+    let lab = Lab::new();
+    let script = "read -r _; echo opened; read -r _; echo 'ask p1 ls'; exec sleep 600 <&-";
+    let service = lab.service(live_script(script));
+    let session = open(&lab, &service).await;
+    session.prompt("go").unwrap();
+    let is_asked = |status: &LiveStatus| *status == LiveStatus::WaitingForPermission;
+    let asked = session.wait_for(is_asked);
+    within("the question", asked).await.unwrap();
+    until("the end of the input", || session.prompt("more").is_err()).await;
+    let error = session.answer("p1", Decision::Allow).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::SessionEnded { .. } | Error::AlreadySettled { .. }
+        ),
+        "{error}"
+    );
+    ended(&session).await;
+    let events = all_events(session.execution()).await;
+    let settled = events.iter().find_map(|event| match &event.kind {
+        EventKind::Live(LiveEvent::PermissionSettled { decision, by, .. }) => {
+            Some((*decision, *by))
+        }
+        _ => None,
+    });
+    assert_eq!(settled, Some((None, SettledBy::Cancel)));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
 async fn an_agent_that_ends_at_once_is_an_error_with_its_last_words() {
     let (message, tail) = not_opened("echo no such model >&2; exit 3", LONG).await;
     assert_eq!(tail, ["no such model"]);

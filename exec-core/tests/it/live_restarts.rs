@@ -1,10 +1,10 @@
 //! Live sessions whose agent dies, with a restart policy.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use exec_core::{
-    Budget, DropReason, Error, ExecutionService, LiveRequest, LiveSession, RestartPolicy,
-    TurnOutcome, WaitReason,
+    Budget, DropReason, Error, ExecutionService, FailureKind, LiveRequest, LiveSession,
+    RestartPolicy, TurnOutcome, WaitReason,
 };
 
 use crate::lab::{Lab, until, within};
@@ -89,6 +89,28 @@ async fn a_session_whose_agent_dies_goes_on_with_what_waits() {
          open native-1\nprompt say again\n"
     );
     assert_eq!(lab.processes(), [0; 0]);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_close_of_the_first_handle_ends_the_process_that_has_followed() {
+    let lab = Lab::new();
+    let service = lab.service(agent());
+    let first = open(&lab, &service, at_once()).await;
+    first.prompt("die").unwrap();
+    let kept = first.prompt("say kept").unwrap();
+    within("the waiting turn", kept.ended()).await.unwrap();
+    let second = next(&first).await;
+    second.prompt("work").unwrap();
+    let dropped = second.prompt("say dropped").unwrap();
+    let exit = within("the close", first.close()).await.unwrap();
+    assert_eq!(lab.processes(), [0; 0], "left behind");
+    assert!(service.executions().is_empty());
+    assert_eq!(exit, second.execution().exit_report().unwrap());
+    not_restarted(&second).await;
+    let error = within("the turn", dropped.ended()).await.unwrap_err();
+    let reason = DropReason::SessionEnded;
+    assert!(matches!(error, Error::NotDelivered { reason: r, .. } if r == reason));
 }
 
 #[tokio::test]
@@ -199,6 +221,122 @@ async fn too_many_restarts_are_given_up() {
 }
 
 #[tokio::test]
+async fn the_first_handle_keeps_what_waits_for_a_later_process() {
+    let lab = Lab::new();
+    let service = lab.service(agent());
+    let policy = at_once().give_up_after(1, Duration::from_secs(3600));
+    let first = open(&lab, &service, policy).await;
+    first.prompt("die 1").unwrap();
+    first.prompt("die 2").unwrap();
+    let kept = first.prompt("say kept").unwrap();
+    let second = next(&first).await;
+    not_restarted(&second).await;
+    drop(second);
+    let second = next(&first).await;
+    assert_eq!(second.queued().len(), 1);
+    drop(second);
+    // The first handle opens the third process, with the messages and the numbers of the second.
+    let third = within("the resume", first.resume()).await.unwrap();
+    let report = within("the turn", kept.ended()).await.unwrap();
+    assert_eq!(report.text, "kept");
+    let last = third.prompt("say last").unwrap();
+    assert!(last.id() > report.turn, "{last:?}");
+    within("the turn", last.ended()).await.unwrap();
+    within("the close", first.close()).await.unwrap();
+}
+
+/// When the restart of the only session is due, as soon as it waits.
+async fn restart_time(service: &ExecutionService) -> SystemTime {
+    let at = || match service.waiting().first()?.reason {
+        WaitReason::Restart { at } => Some(at),
+        _ => None,
+    };
+    until("the wait for the restart", || at().is_some()).await;
+    at().unwrap()
+}
+
+async fn passed(at: SystemTime) {
+    let after = at + Duration::from_millis(200);
+    until("the end of the delay", || SystemTime::now() > after).await;
+}
+
+fn soon() -> RestartPolicy {
+    let delay = Duration::from_secs(2);
+    let policy = RestartPolicy::new().backoff(delay, delay);
+    policy.give_up_after(1, Duration::from_secs(3600))
+}
+
+#[tokio::test]
+async fn a_restart_waits_for_the_end_of_a_follow_up() {
+    let lab = Lab::new();
+    let wait = "if [ -e hold ]; then until [ -e go ]; do sleep 0.01; done; exit; fi";
+    let service = lab.service(live_script(&format!("{wait}\n{AGENT}")));
+    let session = open(&lab, &service, soon()).await;
+    session.prompt("die").unwrap();
+    let kept = session.prompt("say kept").unwrap();
+    let at = restart_time(&service).await;
+    std::fs::write(lab.workspace().join("hold"), "").unwrap();
+    let follow_up = lab.follow_up(&session.session_id(), "continue");
+    let follow_up = within("the launch", service.launch(follow_up))
+        .await
+        .unwrap();
+    passed(at).await;
+    std::fs::remove_file(lab.workspace().join("hold")).unwrap();
+    std::fs::write(lab.workspace().join("go"), "").unwrap();
+    within("the follow-up", follow_up.wait()).await.unwrap();
+    let report = within("the waiting turn", kept.ended()).await.unwrap();
+    assert_eq!(report.text, "kept");
+    within("the close", session.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_restart_leaves_the_session_to_a_resume_that_is_opening_it() {
+    let lab = Lab::new();
+    let wait = "if [ -e hold ]; then echo up > up; until [ -e go ]; do sleep 0.01; done; fi";
+    let service = lab.service(live_script(&format!("{wait}\n{AGENT}")));
+    let session = open(&lab, &service, soon()).await;
+    session.prompt("die").unwrap();
+    let kept = session.prompt("say kept").unwrap();
+    let at = restart_time(&service).await;
+    std::fs::write(lab.workspace().join("hold"), "").unwrap();
+    let (resuming, waiting) = (session.clone(), session.clone());
+    let resuming = tokio::spawn(async move { resuming.resume().await });
+    let waiting = tokio::spawn(async move { waiting.restarted().await });
+    lab.until_written("up").await;
+    passed(at).await;
+    std::fs::write(lab.workspace().join("go"), "").unwrap();
+    let resumed = within("the resume", resuming).await.unwrap().unwrap();
+    let next = within("the restart", waiting).await.unwrap().unwrap();
+    assert_eq!(next.execution().id(), resumed.execution().id());
+    let report = within("the waiting turn", kept.ended()).await.unwrap();
+    assert_eq!(report.text, "kept");
+    within("the close", session.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_restart_that_is_refused_is_tried_again() {
+    let lab = Lab::new();
+    let service = lab.service(agent());
+    let delay = Duration::from_secs(1);
+    let policy = RestartPolicy::new().backoff(delay, delay);
+    let session = open(&lab, &service, policy).await;
+    session.prompt("die").unwrap();
+    let kept = session.prompt("say kept").unwrap();
+    let first = restart_time(&service).await;
+    let away = lab.path("away");
+    std::fs::rename(lab.workspace(), &away).unwrap();
+    let second = || match service.waiting().first()?.reason {
+        WaitReason::Restart { at } => (at != first).then_some(at),
+        _ => None,
+    };
+    until("the second attempt", || second().is_some()).await;
+    std::fs::rename(&away, lab.workspace()).unwrap();
+    let report = within("the waiting turn", kept.ended()).await.unwrap();
+    assert_eq!(report.text, "kept");
+    within("the close", session.close()).await.unwrap();
+}
+
+#[tokio::test]
 async fn an_agent_that_cannot_be_opened_again_keeps_what_waits() {
     let lab = Lab::new();
     let text = format!("if [ -e broken ]; then echo no such model >&2; exit 1; fi\n{AGENT}");
@@ -300,6 +438,12 @@ async fn an_agent_that_continues_another_session_gets_no_message() {
     session.prompt("die").unwrap();
     session.prompt("say kept").unwrap();
     not_restarted(&session).await;
+    // Nor by a resume.
+    let error = within("the resume", session.resume()).await.unwrap_err();
+    match error {
+        Error::NotOpened { failure, .. } => assert_eq!(failure.kind, FailureKind::SessionGone),
+        other => panic!("{other}"),
+    }
     assert_eq!(session.queued().len(), 1);
     assert!(!lab.written("read").contains("kept"));
     assert_eq!(lab.processes(), [0; 0]);

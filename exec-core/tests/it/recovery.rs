@@ -4,12 +4,16 @@ use std::collections::{HashMap, HashSet};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
+use exec_core::StopLadder;
 use exec_core::{
     ExecutionService, HistoryState, LeaderEvidence, RecoveredSession, RecoveredState,
     SessionIdEvidence, StopOutcome,
 };
 
 use crate::lab::{Lab, Scripted, alive, files_in, helper, helper_lab, script, until, within};
+#[cfg(target_os = "linux")]
+use crate::lab::{helper_passed, refuse_signals, run_helper};
 
 /// Agents of both kinds, by their prompt: `given` takes the id of the launch, `own` makes one and
 /// prints it. `short` ones end at once, `long` ones stay, and have a tool in its own session. Each
@@ -86,6 +90,75 @@ fn recovering_host() {
         while recovery.next().await.unwrap().is_some() {}
         std::future::pending::<()>().await;
     });
+}
+
+/// A host with one agent: of a new session, or of the session of the host before it.
+#[test]
+#[ignore = "a helper process of another test"]
+fn host_of_one_session() {
+    let Some(lab) = helper_lab() else { return };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let service = lab.service(agent());
+        match witnesses(&lab).into_values().next() {
+            Some(before) => {
+                let session_id = before.launch_session.parse().unwrap();
+                let request = lab.follow_up(&session_id, "given long\n");
+                service.launch(request).await.unwrap();
+            }
+            None => drop(lab.launch_with(&service, "given long\n").await),
+        }
+        std::future::pending::<()>().await;
+    });
+}
+
+/// The kernel refuses its signals, as for processes of another user.
+#[cfg(target_os = "linux")]
+#[test]
+#[ignore = "a helper process of another test"]
+fn recovery_without_the_permission_to_signal() {
+    let Some(lab) = helper_lab() else { return };
+    refuse_signals();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let builder = lab.builder(agent()).stop_ladder(StopLadder::kill_at_once());
+        let service = builder.open().unwrap();
+        let sessions = recover_all(&service).await;
+        let [session] = &sessions[..] else {
+            panic!("{sessions:?}");
+        };
+        let RecoveredState::Adopted(adopted) = &session.state else {
+            panic!("{session:?}");
+        };
+        assert!(!session.evidence.survivors.is_empty());
+        let [older, newest] = &session.evidence.executions[..] else {
+            panic!("{session:?}");
+        };
+        assert_eq!(newest, adopted.id());
+        let again = recover_all(&service).await;
+        let left: Vec<_> = again.iter().map(|it| &it.evidence.executions[..]).collect();
+        assert_eq!(left, [[older.clone()]]);
+        helper_passed(&lab);
+    });
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_adopted_agent_is_not_recovered_again_if_an_older_one_cannot_be_ended() {
+    let lab = Lab::new();
+    let reader = lab.service(agent());
+    for count in [1, 2] {
+        let host = start(&lab, "recovery::host_of_one_session");
+        until("the launch", || witnesses(&lab).len() == count).await;
+        // The supervisor records the process before it writes the history.
+        until("the record", || {
+            let entries = reader.history().load().unwrap().entries;
+            entries.len() == count
+        })
+        .await;
+        kill(host);
+    }
+    run_helper(&lab, "recovery::recovery_without_the_permission_to_signal");
 }
 
 fn start(lab: &Lab, test: &str) -> Child {

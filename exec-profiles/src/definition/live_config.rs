@@ -60,8 +60,10 @@ pub struct LiveConfig {
     /// The arguments of the agent, in place of those of the profile's command. The part of an `npx`
     /// command up to the package stays.
     pub args: Vec<String>,
-    /// Variables to add to those of the command.
+    /// Variables to add to those of the command. A variable of the user file replaces them.
     pub env: BTreeMap<String, String>,
+    /// Variables that the user file adds to a variant.
+    pub(crate) variant_env: BTreeMap<String, BTreeMap<String, String>>,
     /// The live mode of the variants. A variant that is missing here has none: the arguments of the
     /// profile itself could give the agent more permissions than the variant.
     pub variants: BTreeMap<String, LiveVariant>,
@@ -205,6 +207,7 @@ impl LiveConfig {
             driver,
             args: args.into_iter().map(Into::into).collect(),
             env: BTreeMap::new(),
+            variant_env: BTreeMap::new(),
             variants: BTreeMap::new(),
             permissions: Vec::new(),
             permission_deadline: None,
@@ -218,6 +221,20 @@ impl LiveConfig {
     pub fn with_variant(mut self, label: impl Into<String>, variant: LiveVariant) -> Self {
         self.variants.insert(label.into(), variant);
         self
+    }
+
+    /// The variables of a launch with this variant: those of the live mode replace those of the
+    /// command, and those of the user file replace both.
+    pub(crate) fn env_of(
+        &self,
+        command: &CommandConfig,
+        variant: Option<&str>,
+    ) -> BTreeMap<String, String> {
+        let of_variant = variant.and_then(|label| self.variant_env.get(label));
+        let all = command.env.iter().chain(&self.env);
+        let all = all.chain(of_variant.into_iter().flatten());
+        all.map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
     }
 
     /// The arguments of this variant, or of the profile itself.

@@ -32,7 +32,8 @@ pub(super) struct ClaudeRun {
     is_qwen: bool,
     has_background_tasks: bool,
     held: Option<AgentEvent>,
-    /// The last refusal by a usage limit. The error that follows has no reset time.
+    /// The last refusal by a usage limit, until claude reports that requests are allowed again. The
+    /// error that follows the refusal has no reset time.
     rejected: Option<RateLimit>,
     /// The total of all results so far.
     results: Usage,
@@ -228,9 +229,8 @@ impl ClaudeRun {
             let window = info.unified_windows.at(notice.scope.as_deref()?);
             window.at("utilization").float()
         });
-        if notice.status == RateLimitStatus::Rejected {
-            self.rejected = Some(notice.clone());
-        }
+        let is_rejected = notice.status == RateLimitStatus::Rejected;
+        self.rejected = is_rejected.then(|| notice.clone());
         events.push(AgentEventKind::RateLimit(notice));
     }
 
@@ -302,28 +302,32 @@ impl ClaudeRun {
         self.messages = MessageUsage::default();
         let all = by_model(line.model_usage);
         let since = by_model(line.model_usage_since_last_result);
-        let (mut run, session) = match (since, all) {
+        let before = self.results;
+        self.results = before.plus(&own);
+        let mut session = None;
+        match (since, all) {
             // Since 2.1.3xx: both totals, with sub-agents and cost.
-            (Some(since), all) => {
-                let session = all.map(|mut all| {
+            (Some(mut since), all) => {
+                since.reasoning_tokens = since.reasoning_tokens.or(own.reasoning_tokens);
+                self.results = before.plus(&since);
+                session = all.map(|mut all| {
                     all.cost_usd = cost.or(all.cost_usd);
                     all
                 });
-                (since, session)
             }
-            // Before: `modelUsage` and the cost are those of this process.
-            (None, Some(mut all)) if line.model_usage_since_last_result.is_null() => {
-                all.cost_usd = cost.or(all.cost_usd);
-                (all, None)
+            // Before: `modelUsage` and the cost are totals of this process.
+            (None, all) if line.model_usage_since_last_result.is_null() => {
+                let own_total = self.results;
+                if let Some(all) = all {
+                    self.results = all;
+                }
+                let reasoning = self.results.reasoning_tokens;
+                self.results.reasoning_tokens = reasoning.or(own_total.reasoning_tokens);
+                self.results.cost_usd = cost.or(self.results.cost_usd);
             }
             // No model was asked.
-            (None, _) => {
-                own.cost_usd = cost.filter(|_| line.model_usage_since_last_result.is_null());
-                (own, None)
-            }
-        };
-        run.reasoning_tokens = run.reasoning_tokens.or(own.reasoning_tokens);
-        self.results = self.results.plus(&run);
+            (None, _) => {}
+        }
         let mut totals = UsageTotals::of_run(self.results);
         totals.session = session.unwrap_or_default();
         Some(totals)

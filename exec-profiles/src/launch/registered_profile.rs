@@ -116,11 +116,12 @@ impl Profile for RegisteredProfile {
         let Some(live) = &definition.live else {
             return Ok(None);
         };
-        let own_args = live.args(request.context.variant_label.as_deref())?;
+        let variant = request.context.variant_label.as_deref();
+        let own_args = live.args(variant)?;
         let args = [launcher_args(command), own_args].concat();
         let mut with_env = command.clone();
-        with_env.env.extend(live.env.clone());
-        let sandbox = self.sandbox(request.context.variant_label.as_deref());
+        with_env.env = live.env_of(command, variant);
+        let sandbox = self.sandbox(variant);
         let (launched, wrapper, sandbox) = match &self.origin {
             ProfileOrigin::Code => {
                 with_env.args = args;
@@ -216,7 +217,7 @@ fn live_ladder(steps: Option<&StopLadder>) -> StopLadder {
 /// | agent's own | definition | result |
 /// |---|---|---|
 /// | all except A | all except B | all except A and B |
-/// | only A | all except B | only the names of A that are not in B |
+/// | only A | all except B | only the names of A that are not in B, and the patterns of A that match no name of B |
 /// | any | only B | only B |
 /// | any | all | the agent's own |
 fn combine(agents: &EnvPolicy, defined: &EnvPolicy) -> EnvPolicy {
@@ -224,8 +225,15 @@ fn combine(agents: &EnvPolicy, defined: &EnvPolicy) -> EnvPolicy {
         (EnvPolicy::AllExcept(agents), EnvPolicy::AllExcept(defined)) => {
             EnvPolicy::AllExcept(agents.iter().chain(defined).cloned().collect())
         }
-        (EnvPolicy::Only(agents), EnvPolicy::AllExcept(_)) => {
-            let passed = agents.iter().filter(|name| defined.passes(name));
+        (EnvPolicy::Only(agents), EnvPolicy::AllExcept(excluded)) => {
+            // A list cannot express `AWS_*` without `AWS_SECRET`, so the pattern is left out.
+            let covers = |name: &str| {
+                let prefix = name.strip_suffix('*');
+                prefix.is_some_and(|prefix| excluded.iter().any(|it| it.starts_with(prefix)))
+            };
+            let passed = agents
+                .iter()
+                .filter(|name| defined.passes(name) && !covers(name));
             EnvPolicy::Only(passed.cloned().collect())
         }
         (agents, EnvPolicy::All) => agents.clone(),

@@ -508,7 +508,12 @@ impl ProtocolDriver for AcpDriver {
                 let options = options.map(Vec::as_slice).unwrap_or_default();
                 let result = match option_for(options, decision) {
                     Some(id) => json!({ "outcome": { "outcome": "selected", "optionId": id } }),
-                    None => cancelled(),
+                    None => {
+                        if decision == Decision::Allow {
+                            out.refused("the agent offers no way to allow one call");
+                        }
+                        cancelled()
+                    }
                 };
                 self.settle(permission, result, out);
             }
@@ -658,6 +663,30 @@ mod tests {
         let once = [option("a", "allow_always"), option("o", "allow_once")];
         assert_eq!(option_for(&once, Decision::Allow), Some("o"));
         assert_eq!(option_for(&once, Decision::Deny), None);
+    }
+
+    #[test]
+    fn an_answer_that_the_agent_does_not_offer_is_refused() {
+        let answer = |decision| {
+            let mut driver = AcpDriver::new(Path::new("/w"), None);
+            driver.line(
+                r#"{"id":1,"method":"session/request_permission","params":{"toolCall":{"kind":"read"},"options":[{"optionId":"a","kind":"allow_always"}]}}"#,
+                &mut DriverOutput::default(),
+            );
+            let mut out = DriverOutput::default();
+            let permission = "1";
+            let command = DriverCommand::Answer {
+                permission,
+                decision,
+            };
+            driver.command(command, &mut out);
+            assert!(out.lines()[0].contains("cancelled"), "{:?}", out.lines());
+            let mut signals = out.signals().iter();
+            signals.any(|signal| matches!(signal, DriverSignal::Refused { .. }))
+        };
+        assert!(answer(Decision::Allow));
+        // The call is not made.
+        assert!(!answer(Decision::Deny));
     }
 
     fn command_of(mut driver: AcpDriver, call: &str) -> Option<String> {

@@ -11,6 +11,6 @@ pub(crate) use acp::AcpDriver;
 pub(crate) use claude::ClaudeDriver;
 pub(crate) use codex::CodexDriver;
 
-/// Stands for paths that are not all known. No rule for a folder allows it, and a rule that forbids
-/// a path asks, because the path is below it.
+/// The path of a request whose paths are not all known. An `Allow` rule for a folder does not match
+/// it. A `Deny` rule for a path turns into a question, because every path is below `/`.
 const ANY_PATH: &str = "/";

@@ -72,7 +72,9 @@ impl UserProfile {
             .failures
             .splice(..0, self.failures.iter().cloned());
         definition.accepts_empty_prompt |= self.accepts_empty_prompt;
-        self.define_live(&mut definition)?;
+        let base = self.base.as_deref().unwrap_or(label);
+        let base = known.get(base).filter(|_| self.binary.is_none());
+        self.define_live(&mut definition, base)?;
         Ok(RegisteredProfile::new(definition, origin))
     }
 
@@ -90,6 +92,7 @@ impl UserProfile {
             let follow_up = variant.and_then(|v| v.follow_up_args.as_ref());
             let follow_up = follow_up.or(self.follow_up_args.as_ref());
             LaunchArgs {
+                is_live_only: self.protocol.is_some() && new.is_none(),
                 new: self.with_appended(new.cloned().unwrap_or_default(), variant),
                 follow_up: follow_up.map(|args| self.with_appended(args.clone(), variant)),
             }
@@ -113,7 +116,6 @@ impl UserProfile {
             self.session_id.clone(),
             self.events.unwrap_or_default(),
             self.keep_stdin_open,
-            self.protocol.is_some() && self.args.is_none(),
         )?;
         Ok((definition, ProfileOrigin::UserAgent(agent)))
     }
@@ -184,7 +186,11 @@ impl UserProfile {
 
     /// Sets or changes the live mode. The arguments of a base are escaped, because the launch expands
     /// all texts as templates.
-    fn define_live(&self, definition: &mut ProfileDefinition) -> Result<(), String> {
+    fn define_live(
+        &self,
+        definition: &mut ProfileDefinition,
+        base: Option<&ProfileDefinition>,
+    ) -> Result<(), String> {
         let has_rules = |variant: &UserVariant| !variant.permissions.is_empty();
         let uses_live = self.live_args.is_some()
             || !self.permissions.is_empty()
@@ -210,7 +216,24 @@ impl UserProfile {
             (None, None) => return Ok(()),
         };
         let base_args = self.live_args.as_ref().unwrap_or(&live.args).clone();
+        let is_inherited = |label: &str| {
+            let mut variants = base.into_iter().flat_map(|base| &base.variants);
+            variants.any(|variant| variant.label == label)
+        };
         for (label, variant) in &self.variants {
+            // With the arguments of the profile, the agent could have more permissions than the variant.
+            let has_no_mode = is_inherited(label)
+                && !live.variants.contains_key(label)
+                && variant.live_args.is_none();
+            if has_no_mode && has_rules(variant) {
+                return Err(format!(
+                    "variants.{label}: `permissions` need `live_args`: the variant has no live mode"
+                ));
+            }
+            if has_no_mode {
+                continue;
+            }
+            live.variant_env.insert(label.clone(), variant.env.clone());
             live.variants
                 .entry(label.clone())
                 .or_insert_with(|| LiveVariant::new(base_args.clone()))
@@ -224,6 +247,7 @@ impl UserProfile {
             variant.args = self.with_appended(args, change);
         }
         live.args = self.with_appended(base_args, None);
+        live.env.extend(self.env.clone());
         live.permissions.extend(self.permissions.iter().cloned());
         let deadline = self.permission_deadline_ms.map(Duration::from_millis);
         live.permission_deadline = deadline.or(live.permission_deadline);

@@ -17,14 +17,14 @@ pub(crate) struct UserAgent {
     session_id: SessionIdSource,
     events: EventFormat,
     keep_stdin_open: bool,
-    /// Without arguments for one prompt.
-    is_live_only: bool,
 }
 
 /// The arguments of both kinds of launch, as templates.
 pub(super) struct LaunchArgs {
     pub(super) new: Vec<String>,
     pub(super) follow_up: Option<Vec<String>>,
+    /// There are no arguments for one prompt.
+    pub(super) is_live_only: bool,
 }
 
 impl UserAgent {
@@ -35,7 +35,6 @@ impl UserAgent {
         session_id: Option<SessionIdSource>,
         events: EventFormat,
         keep_stdin_open: bool,
-        is_live_only: bool,
     ) -> Result<Self, &'static str> {
         let all = || variants.values().chain([&args]);
         let passes_id = all().all(|args| uses(&args.new, Placeholder::SessionId));
@@ -69,7 +68,6 @@ impl UserAgent {
             session_id,
             events,
             keep_stdin_open,
-            is_live_only,
         })
     }
 
@@ -80,7 +78,7 @@ impl UserAgent {
             .and_then(|label| self.variants.get(label))
             .unwrap_or(&self.args);
         match (request.kind, &args.follow_up) {
-            (ExecutionKind::New, _) if self.is_live_only => Err(Error::LiveOnly),
+            (ExecutionKind::New, _) if args.is_live_only => Err(Error::LiveOnly),
             (ExecutionKind::New, _) => Ok(("args", &args.new)),
             (ExecutionKind::FollowUp, Some(args)) => Ok(("follow_up_args", args)),
             (ExecutionKind::FollowUp, None) => Err(Error::NoFollowUp),

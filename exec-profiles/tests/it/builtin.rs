@@ -318,3 +318,24 @@ fn an_exclusion_does_not_widen_the_agents_own_list() {
     let policy = launch(&registry, &request).unwrap().parameters.env_policy;
     assert!(policy.passes("HOME") && !policy.passes("KEY") && !policy.passes("PATH"));
 }
+
+#[test]
+fn an_exclusion_holds_against_a_pattern_of_the_agents_own_list() {
+    for excluded in ["AWS_SECRET", "AWS_S*", "A*", "AWS_*"] {
+        let registry = ProfileRegistry::empty();
+        let mut definition = ProfileDefinition::new("a", CommandConfig::new("agent", ["x"]))
+            .with_builder(|command, _| {
+                let mut parameters = ProcessParameters::new(command.args.clone());
+                parameters.env_policy = EnvPolicy::Only(vec!["HOME".into(), "AWS_*".into()]);
+                Ok(parameters)
+            });
+        definition.env_policy = Some(EnvPolicy::AllExcept(vec![excluded.into()]));
+        registry.register(definition).unwrap();
+        let request = chat("a", None, "x");
+        let policy = launch(&registry, &request).unwrap().parameters.env_policy;
+        assert!(
+            policy.passes("HOME") && !policy.passes("AWS_SECRET"),
+            "{excluded}"
+        );
+    }
+}

@@ -491,6 +491,47 @@ fn retries_and_rate_limits_of_claude_are_events() {
     );
 }
 
+/// A live session has one parser for all its turns.
+#[test]
+fn the_reset_of_a_limit_that_is_over_is_not_that_of_the_next_one() {
+    check(
+        EventFormat::Claude,
+        &[
+            r#"{"type":"rate_limit_event","rate_limit_info":{"status":"rejected","resetsAt":1778565600,"rateLimitType":"five_hour"}}"#,
+            r#"{"type":"rate_limit_event","rate_limit_info":{"status":"allowed","resetsAt":1778583600,"rateLimitType":"five_hour"}}"#,
+            r#"{"type":"result","subtype":"success","is_error":true,"api_error_status":429,"result":"Too many requests"}"#,
+        ],
+        json!([
+            {"type": "rate_limit", "status": "rejected", "scope": "five_hour", "resets_at": 1778565600},
+            {"type": "rate_limit", "status": "allowed", "scope": "five_hour", "resets_at": 1778583600},
+            {"type": "finished", "outcome": "failure", "failure": {"class": "limited", "message": "Too many requests"}},
+        ]),
+    );
+}
+
+/// Releases of claude before `model_usage_since_last_result`.
+#[test]
+fn totals_of_an_older_claude_are_those_of_its_process() {
+    let mut parser = EventFormat::Claude.parser();
+    let mut result = |own: u64, models: &str, cost: f64| {
+        let line = format!(
+            r#"{{"type":"result","subtype":"success","result":"x","total_cost_usd":{cost},"usage":{{"input_tokens":{own},"cache_creation_input_tokens":0,"output_tokens":1}},"modelUsage":{models}}}"#
+        );
+        let events = parser.parse_line(&line);
+        let totals = events.iter().find_map(|event| match event.kind {
+            AgentEventKind::Usage(totals) => Some(totals.run),
+            _ => None,
+        });
+        let run = totals.unwrap();
+        (run.input_tokens.unwrap(), run.cost_usd.unwrap())
+    };
+    let models = |input| format!(r#"{{"opus":{{"inputTokens":{input},"outputTokens":1}}}}"#);
+    assert_eq!(result(30, &models(30), 0.25), (30, 0.25));
+    assert_eq!(result(10, &models(40), 0.5), (40, 0.5));
+    // No model was asked.
+    assert_eq!(result(0, "{}", 0.5), (40, 0.5));
+}
+
 #[test]
 fn the_error_message_of_qwen_is_reported() {
     check(

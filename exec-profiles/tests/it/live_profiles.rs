@@ -4,9 +4,12 @@
 use std::time::Duration;
 
 use exec_core::{
-    EnvPolicy, LaunchRequest, PermissionAction, PermissionPolicy, PermissionRule, StopAction,
+    CommandConfig, EnvPolicy, LaunchRequest, PermissionAction, PermissionPolicy, PermissionRule,
+    StopAction,
 };
-use exec_profiles::{Launcher, ProfileRegistry, builtin};
+use exec_profiles::{
+    Launcher, LiveConfig, LiveProtocol, ProfileDefinition, ProfileRegistry, builtin,
+};
 
 use crate::request::{Launch, UUID, chat, context, launch, live, message, new_chat, resume};
 use crate::user_file::write_private;
@@ -120,6 +123,77 @@ fn launcher_wrapper_and_environment_are_those_of_the_one_shot_mode() {
         EnvPolicy::AllExcept(vec!["CLAUDECODE".into(), "SECRET".into()])
     );
     assert!(launch.parameters.failure_classifier.is_some());
+}
+
+#[test]
+fn a_variable_of_the_user_file_replaces_that_of_the_live_mode() {
+    let registry = registry(
+        "[profiles.opencode]\nenv = { OPENCODE_PERMISSION = '{\"bash\":\"deny\"}' }\n\
+         [profiles.opencode.variants.free]\nenv = { OPENCODE_PERMISSION = '{\"bash\":\"allow\"}' }\n\
+         [profiles.opencode.variants.other]\nenv = { X = '1' }\n",
+    );
+    let variable = |variant| {
+        let mut env = start(&registry, &chat("opencode", variant, "")).env;
+        env.remove("OPENCODE_PERMISSION").unwrap()
+    };
+    assert_eq!(variable(None), r#"{"bash":"deny"}"#);
+    assert_eq!(variable(Some("free")), r#"{"bash":"allow"}"#);
+    assert_eq!(variable(Some("other")), r#"{"bash":"deny"}"#);
+}
+
+#[test]
+fn a_variant_without_a_live_mode_gets_none_by_a_change() {
+    let registry = ProfileRegistry::new();
+    let command = |args: &[&str]| CommandConfig::new("agent", args.iter().copied());
+    let mut profile =
+        ProfileDefinition::new("acme", command(&[])).with_variant("safe", command(&["--safe"]));
+    profile.live = Some(LiveConfig::new(LiveProtocol::Acp, ["--acp"]));
+    registry.register(profile).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("profiles.toml");
+    let load = |toml: &str| {
+        write_private(&path, toml);
+        let report = registry.load_user_file(&path).unwrap();
+        report.errors.first().map(ToString::to_string)
+    };
+    let request = chat("acme", Some("safe"), "");
+    assert_eq!(
+        load(
+            "[profiles.acme.variants.a]\nenv = { X = '1' }\n[profiles.acme.variants.safe]\nenv = { X = '1' }\n"
+        ),
+        None
+    );
+    let refused = live(&registry, &request).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("no live mode"), "{refused}");
+    let error =
+        load("[profiles.acme.variants.safe]\npermissions = [{ action = 'allow', tool = 'x' }]\n");
+    assert!(error.unwrap().contains("`live_args`"));
+    let with_args = "[profiles.acme.variants.safe]\nlive_args = ['--acp', '--safe']\n";
+    assert_eq!(load(with_args), None);
+    assert_eq!(
+        start(&registry, &request).argv,
+        ["agent", "--acp", "--safe"]
+    );
+    // A variant of the user file is a change of the profile itself.
+    assert_eq!(
+        load("[profiles.acme.variants.new]\nenv = { X = '1' }\n"),
+        None
+    );
+    let request = chat("acme", Some("new"), "");
+    assert_eq!(start(&registry, &request).argv, ["agent", "--acp"]);
+}
+
+#[test]
+fn a_variant_with_arguments_of_its_own_is_not_live_only() {
+    let registry = registry(
+        "[profiles.helper]\nbinary = 'helper'\nprotocol = 'acp'\nlive_args = ['--acp']\n\
+         [profiles.helper.variants.once]\nargs = ['-p']\n",
+    );
+    let once = launch(&registry, &chat("helper", Some("once"), "x")).unwrap();
+    assert_eq!(once.argv, ["helper", "-p"]);
+    let refused = launch(&registry, &chat("helper", None, "x")).map(drop);
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("`args`"), "{refused}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use exec_core::CommandConfig;
+use exec_core::{CommandConfig, ProfileSource};
 use exec_profiles::{Error, ProfileDefinition, ProfileRegistry, UserProfile};
 
 use crate::request::message;
@@ -58,6 +58,29 @@ fn binary(registry: &ProfileRegistry, label: &str) -> Option<String> {
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn an_entry_becomes_valid_when_its_base_is_registered() {
+    let files = Fixture::new();
+    let path = files.write(
+        "profiles.toml",
+        "[profiles.mine]\nbase = 'acme'\nappend_args = ['-v']\n\
+         [profiles.acme]\nenv = { X = '1' }\n[profiles.other]\nbase = 'missing'\n",
+    );
+    let registry = ProfileRegistry::new();
+    let report = registry.load_user_file(&path).unwrap();
+    assert_eq!(report.errors.len(), 3, "{:?}", report.errors);
+    assert!(registry.check_profile("mine").is_err());
+    assert!(registry.user_profile("mine").is_none());
+    let acme = ProfileDefinition::new("acme", CommandConfig::new("acme", ["-p"]));
+    registry.register(acme).unwrap();
+    assert!(registry.check_profile("mine").is_ok());
+    assert!(registry.user_profile("mine").is_some());
+    let command = registry.get_command("mine", None).unwrap();
+    assert_eq!(command.args, ["-p", "-v"]);
+    assert_eq!(registry.get_command("acme", None).unwrap().env["X"], "1");
+    assert!(registry.check_profile("other").is_err());
 }
 
 #[test]
