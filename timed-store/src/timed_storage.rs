@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::RedisBuilder;
 use crate::store::{AnyBackend, Blocking, Core, Keeper, Tokio, Value, block_on};
 #[cfg(feature = "redis")]
-use crate::store::{RELEASE_PATIENCE, RuntimeContext};
+use crate::store::{RELEASE_LIMIT, RuntimeContext};
 use crate::timed_storage_macro::timed_storage;
 use crate::watch::WatchState;
 use crate::{
@@ -140,7 +140,7 @@ fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
     let released = match &core.backend {
         AnyBackend::File(_) => block_on(&core.context, core.release_dropped::<Blocking, T>(token)),
         #[cfg(feature = "redis")]
-        AnyBackend::Redis(server) => server.release_on_thread(token, RELEASE_PATIENCE),
+        AnyBackend::Redis(server) => server.release_on_thread(token, RELEASE_LIMIT),
     };
     if let Err(error) = released {
         tracing::warn!(token, %error, "cannot release the value of a dropped guard");

@@ -16,7 +16,7 @@ use super::connection::{
 use super::subscriber::Subscriber;
 use crate::format::TokenRecord;
 use crate::store::{
-    Backend, Changes, Decision, Patience, Queue, Runtime, Settings, Source, Value, no_candidates,
+    Backend, Changes, Decision, Queue, Runtime, Settings, Source, Value, WaitLimit, no_candidates,
 };
 use crate::transaction::OwnChange;
 use crate::{Entries, Entry, Error, Incident, OwnerProcess, SessionId, Transaction};
@@ -389,9 +389,9 @@ fn scheme_of(url: &str) -> String {
 fn limits(queue: &Queue<'_, RedisTurn>) -> (Deadline, Duration) {
     match queue {
         // A claim without a limit.
-        Queue::Barge { patience } if patience.is_zero() => (None, Duration::MAX),
-        // The last look of a waiter. The second half of the time is for a withdrawal.
-        Queue::Barge { patience } => (after(*patience), *patience / 2),
+        Queue::Barge { limit } if limit.is_zero() => (None, Duration::MAX),
+        // The last attempt of a waiter. The second half of the time is for a withdrawal.
+        Queue::Barge { limit } => (after(*limit), *limit / 2),
         Queue::Join { left, .. } => (after(left.saturating_add(GRACE)), *left),
     }
 }
@@ -436,15 +436,15 @@ impl Backend for RedisBackend {
     async fn remove<R: Runtime, T: Value>(
         &self,
         token: Option<u64>,
-        patience: Patience,
+        limit: WaitLimit,
     ) -> Result<bool, Error> {
         let change = OwnEntryChange {
             token,
             ..OwnEntryChange::new("remove")
         };
-        let deadline = match patience {
-            Patience::Policy => None,
-            Patience::AtLeast(limit) | Patience::AtMost(limit) => after(limit),
+        let deadline = match limit {
+            WaitLimit::Policy => None,
+            WaitLimit::AtLeast(limit) | WaitLimit::AtMost(limit) => after(limit),
         };
         Ok(self.change(change, deadline).await?.unwrap_or(false))
     }
@@ -452,7 +452,7 @@ impl Backend for RedisBackend {
     async fn refresh<R: Runtime, T: Value>(
         &self,
         token: Option<u64>,
-        _patience: Patience,
+        _limit: WaitLimit,
     ) -> Result<bool, Error> {
         let change = OwnEntryChange {
             token,

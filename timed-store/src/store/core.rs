@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backend::{Backend, Patience, Queue, Value};
+use super::backend::{Backend, Queue, Value, WaitLimit};
 use super::changes::Changes;
 use super::decision::{Decision, no_candidates};
 use super::file_backend::FileBackend;
@@ -45,16 +45,16 @@ macro_rules! each {
 const STALLED: Duration = Duration::from_secs(1);
 
 /// How long the last attempt of a waiter may wait for the lock, or for the server.
-const LAST_LOOK: Duration = Duration::from_secs(1);
+const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// How long the release of a guard may wait for the lock, at least. On a server it is the time that
 /// the release by a dropped guard has.
-pub(crate) const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
 /// An entry expires when its age is above its timeout, which is a millisecond later.
 pub(crate) const EXPIRED: Duration = Duration::from_millis(1);
 
-/// A wait without an end in sight is cut into pieces that every timer accepts.
+/// Long waits are split, because timers have a maximum duration.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Core {
@@ -63,19 +63,19 @@ impl Core {
     }
 
     pub(crate) async fn remove<R: Runtime, T: Value>(&self) -> Result<bool, Error> {
-        each!(self, backend => backend.remove::<R, T>(None, Patience::Policy).await)
+        each!(self, backend => backend.remove::<R, T>(None, WaitLimit::Policy).await)
     }
 
     /// Removes the entry of a guard. The guard is gone afterwards, so a removal that met the lock
     /// could not be repeated: it waits for the lock with any policy. A call to a server repeats
     /// itself, and needs no other limit.
     pub(crate) async fn release<R: Runtime, T: Value>(&self, token: u64) -> Result<bool, Error> {
-        let patience = match &self.backend {
-            AnyBackend::File(_) => Patience::AtLeast(RELEASE_PATIENCE),
+        let limit = match &self.backend {
+            AnyBackend::File(_) => WaitLimit::AtLeast(RELEASE_LIMIT),
             #[cfg(feature = "redis")]
-            AnyBackend::Redis(_) => Patience::Policy,
+            AnyBackend::Redis(_) => WaitLimit::Policy,
         };
-        each!(self, backend => backend.remove::<R, T>(Some(token), patience).await)
+        each!(self, backend => backend.remove::<R, T>(Some(token), limit).await)
     }
 
     /// As [`release`](Self::release) for a dropped guard, whose drop blocks its thread: on a server
@@ -84,12 +84,12 @@ impl Core {
         &self,
         token: u64,
     ) -> Result<bool, Error> {
-        let patience = Patience::AtLeast(RELEASE_PATIENCE);
-        each!(self, backend => backend.remove::<R, T>(Some(token), patience).await)
+        let limit = WaitLimit::AtLeast(RELEASE_LIMIT);
+        each!(self, backend => backend.remove::<R, T>(Some(token), limit).await)
     }
 
     pub(crate) async fn refresh<R: Runtime, T: Value>(&self) -> Result<bool, Error> {
-        each!(self, backend => backend.refresh::<R, T>(None, Patience::Policy).await)
+        each!(self, backend => backend.refresh::<R, T>(None, WaitLimit::Policy).await)
     }
 
     /// A refresh that ends within `limit`; `None` if its result is unknown then.
@@ -101,9 +101,9 @@ impl Core {
         token: u64,
         limit: Duration,
     ) -> Option<Result<bool, Error>> {
-        let patience = Patience::AtMost(limit);
+        let for_lock = WaitLimit::AtMost(limit);
         each!(self, backend => {
-            R::at_most(limit, backend.refresh::<R, T>(Some(token), patience)).await
+            R::at_most(limit, backend.refresh::<R, T>(Some(token), for_lock)).await
         })
     }
 
@@ -183,11 +183,11 @@ impl Core {
     async fn barge<R: Runtime, T: Value + PartialEq>(
         &self,
         candidates: Vec<T>,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Claim<T>, Error> {
         let sent = R::now();
         let (decision, incidents) = each!(self, backend => {
-            backend.claim::<R, T>(&candidates, Queue::Barge { patience }).await?
+            backend.claim::<R, T>(&candidates, Queue::Barge { limit }).await?
         });
         granted_or_busy(decision.into_claim(candidates, incidents, sent)?)
     }
@@ -222,8 +222,8 @@ impl Core {
             }
             let is_stalled = queued_since.is_some_and(|since| R::now() - since >= STALLED);
             let queue = if is_stalled {
-                let patience = left.min(LAST_LOOK);
-                Queue::Barge { patience }
+                let limit = left.min(LAST_ATTEMPT);
+                Queue::Barge { limit }
             } else {
                 Queue::Join {
                     turn: &mut turn,
@@ -250,10 +250,10 @@ impl Core {
             let pause = changes.limit(pause.min(left).min(LONGEST_PAUSE));
             R::at_most(pause, changes.changed()).await;
         }
-        let claim = self.barge::<R, T>(candidates, LAST_LOOK).await;
+        let claim = self.barge::<R, T>(candidates, LAST_ATTEMPT).await;
         // After an error the place is left to expire: the server is away.
         if let (Some(turn), Ok(_)) = (turn, &claim) {
-            let end = limit.saturating_add(LAST_LOOK);
+            let end = limit.saturating_add(LAST_ATTEMPT);
             let left = end.saturating_sub(R::now() - start);
             backend.leave::<R>(turn, left).await;
         }

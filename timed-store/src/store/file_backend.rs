@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backend::{Backend, Patience, Queue, Value};
+use super::backend::{Backend, Queue, Value, WaitLimit};
 use super::changes::Changes;
 use super::decision::{Decision, decide};
 use super::runtime::Runtime;
@@ -241,20 +241,20 @@ impl FileBackend {
         })
     }
 
-    fn policy(&self, patience: Patience) -> LockPolicy {
-        match (patience, self.files.policy) {
-            (Patience::AtLeast(limit), _) => self.patient(limit),
-            (Patience::AtMost(limit), LockPolicy::Wait(wait)) => LockPolicy::Wait(wait.min(limit)),
+    fn policy(&self, limit: WaitLimit) -> LockPolicy {
+        match (limit, self.files.policy) {
+            (WaitLimit::AtLeast(limit), _) => self.at_least(limit),
+            (WaitLimit::AtMost(limit), LockPolicy::Wait(wait)) => LockPolicy::Wait(wait.min(limit)),
             (_, policy) => policy,
         }
     }
 
     /// The handle's policy, but at least this long.
-    fn patient(&self, patience: Duration) -> LockPolicy {
+    fn at_least(&self, limit: Duration) -> LockPolicy {
         match self.files.policy {
-            LockPolicy::Wait(limit) => LockPolicy::Wait(limit.max(patience)),
-            LockPolicy::Fail if patience.is_zero() => LockPolicy::Fail,
-            LockPolicy::Fail => LockPolicy::Wait(patience),
+            LockPolicy::Wait(wait) => LockPolicy::Wait(wait.max(limit)),
+            LockPolicy::Fail if limit.is_zero() => LockPolicy::Fail,
+            LockPolicy::Fail => LockPolicy::Wait(limit),
         }
     }
 
@@ -378,21 +378,19 @@ impl Backend for FileBackend {
     async fn remove<R: Runtime, T: Value>(
         &self,
         token: Option<u64>,
-        patience: Patience,
+        limit: WaitLimit,
     ) -> Result<bool, Error> {
         let change = |copy: &mut WorkingCopy<'_>| Ok(copy.remove(token));
-        self.change_own::<R, T, _>(self.policy(patience), change)
-            .await
+        self.change_own::<R, T, _>(self.policy(limit), change).await
     }
 
     async fn refresh<R: Runtime, T: Value>(
         &self,
         token: Option<u64>,
-        patience: Patience,
+        limit: WaitLimit,
     ) -> Result<bool, Error> {
         let change = |copy: &mut WorkingCopy<'_>| Ok(copy.refresh(token));
-        self.change_own::<R, T, _>(self.policy(patience), change)
-            .await
+        self.change_own::<R, T, _>(self.policy(limit), change).await
     }
 
     async fn restore<R: Runtime, T: Value>(&self) -> Result<Option<T>, Error> {
@@ -413,7 +411,7 @@ impl Backend for FileBackend {
         &self,
         watcher: Option<&Changes>,
     ) -> Result<Entries<T>, Error> {
-        let policy = self.patient(watcher.map_or(Duration::ZERO, |_| WATCHER_PATIENCE));
+        let policy = self.at_least(watcher.map_or(Duration::ZERO, |_| WATCHER_LIMIT));
         let query = |copy: &WorkingCopy<'_>| Ok((copy.entries()?, copy.owners()));
         let read = self.read::<R, _>(policy, Extent::All, is_value::<T>, query);
         let Answer {
@@ -439,8 +437,8 @@ impl Backend for FileBackend {
         candidates: &[T],
         queue: Queue<'_, WaitTicket>,
     ) -> Result<(Decision, Vec<Incident>), Error> {
-        let (turn, patience, changes) = match queue {
-            Queue::Barge { patience } => (None, patience, None),
+        let (turn, limit, changes) = match queue {
+            Queue::Barge { limit } => (None, limit, None),
             Queue::Join {
                 turn,
                 left,
@@ -448,7 +446,7 @@ impl Backend for FileBackend {
             } => (Some(turn), left, Some(changes)),
         };
         let held = self
-            .lock::<R>(Access::Exclusive, self.patient(patience))
+            .lock::<R>(Access::Exclusive, self.at_least(limit))
             .await?;
         let waiters = WaitQueue::new(self.files.location.waiters());
         let mut ahead: Vec<T> = Vec::new();
@@ -507,7 +505,7 @@ impl Backend for FileBackend {
 }
 
 /// How long a watcher waits for the lock, with any policy.
-const WATCHER_PATIENCE: Duration = Duration::from_secs(5);
+const WATCHER_LIMIT: Duration = Duration::from_secs(5);
 
 fn is_value<T: Value>(json: &str) -> bool {
     serde_json::from_str::<T>(json).is_ok()

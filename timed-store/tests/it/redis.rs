@@ -200,9 +200,9 @@ impl Pair {
 }
 
 /// For replicas that answer, on a busy machine late.
-const PATIENT: Duration = LONG;
+const AMPLE: Duration = LONG;
 /// For replicas that are cut off.
-const HASTY: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_millis(300);
 
 fn open_acknowledged(url: &str, session: &str, within: Duration) -> Store {
     Store::redis_builder(url, "state")
@@ -215,7 +215,7 @@ fn open_acknowledged(url: &str, session: &str, within: Duration) -> Store {
 #[test]
 fn an_acknowledged_grant_survives_a_failover() {
     let pair = Pair::start();
-    let a = open_acknowledged(&pair.primary.url(), "a", PATIENT);
+    let a = open_acknowledged(&pair.primary.url(), "a", AMPLE);
     let lease = granted(a.claim(s("x"))).unwrap();
     assert!(a.refresh().unwrap());
     pair.fail_over();
@@ -228,9 +228,9 @@ fn an_acknowledged_grant_survives_a_failover() {
 #[test]
 fn a_grant_that_was_not_acknowledged_is_withdrawn() {
     let pair = Pair::start();
-    let patient = open_acknowledged(&pair.primary.url(), "a", PATIENT);
-    let first = granted(patient.claim(s("w"))).unwrap();
-    let a = open_acknowledged(&pair.primary.url(), "a", HASTY);
+    let ample = open_acknowledged(&pair.primary.url(), "a", AMPLE);
+    let first = granted(ample.claim(s("w"))).unwrap();
+    let a = open_acknowledged(&pair.primary.url(), "a", SHORT);
     pair.link.stall(true);
     for _ in 0..2 {
         match a.claim(s("x")).unwrap_err() {
@@ -305,10 +305,10 @@ fn without_acknowledgement_the_token_still_fences() {
 fn a_repeated_call_is_acknowledged_for_its_first_execution() {
     let pair = Pair::start();
     let proxy = Proxy::start(pair.primary.port());
-    open_acknowledged(&pair.primary.url(), "a", PATIENT)
+    open_acknowledged(&pair.primary.url(), "a", AMPLE)
         .store(&s("w"))
         .unwrap();
-    let a = open_acknowledged(&proxy.url(), "a", HASTY);
+    let a = open_acknowledged(&proxy.url(), "a", SHORT);
     pair.link.stall(true);
     proxy.lose_next_answer();
     assert!(matches!(
@@ -618,9 +618,9 @@ fn a_read_after_a_claim_without_an_answer_fences_late_copies() {
 #[test]
 fn a_claim_with_a_limit_is_withdrawn_within_it() {
     let pair = Pair::start();
-    let a = open_acknowledged(&pair.primary.url(), "a", PATIENT);
+    let a = open_acknowledged(&pair.primary.url(), "a", AMPLE);
     pair.link.stall(true);
-    for limit in [Duration::ZERO, HASTY] {
+    for limit in [Duration::ZERO, SHORT] {
         let claim = a.claim_within(s("x"), limit);
         assert!(
             matches!(claim, Err(Error::NotAcknowledged { .. })),
