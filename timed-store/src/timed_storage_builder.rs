@@ -134,7 +134,7 @@ impl<S> TimedStorageBuilder<S> {
             ttl_ms: ttl_ms(self.ttl),
             owner: self.owner,
             on_incident: self.on_incident,
-            met: Default::default(),
+            found: Default::default(),
         });
         let files = FileSettings {
             location,

@@ -98,7 +98,7 @@ macro_rules! timed_storage {
                 &self.core.settings.path
             }
 
-            /// Takes the damage that operations of this handle, its clones and its slots have met
+            /// Takes the damage that operations of this handle, its clones and its slots have found
             /// since the last call, oldest first; at most the last 64.
             ///
             /// A program without a `tracing` subscriber calls it after its work, so that no damage

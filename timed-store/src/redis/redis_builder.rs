@@ -104,7 +104,7 @@ impl<S> RedisBuilder<S> {
             ttl_ms: ttl_ms(self.ttl),
             owner: self.owner,
             on_incident: None,
-            met: Default::default(),
+            found: Default::default(),
         };
         let backend =
             RedisBackend::connect(&self.url, &self.name, settings, self.acknowledgement).await?;

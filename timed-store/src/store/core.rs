@@ -66,7 +66,7 @@ impl Core {
         each!(self, backend => backend.remove::<R, T>(None, WaitLimit::Policy).await)
     }
 
-    /// Removes the entry of a guard. The guard is gone afterwards, so a removal that met the lock
+    /// Removes the entry of a guard. The guard is gone afterwards, so a removal that finds the lock held
     /// could not be repeated: it waits for the lock with any policy. A call to a server repeats
     /// itself, and needs no other limit.
     pub(crate) async fn release<R: Runtime, T: Value>(&self, token: u64) -> Result<bool, Error> {
