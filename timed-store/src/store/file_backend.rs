@@ -335,6 +335,21 @@ impl FileBackend {
         Ok(None)
     }
 
+    /// The token record that marks a new file of the store as ours. A store without a lock file may
+    /// have its identity in the other file.
+    fn first_record(&self, now_ms: i64) -> Result<TokenRecord, Error> {
+        let other = disk::read(&self.other_file())?;
+        let document = other.as_ref().and_then(|file| parse(&file.bytes).ok());
+        let known = document.and_then(|document| document.record);
+        let new = TokenRecord::new(now_ms);
+        Ok(TokenRecord {
+            store_id: known.map_or(new.store_id, |known| known.store_id),
+            last_token: known
+                .map_or(0, |known| known.last_token)
+                .max(new.last_token),
+        })
+    }
+
     /// Does everything but the write.
     fn prepare<A>(
         &self,
@@ -369,7 +384,9 @@ impl FileBackend {
         // The record in the lock file marks a new store as ours, also before its first claim.
         if copy.is_changed && contents.is_none() && new_record.is_none() {
             let is_marked = held.record().is_written();
-            new_record = (!is_marked).then(|| TokenRecord::new(now_ms));
+            new_record = (!is_marked)
+                .then(|| self.first_record(now_ms))
+                .transpose()?;
         }
         let is_other_writable = other.as_ref().is_some_and(|file| !file.is_read_only);
         let other_next = elsewhere
