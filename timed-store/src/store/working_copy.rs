@@ -187,10 +187,10 @@ impl<'a> WorkingCopy<'a> {
         here.chain(of_others(&self.live_elsewhere, !self.is_slots))
     }
 
-    /// The owner processes of the other sessions' entries.
+    /// The owner processes of all entries, also those of this session.
     pub(crate) fn owners(&self) -> Vec<OwnerProcess> {
-        let owners = self.others().filter_map(|entry| entry.owner);
-        owners
+        let live = self.live.iter().chain(&self.live_elsewhere);
+        live.filter_map(|entry| entry.owner)
             .filter_map(|owner| serde_json::from_str(owner).ok())
             .collect()
     }

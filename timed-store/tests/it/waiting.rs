@@ -327,6 +327,26 @@ fn a_watcher_is_told_when_an_entry_ends_by_itself() {
     check_change(changes.next(), "owned is gone");
 }
 
+#[test]
+fn a_watcher_is_told_when_an_entry_of_its_own_session_ends_by_itself() {
+    let place = Place::new();
+    let mut worker = Worker::start("idle", place.folder.path());
+    let owner = OwnerProcess::with_pid(worker.pid()).unwrap();
+    let owned = builder(place.folder.path(), "me").owner(owner);
+    let owned = owned.open().unwrap();
+    assert!(is_granted(owned.slot("one").unwrap().claim(s("y"))));
+    let watcher = open(&place, "me");
+    let (told, is_told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        watcher
+            .watch()
+            .try_for_each(|change| told.send(Some(change)))
+    });
+    check_change(is_told.recv_timeout(LONG).unwrap(), "me#one = y");
+    worker.kill();
+    check_change(is_told.recv_timeout(LONG).unwrap(), "me#one is gone");
+}
+
 /// The thread of a watcher blocks in the kernel; the writer changes the store while it waits.
 #[test]
 fn a_blocked_watcher_is_woken() {
