@@ -75,6 +75,7 @@ impl OwnerProcess {
     }
 
     /// Whether the numbers have a meaning for this process: same machine, boot and namespaces.
+    #[cfg(target_os = "linux")]
     pub(crate) fn is_here(&self) -> bool {
         self.is_in(space().as_deref())
     }

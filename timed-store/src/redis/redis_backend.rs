@@ -388,10 +388,9 @@ fn scheme_of(url: &str) -> String {
 /// The deadline of a claim, and the time that the replicas have.
 fn limits(queue: &Queue<'_, RedisTurn>) -> (Deadline, Duration) {
     match queue {
-        // A claim without a limit.
-        Queue::Barge { limit } if limit.is_zero() => (None, Duration::MAX),
+        Queue::Barge { limit: None } => (None, Duration::MAX),
         // The last attempt of a waiter. The second half of the time is for a withdrawal.
-        Queue::Barge { limit } => (after(*limit), *limit / 2),
+        Queue::Barge { limit: Some(limit) } => (after(*limit), *limit / 2),
         Queue::Join { left, .. } => (after(left.saturating_add(GRACE)), *left),
     }
 }

@@ -94,12 +94,14 @@ pub(crate) enum WaitLimit {
 pub(crate) enum Queue<'a, Turn> {
     /// Takes a free value ahead of all waiters.
     Barge {
-        /// How long the claim may wait for the lock, also if the handle's policy is shorter.
-        limit: Duration,
+        /// How long the claim may wait for the lock or the server; `None` as the handle's policy
+        /// says.
+        limit: Option<Duration>,
     },
     /// Takes a value only if no earlier waiter wants it, else joins the queue.
     Join {
         turn: &'a mut Option<Turn>,
+        /// How long the claim may wait for the lock or the server.
         left: Duration,
         changes: &'a Changes,
     },

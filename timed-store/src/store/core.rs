@@ -133,7 +133,7 @@ impl Core {
         R: Runtime,
         T: Value + PartialEq,
     {
-        self.barge::<R, T>(candidates, Duration::ZERO).await
+        self.barge::<R, T>(candidates, None).await
     }
 
     pub(crate) async fn claim_any_within<R, T>(
@@ -183,7 +183,7 @@ impl Core {
     async fn barge<R: Runtime, T: Value + PartialEq>(
         &self,
         candidates: Vec<T>,
-        limit: Duration,
+        limit: Option<Duration>,
     ) -> Result<Claim<T>, Error> {
         let sent = R::now();
         let (decision, incidents) = each!(self, backend => {
@@ -196,7 +196,8 @@ impl Core {
     ///
     /// A wait ends with a change of the store, with the end of an owner process, when the holder's
     /// entry expires, or at the deadline. The last attempt is made ahead of the other waiters: if
-    /// the value is free, a waiter before this one has not taken it.
+    /// the value is free, a waiter before this one has not taken it. It ends [`LAST_ATTEMPT`] after
+    /// the limit. An attempt whose answer came after the limit and was "busy" is the last one.
     ///
     /// Cancel safety: all state is in this future. Dropping it drops `turn`, which leaves the queue.
     async fn wait_for<R, T, B>(
@@ -214,6 +215,7 @@ impl Core {
         let mut changes = backend.changes();
         let mut turn = None;
         let mut queued_since = None;
+        let mut late = None;
         loop {
             changes.mark();
             let left = limit.saturating_sub(R::now() - start);
@@ -222,8 +224,9 @@ impl Core {
             }
             let is_stalled = queued_since.is_some_and(|since| R::now() - since >= STALLED);
             let queue = if is_stalled {
-                let limit = left.min(LAST_ATTEMPT);
-                Queue::Barge { limit }
+                Queue::Barge {
+                    limit: Some(left.min(LAST_ATTEMPT)),
+                }
             } else {
                 Queue::Join {
                     turn: &mut turn,
@@ -238,6 +241,10 @@ impl Core {
                     return granted_or_busy(decision.into_claim(candidates, incidents, sent)?);
                 }
                 Decision::Busy { expires_in, .. } => {
+                    if R::now() - start >= limit {
+                        late = Some(decision);
+                        break;
+                    }
                     queued_since = None;
                     *expires_in + EXPIRED
                 }
@@ -250,12 +257,15 @@ impl Core {
             let pause = changes.limit(pause.min(left).min(LONGEST_PAUSE));
             R::at_most(pause, changes.changed()).await;
         }
-        let claim = self.barge::<R, T>(candidates, LAST_ATTEMPT).await;
+        let end = limit.saturating_add(LAST_ATTEMPT);
+        let left = || end.saturating_sub(R::now() - start);
+        let claim = match late {
+            Some(busy) => granted_or_busy(busy.into_claim(candidates, Vec::new(), start)?),
+            None => self.barge::<R, T>(candidates, Some(left())).await,
+        };
         // After an error the place is left to expire: the server is away.
         if let (Some(turn), Ok(_)) = (turn, &claim) {
-            let end = limit.saturating_add(LAST_ATTEMPT);
-            let left = end.saturating_sub(R::now() - start);
-            backend.leave::<R>(turn, left).await;
+            backend.leave::<R>(turn, left()).await;
         }
         claim
     }

@@ -495,17 +495,18 @@ impl Backend for FileBackend {
         candidates: &[T],
         queue: Queue<'_, WaitTicket>,
     ) -> Result<(Decision, Vec<Incident>), Error> {
-        let (turn, limit, changes) = match queue {
-            Queue::Barge { limit } => (None, limit, None),
+        let (turn, policy, changes) = match queue {
+            Queue::Barge { limit } => {
+                let policy = limit.map_or(self.files.policy, LockPolicy::Wait);
+                (None, policy, None)
+            }
             Queue::Join {
                 turn,
                 left,
                 changes,
-            } => (Some(turn), left, Some(changes)),
+            } => (Some(turn), LockPolicy::Wait(left), Some(changes)),
         };
-        let held = self
-            .lock::<R>(Access::Exclusive, self.at_least(limit))
-            .await?;
+        let held = self.lock::<R>(Access::Exclusive, policy).await?;
         let waiters = WaitQueue::new(self.files.location.waiters());
         let mut ahead: Vec<T> = Vec::new();
         if let Some(turn) = &turn {

@@ -368,3 +368,29 @@ fn a_blocked_watcher_is_woken() {
         }
     });
 }
+
+/// The lock is held for the whole time. The policy of the handle would wait for longer.
+#[cfg(feature = "tokio")]
+#[tokio::test(start_paused = true)]
+async fn a_claim_with_a_limit_waits_for_the_lock_no_longer_than_its_limit() {
+    let place = Place::new();
+    let store = timed_store::TimedStorage::<String>::builder(place.path())
+        .lock(LockPolicy::Wait(10 * LONG))
+        .open()
+        .unwrap();
+    store.store(&s("w")).await.unwrap();
+    let mut lock = fd_lock::RwLock::new(std::fs::File::open(place.lock_file()).unwrap());
+    let _held = lock.try_write().unwrap();
+    for limit in [Duration::ZERO, Duration::from_millis(50), LONG] {
+        let start = tokio::time::Instant::now();
+        let claim = store.claim_within(s("x"), limit).await;
+        assert!(claim.is_err_and(|error| error.is_locked()));
+        // The timers of the runtime have a resolution of a millisecond.
+        let most = limit + Duration::from_millis(1010);
+        assert!(
+            start.elapsed() <= most,
+            "{:?} of {limit:?}",
+            start.elapsed()
+        );
+    }
+}
