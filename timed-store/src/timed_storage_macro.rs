@@ -9,7 +9,7 @@
 /// | parameter | async | blocking |
 /// |---|---|---|
 /// | `runtime`: how the operation waits | `Tokio` | `Blocking`, which waits inside `poll` |
-/// | `complete`: how the method gets the result | `.await` | `block_on`, one poll |
+/// | `complete`: how the method gets the result | `.await` | `block_on` |
 /// | `connect`: how it connects to a server | on the current runtime | on a runtime of its own |
 /// | `keyword` | `async` | none |
 /// | `cancel_safety`: the section of the docs | text | none |
@@ -135,7 +135,7 @@ macro_rules! timed_storage {
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// Any [`Error`]; nothing has changed, apart from the exceptions that [`Error`]
             /// names.
             $(#[$cancel_safety])*
             pub $($async)? fn store(&self, value: &T) -> Result<(), Error> {
@@ -146,7 +146,7 @@ macro_rules! timed_storage {
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// Any [`Error`]; nothing has changed, apart from the exceptions that [`Error`]
             /// names.
             $(#[$cancel_safety])*
             pub $($async)? fn remove(&self) -> Result<bool, Error> {
@@ -180,7 +180,7 @@ macro_rules! timed_storage {
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// Any [`Error`]; nothing has changed, apart from the exceptions that [`Error`]
             /// names.
             $(#[$cancel_safety])*
             pub $($async)? fn refresh(&self) -> Result<bool, Error> {
@@ -201,11 +201,13 @@ macro_rules! timed_storage {
             ///
             /// A granted claim replaces the value that this session held before; a refused one
             /// changes nothing. A claim of the value that the session already holds refreshes it
-            /// and keeps its token.
+            /// and keeps its token. It never shortens the lease, which another process of the session
+            /// may keep: the longer timeout counts, and the owner process stays only if both claims
+            /// name it.
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// Any [`Error`]; nothing has changed, apart from the exceptions that [`Error`]
             /// names.
             $(#[$cancel_safety_of_claims])*
             pub $($async)? fn claim(&self, value: T) -> Result<Claim<T>, Error>
@@ -220,7 +222,7 @@ macro_rules! timed_storage {
             /// # Errors
             ///
             /// [`Error::Invalid`] if there are no candidates; otherwise any [`Error`]. Nothing
-            /// has changed, apart from the two exceptions that [`Error`] names.
+            /// has changed, apart from the exceptions that [`Error`] names.
             $(#[$cancel_safety_of_claims])*
             pub $($async)? fn claim_any(
                 &self,
@@ -245,14 +247,16 @@ macro_rules! timed_storage {
             /// its owner process ends. On Linux it never polls a local file; elsewhere and on
             /// network file systems it looks every 250 ms, and on a server at least once a second.
             ///
-            /// The call takes at most a second longer than `limit`: for a last look at the value,
-            /// which may wait for the lock or for a server that does not answer.
+            /// The call takes at most a second longer than `limit`, whatever the handle's policy for
+            /// the lock is: for a last attempt, which may wait for the lock or for a server that does
+            /// not answer.
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed, except that a server whose answer did not arrive
-            /// in time may have granted the claim. The error says so (`may_be_done`). Claim again,
-            /// or call [`restore`](Self::restore).
+            /// Any [`Error`], also [`Error::Locked`] if the lock was held for the whole time; nothing
+            /// has changed, apart from the exceptions that [`Error`] names. A server whose answer did
+            /// not arrive in time may have granted the claim (`may_be_done`): claim again, or call
+            /// [`restore`](Self::restore).
             $(#[$cancel_safety_of_claims])*
             pub $($async)? fn claim_within(
                 &self,
@@ -274,7 +278,7 @@ macro_rules! timed_storage {
             /// # Errors
             ///
             /// [`Error::Invalid`] if there are no candidates; otherwise any [`Error`]. Nothing
-            /// has changed, apart from the two exceptions that [`Error`] names.
+            /// has changed, apart from the exceptions that [`Error`] names.
             $(#[$cancel_safety_of_claims])*
             pub $($async)? fn claim_any_within(
                 &self,
@@ -339,7 +343,7 @@ macro_rules! timed_storage {
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// Any [`Error`]; nothing has changed, apart from the exceptions that [`Error`]
             /// names.
             $(#[$cancel_safety])*
             pub $($async)? fn transaction<R>(
