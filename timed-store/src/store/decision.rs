@@ -134,11 +134,11 @@ where
     match (free, free_soonest) {
         (Some(candidate), _) => {
             let is_renewal = already_held == Some(candidate);
-            let token = copy.store_claimed(&candidates[candidate], is_renewal)?;
+            let (token, expires_in) = copy.store_claimed(&candidates[candidate], is_renewal)?;
             Ok(Decision::Granted {
                 candidate,
                 token,
-                expires_in: copy.ttl(),
+                expires_in,
                 store_id: TokenRecord::id_text(copy.store_id()),
             })
         }

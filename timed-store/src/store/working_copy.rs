@@ -246,20 +246,33 @@ impl<'a> WorkingCopy<'a> {
     }
 
     pub(crate) fn store<T: Serialize>(&mut self, value: &T) -> Result<(), Error> {
-        self.put(value, None)
+        let (ttl_ms, owner) = (self.settings.ttl_ms, self.settings.owner_of(false));
+        self.put(value, None, ttl_ms, owner)
     }
 
-    /// Stores a claimed value and returns its token: a new one, unless the session already holds
-    /// this value under a token (`is_renewal`).
+    /// Stores a claimed value and returns its token and its timeout. The token is a new one, unless
+    /// the session already holds this value under a token (`is_renewal`).
+    ///
+    /// Another process of the session may keep the lease that is renewed, so a renewal never shortens
+    /// it: the longer timeout counts, and an owner stays only if both claims name it.
     pub(crate) fn store_claimed<T: Serialize>(
         &mut self,
         value: &T,
         is_renewal: bool,
-    ) -> Result<u64, Error> {
+    ) -> Result<(u64, Duration), Error> {
         let last_token = self.last_token();
-        let old_token = self.own().and_then(|entry| entry.token);
-        let (token, is_new) = match old_token.filter(|_| is_renewal) {
-            Some(token) => (token, false),
+        let renewed = self.own().filter(|_| is_renewal);
+        let renewed = renewed.and_then(|entry| Some((entry, entry.token?)));
+        let (mut ttl_ms, mut owner) = (self.settings.ttl_ms, self.settings.owner_of(true));
+        let (token, is_new) = match renewed {
+            Some((entry, token)) => {
+                ttl_ms = ttl_ms.max(entry.ttl_ms.unwrap_or(0));
+                let earlier: Option<OwnerProcess> = entry
+                    .owner
+                    .and_then(|owner| serde_json::from_str(owner).ok());
+                owner = owner.filter(|owner| earlier.as_ref() == Some(owner));
+                (token, false)
+            }
             None => (last_token + 1, true),
         };
         if token > LARGEST_NUMBER {
@@ -271,13 +284,13 @@ impl<'a> WorkingCopy<'a> {
             store_id: self.store_id(),
             last_token: last_token.max(token),
         };
-        self.put(value, Some(token))?;
+        self.put(value, Some(token), ttl_ms, owner)?;
         self.record = Some(record);
         // A lock file without identity is that of version 0.1, or a new one.
         if is_new || self.lock_record.store_id.is_none() {
             self.new_record = self.record;
         }
-        Ok(token)
+        Ok((token, Duration::from_millis(ttl_ms)))
     }
 
     /// The identity of the store; a new one if no file has it.
@@ -352,13 +365,18 @@ impl<'a> WorkingCopy<'a> {
         self.next.to_bytes(&self.extra, self.record)
     }
 
-    fn put<T: Serialize>(&mut self, value: &T, token: Option<u64>) -> Result<(), Error> {
-        let owner = self.settings.owner_of(token.is_some());
+    fn put<T: Serialize>(
+        &mut self,
+        value: &T,
+        token: Option<u64>,
+        ttl_ms: u64,
+        owner: Option<&OwnerProcess>,
+    ) -> Result<(), Error> {
         let owner = owner.map(json).transpose()?;
         let changes = [
             ("data", Some(json(value)?)),
             self.new_timestamp(),
-            ("ttl_ms", Some(self.settings.ttl_ms.to_string())),
+            ("ttl_ms", Some(ttl_ms.to_string())),
             ("token", token.map(|token| token.to_string())),
             ("owner", owner),
         ];
