@@ -1,6 +1,7 @@
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::clock::Moment;
 use crate::{Incident, SessionId};
 
 /// The answer to a claim.
@@ -77,7 +78,7 @@ pub struct Lease<T> {
 /// The moment before a claim was sent. The claim of a value that the session holds already gives an
 /// equal lease, so it does not count in comparisons.
 #[derive(Clone, Copy)]
-pub(crate) struct SentAt(pub(crate) Instant);
+pub(crate) struct SentAt(pub(crate) Moment);
 
 impl PartialEq for SentAt {
     fn eq(&self, _: &Self) -> bool {
@@ -99,7 +100,8 @@ impl<T> Lease<T> {
         self.value
     }
 
-    /// The fencing token: larger than the token of every earlier claim in this store.
+    /// The fencing token: larger than the token of every earlier grant in this store. A claim of a
+    /// value that the session holds keeps its token.
     ///
     /// The holder sends it with each request to a shared resource, and the resource refuses
     /// tokens below the largest one that it has seen. A holder that was stopped longer than its

@@ -103,7 +103,9 @@ timed_storage! {
     pub struct TimedStorage;
     /// Keeps a lease alive: refreshes it in the background, three times in its time.
     ///
-    /// A lease that was lost stays lost; [`lost`](Self::lost) tells when.
+    /// A lease that was lost stays lost; [`lost`](Self::lost) reports when (if the machine
+    /// slept, within ten seconds after it). The runtime that made the guard runs the refreshes: a guard
+    /// that outlives it has lost its lease.
     ///
     /// Dropping the guard stops the refreshes, and the value stays busy until it expires. With
     /// [`release_on_drop`](Self::release_on_drop) it is released too, before the drop returns, so
@@ -111,7 +113,12 @@ timed_storage! {
     /// seconds or as long as the policy says; for a server until a thread with a connection of its
     /// own has the answer, two seconds at most. A release that failed is a `tracing` warning, and
     /// the value stays busy until it expires. [`release`](Self::release) does not block the thread,
-    /// and returns the result.
+    /// and returns the result. If it is cancelled, the drop releases the value with
+    /// [`release_on_drop`](Self::release_on_drop), else the value stays busy until it expires.
+    ///
+    /// On a current-thread runtime, use `release` if other tasks wait for the lock of the same file: a
+    /// lock that was just handed to a task of the blocked thread is free only after the drop, which
+    /// then waits for its whole time and fails.
     ///
     /// ```
     /// use timed_store::TimedStorage;

@@ -400,8 +400,9 @@ macro_rules! timed_storage {
                 &self.lease
             }
 
-            /// Whether the lease was lost: its entry is gone, or no refresh has succeeded for the
-            /// whole time of the lease. The value may have another holder.
+            /// Whether the lease was lost: its entry is gone, no refresh has succeeded for the whole
+            /// time of the lease, or the refresher has ended. The value may have another holder. The
+            /// call reads the clock, so it is right even if the refresher could not run.
             pub fn is_lost(&self) -> bool {
                 self.keeper.is_lost()
             }
@@ -432,10 +433,12 @@ macro_rules! timed_storage {
             /// Any [`Error`]; the value then stays busy until it expires.
             $(#[$cancel_safety])*
             pub $($async)? fn release(mut self) -> Result<bool, Error> {
-                self.release = None;
                 self.keeper.stop();
                 let token = self.lease.token();
-                $complete!(self.core, self.core.release::<$runtime, T>(token))
+                let released = $complete!(self.core, self.core.release::<$runtime, T>(token));
+                // Not before: if the future is dropped, the drop of the guard releases.
+                self.release = None;
+                released
             }
         }
 

@@ -12,6 +12,9 @@ use super::decision::{Decision, no_candidates};
 use super::file_backend::FileBackend;
 use super::runtime::{Runtime, RuntimeContext};
 use super::settings::Settings;
+#[cfg(feature = "redis")]
+use crate::clock::Clock;
+use crate::clock::Moment;
 use crate::{Claim, Entries, Error, SessionId, Transaction};
 
 /// A handle of a store. Each operation is an async function that is generic over the [`Runtime`] on
@@ -158,6 +161,20 @@ impl Core {
         each!(self, backend => backend.transaction::<R, T, A>(&mut body).await)
     }
 
+    /// The time on the clock of the timers and on that of the store. A server has a clock of its own;
+    /// the system's clock stands for it.
+    pub(crate) fn now<R: Runtime>(&self) -> Moment {
+        let clock = match &self.backend {
+            AnyBackend::File(files) => &files.files().clock,
+            #[cfg(feature = "redis")]
+            AnyBackend::Redis(_) => &Clock::System,
+        };
+        Moment {
+            timer: R::now(),
+            clock_ms: clock.now_ms(),
+        }
+    }
+
     pub(crate) fn changes(&self) -> Changes {
         each!(self, backend => backend.changes())
     }
@@ -185,7 +202,7 @@ impl Core {
         candidates: Vec<T>,
         limit: Option<Duration>,
     ) -> Result<Claim<T>, Error> {
-        let sent = R::now();
+        let sent = self.now::<R>();
         let (decision, incidents) = each!(self, backend => {
             backend.claim::<R, T>(&candidates, Queue::Barge { limit }).await?
         });
@@ -234,7 +251,7 @@ impl Core {
                     changes: &changes,
                 }
             };
-            let sent = R::now();
+            let sent = self.now::<R>();
             let (decision, incidents) = backend.claim::<R, T>(&candidates, queue).await?;
             let pause = match &decision {
                 Decision::Granted { .. } => {
@@ -260,7 +277,9 @@ impl Core {
         let end = limit.saturating_add(LAST_ATTEMPT);
         let left = || end.saturating_sub(R::now() - start);
         let claim = match late {
-            Some(busy) => granted_or_busy(busy.into_claim(candidates, Vec::new(), start)?),
+            Some(busy) => {
+                granted_or_busy(busy.into_claim(candidates, Vec::new(), self.now::<R>())?)
+            }
             None => self.barge::<R, T>(candidates, Some(left())).await,
         };
         // After an error the place is left to expire: the server is away.
