@@ -394,3 +394,25 @@ async fn a_claim_with_a_limit_waits_for_the_lock_no_longer_than_its_limit() {
         );
     }
 }
+
+/// The watch of the kernel belongs to the old folder.
+#[test]
+fn a_watcher_is_told_of_changes_in_a_folder_that_was_made_again() {
+    let place = Place::new();
+    let folder = place.folder.path().join("inner");
+    std::fs::create_dir(&folder).unwrap();
+    let a = builder(&folder, "a").open().unwrap();
+    a.store(&s("x")).unwrap();
+    let me = builder(&folder, "me").open().unwrap();
+    let (told, is_told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || me.watch().try_for_each(|change| told.send(Some(change))));
+    check_change(is_told.recv_timeout(LONG).unwrap(), "a = x");
+    std::fs::rename(&folder, place.folder.path().join("old")).unwrap();
+    check_change(is_told.recv_timeout(LONG).unwrap(), "a is gone");
+    for count in 0..2 {
+        a.store(&count.to_string()).unwrap();
+        check_change(is_told.recv_timeout(LONG).unwrap(), &format!("a = {count}"));
+        std::fs::remove_dir_all(&folder).unwrap();
+        check_change(is_told.recv_timeout(LONG).unwrap(), "a is gone");
+    }
+}
