@@ -390,9 +390,11 @@ impl<'a> WorkingCopy<'a> {
 
     /// The largest token that any file of the store knows.
     fn last_token(&self) -> u64 {
-        let counter = self.lock_record.last_token.unwrap_or_else(|| {
-            // Without the lock file (a new store, or a cleaned-up folder for temporary files) the
-            // other files know the last token, unless the original tool has rewritten them. The
+        let counter = self.lock_record.last_token;
+        let counter = counter.filter(|token| *token <= LARGEST_NUMBER);
+        let counter = counter.unwrap_or_else(|| {
+            // Without a token in the lock file (a new store, a cleaned-up folder for temporary files,
+            // or a number that is too large and was written by hand) the other files know the last token, unless the original tool has rewritten them. The
             // time in milliseconds is then above every earlier token, unless the clock was set
             // back: no store grants a claim every millisecond.
             u64::try_from(self.now_ms).unwrap_or(0)
