@@ -167,7 +167,7 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// There is no Tokio runtime, or it shut down before the operation began.
+    /// There is no Tokio runtime for a guard or a server, or it shut down before the operation began.
     #[error("there is no running Tokio runtime")]
     ShuttingDown,
 

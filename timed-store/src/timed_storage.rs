@@ -91,9 +91,12 @@ timed_storage! {
     /// # Runtime
     ///
     /// Operations run in place, because that takes less time than handing them to another thread:
-    /// about ten microseconds for a read of a small file. Only waits need a Tokio runtime: for the
-    /// lock ([`LockPolicy::Wait`](crate::LockPolicy::Wait), with the runtime's timer enabled) and
-    /// for the disk ([`Durability::Power`](crate::Durability::Power), on a blocking thread).
+    /// about ten microseconds for a read of a small file. Only waits need a Tokio runtime with its
+    /// timer: for the lock ([`LockPolicy::Wait`](crate::LockPolicy::Wait)), for a value
+    /// ([`claim_within`](Self::claim_within)), for changes ([`watch`](Self::watch)), for the disk
+    /// ([`Durability::Power`](crate::Durability::Power), on a blocking thread), and
+    /// [`keep_alive`](Self::keep_alive). Without a runtime `keep_alive` is an error, and the others
+    /// panic. A store on a server needs a runtime for every operation.
     ///
     /// # Cancel safety
     ///
@@ -157,7 +160,7 @@ fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
 /// The changes of a store, as a [`Stream`] that never ends. An error does not end it either: the
 /// next item comes from a new attempt, after a change or after a second.
 ///
-/// Changes that follow each other quickly may be merged; the last state is always told. A refresh
+/// Changes that follow each other quickly may be merged; the last state is always reported. A refresh
 /// is not a change. Dropping it ends the watch.
 ///
 /// ```

@@ -245,7 +245,8 @@ macro_rules! timed_storage {
             ///
             /// A waiter wakes up when the store changes, when the holder's entry expires and when
             /// its owner process ends. On Linux it never polls a local file; elsewhere and on
-            /// network file systems it looks every 250 ms, and on a server at least once a second.
+            /// network file systems it checks the store every 250 ms, and on a server at least once a
+            /// second.
             ///
             /// The call takes at most a second longer than `limit`, whatever the handle's policy for
             /// the lock is: for a last attempt, which may wait for the lock or for a server that does

@@ -15,7 +15,7 @@
 //! - *A pidfd for each owner process*, which becomes readable when the process ends.
 //!
 //! Race: the kernel reports the close of a file just before it releases the file's lock. A waiter
-//! that looks in between sees a live ticket; it looks again after at most a second, because a free
+//! that checks the queue in between sees a live ticket; it checks again after at most a second, because a free
 //! value with an earlier waiter is not left alone for longer.
 //!
 //! A watch belongs to the folder's inode. If the folder is removed or renamed, the thread tries to watch
@@ -32,7 +32,7 @@ use std::time::Duration;
 use super::location::Location;
 use crate::store::{Changes, Signal, Source};
 
-/// How often a waiter looks where no change is reported.
+/// How often a waiter checks the store where no change is reported.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// The watcher of a handle and its clones, while one of them waits.
@@ -203,7 +203,7 @@ mod linux {
                 if processes.iter().any(|(known, _)| *known == owner.pid()) {
                     continue;
                 }
-                // A process that has just ended has no pidfd: the caller looks at the store after
+                // A process that has just ended has no pidfd: the caller checks the store after
                 // this call and sees it.
                 match pidfd_open(pid, PidfdFlags::empty()) {
                     Ok(descriptor) => {

@@ -23,7 +23,7 @@
 //!   value that the session held before.
 //! - *Waiting.* Every change is published on a channel with the name of the hash. Waiters keep a
 //!   ticket in the hash, which they renew; the ticket of a dead waiter expires. Messages can be
-//!   lost, so a waiter looks at least once a second.
+//!   lost, so a waiter checks the store at least once a second.
 //! - *Owner processes* are checked by clients on the same machine, which then remove the entry. Before
 //!   a script renews or removes an entry with an owner that the client has not checked, it answers
 //!   `check`.

@@ -24,7 +24,7 @@ use crate::{Entries, Entry, Error, Incident, OwnerProcess, SessionId, Transactio
 /// How long a ticket lives without renewal. A waiter renews it at least once in [`LOOK`].
 const TICKET_MS: u64 = 3000;
 
-/// How often a waiter looks without news: messages can be lost.
+/// How often a waiter checks the store without a notification: messages can be lost.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// How long a claim with a limit may take beyond it: for the answer of an attempt that was sent in
