@@ -403,7 +403,9 @@ macro_rules! timed_storage {
 
             /// Whether the lease was lost: its entry is gone, no refresh has succeeded for the whole
             /// time of the lease, or the refresher has ended. The value may have another holder. The
-            /// call reads the clock, so it is right even if the refresher could not run.
+            /// call reads the clock, so it is right even if the refresher could not run. The system's
+            /// clock counts too, because timers stand still while the machine sleeps: a clock that is
+            /// set forward past the time of the lease ends it.
             pub fn is_lost(&self) -> bool {
                 self.keeper.is_lost()
             }

@@ -53,7 +53,7 @@ fn order(place: &Place) -> Vec<String> {
 fn check_woken(place: &Place, free: impl FnOnce()) {
     let waiter = open(place, "waiter");
     let (sender, claims) = std::sync::mpsc::channel();
-    std::thread::spawn(move || sender.send(waiter.claim_within(s("x"), 10 * LONG)));
+    std::thread::spawn(move || sender.send(waiter.claim_within(s("x"), 10 * LONG)).is_ok());
     wait_for_waiters(place, 1);
     free();
     let claim = claims.recv_timeout(LONG).expect("the waiter is woken");
@@ -327,6 +327,14 @@ fn a_watcher_is_told_when_an_entry_ends_by_itself() {
     check_change(changes.next(), "owned is gone");
 }
 
+fn watch_on_a_thread(store: Store) -> std::sync::mpsc::Receiver<Told> {
+    let (told, is_told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || store.watch().all(|change| told.send(Some(change)).is_ok()));
+    is_told
+}
+
+type Told = Option<Result<Change<String>, Error>>;
+
 #[test]
 fn a_watcher_is_told_when_an_entry_of_its_own_session_ends_by_itself() {
     let place = Place::new();
@@ -336,12 +344,7 @@ fn a_watcher_is_told_when_an_entry_of_its_own_session_ends_by_itself() {
     let owned = owned.open().unwrap();
     assert!(is_granted(owned.slot("one").unwrap().claim(s("y"))));
     let watcher = open(&place, "me");
-    let (told, is_told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        watcher
-            .watch()
-            .try_for_each(|change| told.send(Some(change)))
-    });
+    let is_told = watch_on_a_thread(watcher);
     check_change(is_told.recv_timeout(LONG).unwrap(), "me#one = y");
     worker.kill();
     check_change(is_told.recv_timeout(LONG).unwrap(), "me#one is gone");
@@ -404,8 +407,7 @@ fn a_watcher_is_told_of_changes_in_a_folder_that_was_made_again() {
     let a = builder(&folder, "a").open().unwrap();
     a.store(&s("x")).unwrap();
     let me = builder(&folder, "me").open().unwrap();
-    let (told, is_told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || me.watch().try_for_each(|change| told.send(Some(change))));
+    let is_told = watch_on_a_thread(me);
     check_change(is_told.recv_timeout(LONG).unwrap(), "a = x");
     std::fs::rename(&folder, place.folder.path().join("old")).unwrap();
     check_change(is_told.recv_timeout(LONG).unwrap(), "a is gone");
