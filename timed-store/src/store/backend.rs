@@ -101,7 +101,7 @@ pub(crate) enum Queue<'a, Turn> {
     /// Takes a value only if no earlier waiter wants it, else joins the queue.
     Join {
         turn: &'a mut Option<Turn>,
-        /// How long the claim may wait for the lock or the server.
+        /// The time of the waiter. The claim may wait a second longer for the lock or the server.
         left: Duration,
         changes: &'a Changes,
     },

@@ -47,8 +47,8 @@ macro_rules! each {
 /// (SIGSTOP) keeps its place and does not take the value; the others must not wait for it for ever.
 const STALLED: Duration = Duration::from_secs(1);
 
-/// How long the last attempt of a waiter may wait for the lock, or for the server.
-const LAST_ATTEMPT: Duration = Duration::from_secs(1);
+/// How long after its limit a waiter may wait for the lock, or for the server.
+pub(super) const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// How long the release of a guard may wait for the lock, at least. On a server it is the time that
 /// the release by a dropped guard has.
@@ -213,8 +213,9 @@ impl Core {
     ///
     /// A wait ends with a change of the store, with the end of an owner process, when the holder's
     /// entry expires, or at the deadline. The last attempt is made ahead of the other waiters: if
-    /// the value is free, a waiter before this one has not taken it. It ends [`LAST_ATTEMPT`] after
-    /// the limit. An attempt whose answer came after the limit and was "busy" is the last one.
+    /// the value is free, a waiter before this one has not taken it. Every attempt ends at the latest
+    /// [`LAST_ATTEMPT`] after the limit. If its answer came after the limit and was "busy", it is the
+    /// last one.
     ///
     /// Cancel safety: all state is in this future. Dropping it drops `turn`, which leaves the queue.
     async fn wait_for<R, T, B>(
@@ -229,6 +230,8 @@ impl Core {
         B: Backend,
     {
         let start = R::now();
+        let end = limit.saturating_add(LAST_ATTEMPT);
+        let until_end = || end.saturating_sub(R::now() - start);
         let mut changes = backend.changes();
         let mut turn = None;
         let mut queued_since = None;
@@ -242,7 +245,7 @@ impl Core {
             let is_stalled = queued_since.is_some_and(|since| R::now() - since >= STALLED);
             let queue = if is_stalled {
                 Queue::Barge {
-                    limit: Some(left.min(LAST_ATTEMPT)),
+                    limit: Some(until_end()),
                 }
             } else {
                 Queue::Join {
@@ -274,17 +277,15 @@ impl Core {
             let pause = changes.limit(pause.min(left).min(LONGEST_PAUSE));
             R::at_most(pause, changes.changed()).await;
         }
-        let end = limit.saturating_add(LAST_ATTEMPT);
-        let left = || end.saturating_sub(R::now() - start);
         let claim = match late {
             Some(busy) => {
                 granted_or_busy(busy.into_claim(candidates, Vec::new(), self.now::<R>())?)
             }
-            None => self.barge::<R, T>(candidates, Some(left())).await,
+            None => self.barge::<R, T>(candidates, Some(until_end())).await,
         };
         // After an error the place is left to expire: the server is away.
         if let (Some(turn), Ok(_)) = (turn, &claim) {
-            backend.leave::<R>(turn, left()).await;
+            backend.leave::<R>(turn, until_end()).await;
         }
         claim
     }

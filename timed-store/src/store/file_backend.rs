@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::backend::{Backend, Queue, Value, WaitLimit};
 use super::changes::Changes;
+use super::core::LAST_ATTEMPT;
 use super::decision::{Decision, decide};
 use super::runtime::Runtime;
 use super::settings::{FileSettings, Settings};
@@ -504,7 +505,10 @@ impl Backend for FileBackend {
                 turn,
                 left,
                 changes,
-            } => (Some(turn), LockPolicy::Wait(left), Some(changes)),
+            } => {
+                let policy = LockPolicy::Wait(left.saturating_add(LAST_ATTEMPT));
+                (Some(turn), policy, Some(changes))
+            }
         };
         let held = self.lock::<R>(Access::Exclusive, policy).await?;
         let waiters = WaitQueue::new(self.files.location.waiters());

@@ -202,6 +202,8 @@ fn a_stopped_waiter_is_overtaken() {
     assert!(is_granted(holder.claim(s("x"))));
     let mut first = Worker::start("wait-for 1", place.folder.path());
     wait_for_waiters(&place, 1);
+    // The waiter joins under the lock, and must not be stopped while it holds it.
+    holder.transaction(|_| ()).unwrap();
     first.stop();
     let mut second = Worker::start("wait-for 2", place.folder.path());
     wait_for_waiters(&place, 2);
