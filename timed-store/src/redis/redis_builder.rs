@@ -78,6 +78,7 @@ impl<S> RedisBuilder<S> {
 
     /// Sets a process as the owner of the values that are claimed through this handle. Handles on
     /// the same machine free the value when the process has ended; elsewhere the timeout decides.
+    /// A claim that renews a lease with another owner, or with none, leaves it without one.
     pub fn owner(mut self, process: OwnerProcess) -> Self {
         self.owner = Some(process);
         self
