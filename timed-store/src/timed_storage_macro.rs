@@ -405,7 +405,9 @@ macro_rules! timed_storage {
             /// time of the lease, or the refresher has ended. The value may have another holder. The
             /// call reads the clock, so it is right even if the refresher could not run. The system's
             /// clock counts too, because timers stand still while the machine sleeps: a clock that is
-            /// set forward past the time of the lease ends it.
+            /// set forward past the time of the lease ends it. A lease that was kept after its time
+            /// counts as held until its first refresh, at most a second: the holder may have
+            /// refreshed it by hand.
             pub fn is_lost(&self) -> bool {
                 self.keeper.is_lost()
             }

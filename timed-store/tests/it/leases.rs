@@ -266,7 +266,7 @@ async fn a_lease_is_lost_when_its_time_is_over_even_if_no_task_ran() {
     let place = Place::new();
     let a = timed_store::TimedStorage::<String>::builder(place.path())
         .session(SessionId::new("a").unwrap())
-        .ttl(Duration::from_millis(50))
+        .ttl(Duration::from_secs(2))
         .open()
         .unwrap();
     let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
@@ -329,10 +329,7 @@ async fn a_cancelled_release_is_done_by_the_drop() {
     let released = tokio::time::timeout(Duration::ZERO, &mut release).await;
     assert!(released.is_err(), "it waits");
     std::thread::scope(|scope| {
-        let dropping = scope.spawn(move || drop(release));
-        wait_until("the drop waits", || {
-            waiters(&place) > 0 || dropping.is_finished()
-        });
+        scope.spawn(move || drop(release));
         drop(held);
     });
     assert_eq!(a.restore().await.unwrap(), None);
