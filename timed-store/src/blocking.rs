@@ -69,7 +69,7 @@ timed_storage! {
     pub struct TimedStorage;
     /// Keeps a lease alive: refreshes it on a thread, three times in its time.
     ///
-    /// A lease that was lost stays lost; [`is_lost`](Self::is_lost) tells.
+    /// A lease that was lost stays lost; [`is_lost`](Self::is_lost) reports it.
     ///
     /// Dropping the guard stops the refreshes, and the value stays busy until it expires. With
     /// [`release_on_drop`](Self::release_on_drop) the drop releases it too. It may wait two seconds
@@ -103,7 +103,7 @@ fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
 /// error does not end it either: the next item comes from a new attempt, after a change or after a
 /// second.
 ///
-/// Changes that follow each other quickly may be merged; the last state is always told. A refresh
+/// Changes that follow each other quickly may be merged; the last state is always reported. A refresh
 /// is not a change. Dropping it ends the watch.
 ///
 /// ```

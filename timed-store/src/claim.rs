@@ -1,6 +1,7 @@
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::clock::Moment;
 use crate::{Incident, SessionId};
 
 /// The answer to a claim.
@@ -77,7 +78,7 @@ pub struct Lease<T> {
 /// The moment before a claim was sent. The claim of a value that the session holds already gives an
 /// equal lease, so it does not count in comparisons.
 #[derive(Clone, Copy)]
-pub(crate) struct SentAt(pub(crate) Instant);
+pub(crate) struct SentAt(pub(crate) Moment);
 
 impl PartialEq for SentAt {
     fn eq(&self, _: &Self) -> bool {
@@ -99,7 +100,8 @@ impl<T> Lease<T> {
         self.value
     }
 
-    /// The fencing token: larger than the token of every earlier claim in this store.
+    /// The fencing token: larger than the token of every earlier grant in this store. A claim of a
+    /// value that the session holds keeps its token.
     ///
     /// The holder sends it with each request to a shared resource, and the resource refuses
     /// tokens below the largest one that it has seen. A holder that was stopped longer than its
@@ -114,7 +116,7 @@ impl<T> Lease<T> {
         &self.store_id
     }
 
-    /// Damage that the claim met. If a corrupt file has cost entries, the value may have another
+    /// Damage that the claim found, in either file of the store. If a corrupt file has cost entries, the value may have another
     /// holder, which does not know that its lease has ended.
     pub fn incidents(&self) -> &[Incident] {
         &self.incidents

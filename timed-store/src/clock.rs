@@ -1,6 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A clock that the caller moves, for tests of code that uses a store.
 ///
@@ -42,6 +42,23 @@ impl ManualClock {
     /// Sets the clock. It can go back, as a system clock can.
     pub fn set(&self, time: SystemTime) {
         self.0.store(unix_ms(time), Ordering::SeqCst);
+    }
+}
+
+/// A moment on two clocks: that of the timers, which stands still while the machine sleeps, and that
+/// of the store, which can be set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub(crate) timer: Instant,
+    pub(crate) clock_ms: i64,
+}
+
+impl Moment {
+    /// The time since an earlier moment, on the clock that shows more of it.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        let by_clock = self.clock_ms.saturating_sub(earlier.clock_ms);
+        let by_clock = Duration::from_millis(u64::try_from(by_clock).unwrap_or(0));
+        by_clock.max(self.timer.saturating_duration_since(earlier.timer))
     }
 }
 

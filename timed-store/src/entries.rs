@@ -91,7 +91,7 @@ impl<T> Entries<T> {
         self.all.iter()
     }
 
-    /// Damage that the operation met, such as a corrupt file that has cost entries.
+    /// Damage that the operation found, such as a corrupt file that has cost entries.
     pub fn incidents(&self) -> &[Incident] {
         &self.incidents
     }

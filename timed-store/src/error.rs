@@ -7,10 +7,14 @@ use crate::shared::private_file::FileError;
 
 /// Why an operation failed.
 ///
-/// A failed operation has changed nothing, with two exceptions: if the last sync of
-/// [`Durability::Power`](crate::Durability::Power) fails, the change is in the file but may not
-/// survive a power cut; and a server that does not answer may have executed the change, which
-/// `Error::Server` tells (`may_be_done`).
+/// A failed operation has changed nothing, with three exceptions:
+///
+/// - If the last sync of [`Durability::Power`](crate::Durability::Power) fails, the change is in the
+///   file but may not survive a power cut.
+/// - A server may have executed the change although the call failed: `Error::Server` says so
+///   (`may_be_done`).
+/// - A change that the replicas of a server did not acknowledge is taken back, and the value that
+///   the session held before may be lost: `Error::NotAcknowledged` says so (`earlier_may_be_lost`).
 ///
 /// ```
 /// use timed_store::{Error, blocking::TimedStorage};
@@ -126,18 +130,23 @@ pub enum Error {
         action: &'static str,
         /// The address of the server.
         location: String,
-        /// Whether the change may have been done, once: it was sent, and its answer did not arrive.
-        /// Then the same call may be repeated, and
-        /// [`restore`](crate::blocking::TimedStorage::restore) tells. Otherwise nothing has changed.
+        /// Whether the change may have been done, once: it was sent, and its answer did not arrive,
+        /// or it was not acknowledged and could not be taken back. The caller can repeat the call, or
+        /// read the result with [`restore`](crate::blocking::TimedStorage::restore). Otherwise
+        /// nothing has changed.
         may_be_done: bool,
         /// The client's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
-    /// Too few replicas acknowledged the change in time. It was taken back.
+    /// Too few replicas acknowledged the change in time. It was taken back: the session does not
+    /// have the new value.
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-    #[error("{acknowledged} of {wanted} replicas of {location} acknowledged the change in time")]
+    #[error(
+        "{acknowledged} of {wanted} replicas of {location} acknowledged the change in time{}",
+        name_loss(*.earlier_may_be_lost)
+    )]
     NotAcknowledged {
         /// The address of the server.
         location: String,
@@ -145,6 +154,10 @@ pub enum Error {
         wanted: u32,
         /// The number of replicas that have the change.
         acknowledged: u32,
+        /// Whether the value that the session held before may be lost, so that another session can
+        /// hold it: another session has taken it meanwhile, or too few replicas acknowledged that
+        /// the change was taken back, and one of them takes over.
+        earlier_may_be_lost: bool,
     },
 
     /// A thread or a runtime could not be started.
@@ -154,7 +167,7 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// There is no Tokio runtime, or it shut down before the operation began.
+    /// There is no Tokio runtime for a guard or a server, or it shut down before the operation began.
     #[error("there is no running Tokio runtime")]
     ShuttingDown,
 
@@ -220,6 +233,15 @@ fn name_holder(holder: Option<u32>) -> String {
 fn name_doubt(may_be_done: bool) -> &'static str {
     if may_be_done {
         "; the change may have been done"
+    } else {
+        ""
+    }
+}
+
+#[cfg(feature = "redis")]
+fn name_loss(earlier_may_be_lost: bool) -> &'static str {
+    if earlier_may_be_lost {
+        "; the earlier value may be lost"
     } else {
         ""
     }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use crate::SessionId;
 
-/// Damage that an operation met, and that may have cost entries.
+/// Damage that an operation found, and that may have cost entries.
 ///
 /// Incidents go to `tracing` as errors, to the result of the operation
 /// ([`Entries::incidents`](crate::Entries::incidents), [`Lease::incidents`](crate::Lease::incidents))
@@ -39,10 +39,10 @@ pub enum Incident {
         /// The damage.
         reason: String,
     },
-    /// The file is corrupt, and a reader could not repair it. The reader continues with the whole
-    /// entries.
+    /// The file is corrupt, and the operation did not repair it: a reader could not, or it is the
+    /// other file of the store (slots, or no slot). The operation continues with the whole entries.
     Damaged {
-        /// The data file.
+        /// The file.
         path: PathBuf,
         /// How many entries are whole.
         saved: usize,

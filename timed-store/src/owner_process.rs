@@ -11,6 +11,10 @@ use crate::shared::proc_stat::ProcStat;
 /// A process that entries end with. Its start time distinguishes it from a later process with the
 /// same id.
 ///
+/// A system that names neither its boot nor its pid namespace (not Linux and not macOS, or without
+/// `/proc`) cannot tell its processes from those of another machine. There a process counts as alive,
+/// and its entries end with their timeout.
+///
 /// ```
 /// use timed_store::{OwnerProcess, blocking::TimedStorage};
 ///
@@ -47,7 +51,7 @@ impl OwnerProcess {
     /// [`Error::Invalid`] if there is no such process.
     pub fn with_pid(pid: u32) -> Result<Self, Error> {
         let process = Self::observe(pid);
-        if raw_pid(pid).is_none() || process.has_ended() {
+        if raw_pid(pid).is_none() || process.is_dead_here() {
             return Err(Error::Invalid {
                 what: "process id",
                 value: pid.to_string(),
@@ -71,19 +75,31 @@ impl OwnerProcess {
     }
 
     /// Whether the numbers have a meaning for this process: same machine, boot and namespaces.
+    #[cfg(target_os = "linux")]
     pub(crate) fn is_here(&self) -> bool {
-        self.space == *space()
+        self.is_in(space().as_deref())
+    }
+
+    /// Without a space the numbers may be those of any machine.
+    fn is_in(&self, space: Option<&str>) -> bool {
+        space.is_some() && self.space.as_deref() == space
     }
 
     /// Whether the process has certainly ended. In doubt it is alive: a wrong 'ended' gives one
     /// value to two holders, a wrong 'alive' ends with the entry's timeout.
     pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended_in(space().as_deref())
+    }
+
+    fn has_ended_in(&self, space: Option<&str>) -> bool {
+        self.is_in(space) && self.is_dead_here()
+    }
+
+    /// Whether this machine has no such process.
+    fn is_dead_here(&self) -> bool {
         let Some(pid) = raw_pid(self.pid) else {
             return false;
         };
-        if !self.is_here() {
-            return false;
-        }
         if test_kill_process(pid) == Err(Errno::SRCH) {
             return true;
         }
@@ -112,11 +128,15 @@ fn stat(pid: u32) -> Option<ProcStat> {
 /// The file can be shared with a container or survive a reboot: process ids of another pid
 /// namespace mean nothing here, and the kernel reports start times in the time namespace of the
 /// reader, so that a live process would look like another one. If two spaces differ, only the
-/// timeout decides. The initial time namespace is left out, which is the form of version 0.1.
+/// timeout decides. The initial time namespace is left out, which is the form of version 0.1. macOS
+/// has no namespaces of processes.
 fn space() -> &'static Option<String> {
     static SPACE: OnceLock<Option<String>> = OnceLock::new();
     SPACE.get_or_init(|| {
         let namespace = |kind: &str| std::fs::read_link(format!("/proc/self/ns/{kind}")).ok();
+        if cfg!(target_os = "macos") {
+            return boot_id().map(str::to_owned);
+        }
         let mut space = format!("{} {}", boot_id()?, namespace("pid")?.display());
         // A kernel without time namespaces has one time.
         if let Some(time) = namespace("time").filter(|time| *time != Path::new(INITIAL_TIME)) {
@@ -129,9 +149,32 @@ fn space() -> &'static Option<String> {
 /// A random id that the kernel makes at each boot; `None` if the operating system has none.
 pub(crate) fn boot_id() -> Option<&'static str> {
     static BOOT: OnceLock<Option<String>> = OnceLock::new();
-    let read = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
-    let boot = BOOT.get_or_init(|| Some(read()?.trim_end().to_owned()));
-    boot.as_deref()
+    BOOT.get_or_init(read_boot_id).as_deref()
+}
+
+#[cfg(not(target_os = "macos"))]
+fn read_boot_id() -> Option<String> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim_end().to_owned())
+}
+
+#[cfg(target_os = "macos")]
+fn read_boot_id() -> Option<String> {
+    let mut id = [0_u8; 64];
+    let mut length = id.len();
+    // SAFETY: the kernel writes at most `length` bytes to `id`, and nothing is set.
+    let done = unsafe {
+        libc::sysctlbyname(
+            c"kern.bootsessionuuid".as_ptr(),
+            id.as_mut_ptr().cast(),
+            &mut length,
+            std::ptr::null_mut(),
+            0,
+        )
+    };
+    let id = std::ffi::CStr::from_bytes_until_nul(id.get(..length)?).ok()?;
+    let id = id.to_str().ok().filter(|id| done == 0 && !id.is_empty())?;
+    Some(id.to_owned())
 }
 
 /// A name of this pid namespace that no other one has had since boot; `None` for the initial
@@ -174,6 +217,19 @@ mod tests {
             space: Some("elsewhere".to_owned()),
         };
         assert!(!foreign.has_ended());
+    }
+
+    /// A system that names no boot: the number may belong to any machine.
+    #[test]
+    fn a_process_without_a_space_counts_as_alive() {
+        let process = OwnerProcess {
+            pid: i32::MAX as u32,
+            start: None,
+            space: None,
+        };
+        assert!(process.is_dead_here());
+        assert!(!process.has_ended_in(None));
+        assert!(!process.has_ended_in(Some("here")));
     }
 
     #[test]

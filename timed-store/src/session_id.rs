@@ -46,8 +46,9 @@ impl SessionId {
     /// parent process. An empty variable counts as unset. The characters `:` and `-` of a variable
     /// become `_`, as in the original tool.
     ///
-    /// A detached process has no parent that stands for a terminal (its parent id is 0 or 1): the
-    /// process itself is the session. Outside the initial pid namespace, for example in a
+    /// If the parent id is 0 or 1, no parent stands for a terminal: the process itself is the session.
+    /// Programs that another manager starts or adopts (`systemd --user`, a supervisor) have that
+    /// manager as their parent, and share its session: give each an id of its own. Outside the initial pid namespace, for example in a
     /// container, the id ends with `@` and the namespace, because process ids are unique inside a
     /// namespace only.
     ///
@@ -70,6 +71,10 @@ impl SessionId {
     }
 
     /// An id of the caller's choice.
+    ///
+    /// The character `#` is for the keys of slots (`session#slot`). The session `a#one` and the slot
+    /// `one` of the session `a` are distinct holders, but [`Entries`](crate::Entries), `watch` and
+    /// `get_other_entries` show only one of the two.
     ///
     /// # Errors
     ///
@@ -156,8 +161,8 @@ impl SessionId {
                 is_detected: true,
                 ..Self::from_key(value.to_string_lossy().replace([':', '-'], "_"))
             },
-            // Parent 1 adopts every detached process, and parent 0 is outside our pid namespace:
-            // all those processes would be one session.
+            // Parent 1 adopts detached processes, unless a subreaper (`systemd --user`) does, and
+            // parent 0 is outside our pid namespace: all those processes would be one session.
             None if parent <= 1 => Self::of_process(OwnerProcess::current()),
             None => Self::of_process(OwnerProcess::observe(parent)),
         }

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::RedisBuilder;
 use crate::store::{AnyBackend, Blocking, Core, Keeper, Tokio, Value, block_on};
 #[cfg(feature = "redis")]
-use crate::store::{RELEASE_PATIENCE, RuntimeContext};
+use crate::store::{RELEASE_LIMIT, RuntimeContext};
 use crate::timed_storage_macro::timed_storage;
 use crate::watch::WatchState;
 use crate::{
@@ -91,9 +91,12 @@ timed_storage! {
     /// # Runtime
     ///
     /// Operations run in place, because that takes less time than handing them to another thread:
-    /// about ten microseconds for a read of a small file. Only waits need a Tokio runtime: for the
-    /// lock ([`LockPolicy::Wait`](crate::LockPolicy::Wait), with the runtime's timer enabled) and
-    /// for the disk ([`Durability::Power`](crate::Durability::Power), on a blocking thread).
+    /// about ten microseconds for a read of a small file. Only waits need a Tokio runtime with its
+    /// timer: for the lock ([`LockPolicy::Wait`](crate::LockPolicy::Wait)), for a value
+    /// ([`claim_within`](Self::claim_within)), for changes ([`watch`](Self::watch)), for the disk
+    /// ([`Durability::Power`](crate::Durability::Power), on a blocking thread), and
+    /// [`keep_alive`](Self::keep_alive). Without a runtime `keep_alive` is an error, and the others
+    /// panic. A store on a server needs a runtime for every operation.
     ///
     /// # Cancel safety
     ///
@@ -103,7 +106,9 @@ timed_storage! {
     pub struct TimedStorage;
     /// Keeps a lease alive: refreshes it in the background, three times in its time.
     ///
-    /// A lease that was lost stays lost; [`lost`](Self::lost) tells when.
+    /// A lease that was lost stays lost; [`lost`](Self::lost) reports when (if the machine
+    /// slept, within ten seconds after it). The runtime that made the guard runs the refreshes: a guard
+    /// that outlives it has lost its lease.
     ///
     /// Dropping the guard stops the refreshes, and the value stays busy until it expires. With
     /// [`release_on_drop`](Self::release_on_drop) it is released too, before the drop returns, so
@@ -111,7 +116,12 @@ timed_storage! {
     /// seconds or as long as the policy says; for a server until a thread with a connection of its
     /// own has the answer, two seconds at most. A release that failed is a `tracing` warning, and
     /// the value stays busy until it expires. [`release`](Self::release) does not block the thread,
-    /// and returns the result.
+    /// and returns the result. If it is cancelled, the drop releases the value with
+    /// [`release_on_drop`](Self::release_on_drop), else the value stays busy until it expires.
+    ///
+    /// On a current-thread runtime, use `release` if other tasks wait for the lock of the same file: a
+    /// lock that was just handed to a task of the blocked thread is free only after the drop, which
+    /// then waits for its whole time and fails.
     ///
     /// ```
     /// use timed_store::TimedStorage;
@@ -140,7 +150,7 @@ fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
     let released = match &core.backend {
         AnyBackend::File(_) => block_on(&core.context, core.release_dropped::<Blocking, T>(token)),
         #[cfg(feature = "redis")]
-        AnyBackend::Redis(server) => server.release_on_thread(token, RELEASE_PATIENCE),
+        AnyBackend::Redis(server) => server.release_on_thread(token, RELEASE_LIMIT),
     };
     if let Err(error) = released {
         tracing::warn!(token, %error, "cannot release the value of a dropped guard");
@@ -150,7 +160,7 @@ fn release<T: Value + 'static>(core: &Arc<Core>, token: u64) {
 /// The changes of a store, as a [`Stream`] that never ends. An error does not end it either: the
 /// next item comes from a new attempt, after a change or after a second.
 ///
-/// Changes that follow each other quickly may be merged; the last state is always told. A refresh
+/// Changes that follow each other quickly may be merged; the last state is always reported. A refresh
 /// is not a change. Dropping it ends the watch.
 ///
 /// ```

@@ -72,7 +72,8 @@ impl<S> TimedStorageBuilder<S> {
 
     /// Sets a process as the owner of the values that are claimed (not stored) through this handle:
     /// when the process ends, the value is free. By default the entries of a terminal session have
-    /// no owner, because a session outlives its short-lived processes.
+    /// no owner, because a session outlives its short-lived processes. A claim that renews a lease
+    /// with another owner, or with none, leaves it without one.
     pub fn owner(mut self, process: OwnerProcess) -> Self {
         self.owner = Some(process);
         self
@@ -134,7 +135,7 @@ impl<S> TimedStorageBuilder<S> {
             ttl_ms: ttl_ms(self.ttl),
             owner: self.owner,
             on_incident: self.on_incident,
-            met: Default::default(),
+            found: Default::default(),
         });
         let files = FileSettings {
             location,

@@ -9,7 +9,7 @@
 /// | parameter | async | blocking |
 /// |---|---|---|
 /// | `runtime`: how the operation waits | `Tokio` | `Blocking`, which waits inside `poll` |
-/// | `complete`: how the method gets the result | `.await` | `block_on`, one poll |
+/// | `complete`: how the method gets the result | `.await` | `block_on` |
 /// | `connect`: how it connects to a server | on the current runtime | on a runtime of its own |
 /// | `keyword` | `async` | none |
 /// | `cancel_safety`: the section of the docs | text | none |
@@ -98,7 +98,7 @@ macro_rules! timed_storage {
                 &self.core.settings.path
             }
 
-            /// Takes the damage that operations of this handle, its clones and its slots have met
+            /// Takes the damage that operations of this handle, its clones and its slots have found
             /// since the last call, oldest first; at most the last 64.
             ///
             /// A program without a `tracing` subscriber calls it after its work, so that no damage
@@ -135,7 +135,7 @@ macro_rules! timed_storage {
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// Any [`Error`]; nothing has changed, apart from the exceptions that [`Error`]
             /// names.
             $(#[$cancel_safety])*
             pub $($async)? fn store(&self, value: &T) -> Result<(), Error> {
@@ -146,7 +146,7 @@ macro_rules! timed_storage {
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// Any [`Error`]; nothing has changed, apart from the exceptions that [`Error`]
             /// names.
             $(#[$cancel_safety])*
             pub $($async)? fn remove(&self) -> Result<bool, Error> {
@@ -180,7 +180,7 @@ macro_rules! timed_storage {
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// Any [`Error`]; nothing has changed, apart from the exceptions that [`Error`]
             /// names.
             $(#[$cancel_safety])*
             pub $($async)? fn refresh(&self) -> Result<bool, Error> {
@@ -201,11 +201,13 @@ macro_rules! timed_storage {
             ///
             /// A granted claim replaces the value that this session held before; a refused one
             /// changes nothing. A claim of the value that the session already holds refreshes it
-            /// and keeps its token.
+            /// and keeps its token. It never shortens the lease, which another process of the session
+            /// may keep: the longer timeout counts, and the owner process stays only if both claims
+            /// name it.
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// Any [`Error`]; nothing has changed, apart from the exceptions that [`Error`]
             /// names.
             $(#[$cancel_safety_of_claims])*
             pub $($async)? fn claim(&self, value: T) -> Result<Claim<T>, Error>
@@ -220,7 +222,7 @@ macro_rules! timed_storage {
             /// # Errors
             ///
             /// [`Error::Invalid`] if there are no candidates; otherwise any [`Error`]. Nothing
-            /// has changed, apart from the two exceptions that [`Error`] names.
+            /// has changed, apart from the exceptions that [`Error`] names.
             $(#[$cancel_safety_of_claims])*
             pub $($async)? fn claim_any(
                 &self,
@@ -243,16 +245,19 @@ macro_rules! timed_storage {
             ///
             /// A waiter wakes up when the store changes, when the holder's entry expires and when
             /// its owner process ends. On Linux it never polls a local file; elsewhere and on
-            /// network file systems it looks every 250 ms, and on a server at least once a second.
+            /// network file systems it checks the store every 250 ms, and on a server at least once a
+            /// second.
             ///
-            /// The call takes at most a second longer than `limit`: for a last look at the value,
-            /// which may wait for the lock or for a server that does not answer.
+            /// The call takes at most a second longer than `limit`, whatever the handle's policy for
+            /// the lock is: for a last attempt, which may wait for the lock or for a server that does
+            /// not answer.
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed, except that a server whose answer did not arrive
-            /// in time may have granted the claim. The error says so (`may_be_done`). Claim again,
-            /// or call [`restore`](Self::restore).
+            /// Any [`Error`], also [`Error::Locked`] if the lock was held for the whole time; nothing
+            /// has changed, apart from the exceptions that [`Error`] names. A server whose answer did
+            /// not arrive in time may have granted the claim (`may_be_done`): claim again, or call
+            /// [`restore`](Self::restore).
             $(#[$cancel_safety_of_claims])*
             pub $($async)? fn claim_within(
                 &self,
@@ -274,7 +279,7 @@ macro_rules! timed_storage {
             /// # Errors
             ///
             /// [`Error::Invalid`] if there are no candidates; otherwise any [`Error`]. Nothing
-            /// has changed, apart from the two exceptions that [`Error`] names.
+            /// has changed, apart from the exceptions that [`Error`] names.
             $(#[$cancel_safety_of_claims])*
             pub $($async)? fn claim_any_within(
                 &self,
@@ -339,7 +344,7 @@ macro_rules! timed_storage {
             ///
             /// # Errors
             ///
-            /// Any [`Error`]; nothing has changed, apart from the two exceptions that [`Error`]
+            /// Any [`Error`]; nothing has changed, apart from the exceptions that [`Error`]
             /// names.
             $(#[$cancel_safety])*
             pub $($async)? fn transaction<R>(
@@ -396,8 +401,13 @@ macro_rules! timed_storage {
                 &self.lease
             }
 
-            /// Whether the lease was lost: its entry is gone, or no refresh has succeeded for the
-            /// whole time of the lease. The value may have another holder.
+            /// Whether the lease was lost: its entry is gone, no refresh has succeeded for the whole
+            /// time of the lease, or the refresher has ended. The value may have another holder. The
+            /// call reads the clock, so it is right even if the refresher could not run. The system's
+            /// clock counts too, because timers stand still while the machine sleeps: a clock that is
+            /// set forward past the time of the lease ends it. A lease that was kept after its time
+            /// counts as held until its first refresh, at most a second: the holder may have
+            /// refreshed it by hand.
             pub fn is_lost(&self) -> bool {
                 self.keeper.is_lost()
             }
@@ -428,10 +438,12 @@ macro_rules! timed_storage {
             /// Any [`Error`]; the value then stays busy until it expires.
             $(#[$cancel_safety])*
             pub $($async)? fn release(mut self) -> Result<bool, Error> {
-                self.release = None;
                 self.keeper.stop();
                 let token = self.lease.token();
-                $complete!(self.core, self.core.release::<$runtime, T>(token))
+                let released = $complete!(self.core, self.core.release::<$runtime, T>(token));
+                // Not before: if the future is dropped, the drop of the guard releases.
+                self.release = None;
+                released
             }
         }
 

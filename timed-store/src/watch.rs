@@ -58,17 +58,17 @@ impl<T> fmt::Debug for Change<T> {
     }
 }
 
-/// How long a watcher waits after an error before it looks at the store again, unless it hears of a
-/// change. A caller that goes on after each error would otherwise be a busy loop.
+/// How long a watcher waits after an error before it checks the store again, unless it is
+/// notified of a change. A caller that goes on after each error would otherwise be a busy loop.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
 
-/// The entries that a watcher has told, and the changes that it has to tell.
+/// The entries that a watcher has reported, and the changes that it has to report.
 pub(crate) struct WatchState<T> {
     core: Arc<Core>,
     changes: Changes,
     /// Value and token of each entry.
-    told: BTreeMap<SessionId, (String, Option<u64>)>,
-    to_tell: VecDeque<Change<T>>,
+    reported: BTreeMap<SessionId, (String, Option<u64>)>,
+    to_report: VecDeque<Change<T>>,
     has_failed: bool,
 }
 
@@ -77,8 +77,8 @@ impl<T> WatchState<T> {
         Self {
             changes: core.changes(),
             core,
-            told: BTreeMap::new(),
-            to_tell: VecDeque::new(),
+            reported: BTreeMap::new(),
+            to_report: VecDeque::new(),
             has_failed: false,
         }
     }
@@ -89,7 +89,7 @@ impl<T> WatchState<T> {
 }
 
 impl<T: Value> WatchState<T> {
-    /// Compares the entries with what was told, and waits for a change if they are the same.
+    /// Compares the entries with what was reported, and waits for a change if they are the same.
     pub(crate) async fn next<R: Runtime>(&mut self) -> Result<Change<T>, Error> {
         if self.has_failed {
             R::at_most(AFTER_ERROR, self.changes.changed()).await;
@@ -101,7 +101,7 @@ impl<T: Value> WatchState<T> {
 
     async fn look<R: Runtime>(&mut self) -> Result<Change<T>, Error> {
         loop {
-            if let Some(change) = self.to_tell.pop_front() {
+            if let Some(change) = self.to_report.pop_front() {
                 return Ok(change);
             }
             self.changes.mark();
@@ -111,7 +111,7 @@ impl<T: Value> WatchState<T> {
                 .map(|(_, entry)| entry.expires_in() + EXPIRED);
             let pause = expiries.min().unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE);
             self.compare(entries.all)?;
-            if self.to_tell.is_empty() {
+            if self.to_report.is_empty() {
                 let pause = self.changes.limit(pause);
                 R::at_most(pause, self.changes.changed()).await;
             }
@@ -120,23 +120,23 @@ impl<T: Value> WatchState<T> {
 
     fn compare(&mut self, now: BTreeMap<SessionId, Entry<T>>) -> Result<(), Error> {
         let removed: Vec<SessionId> = self
-            .told
+            .reported
             .keys()
             .filter(|session| !now.contains_key(*session))
             .cloned()
             .collect();
         for session in removed {
-            self.told.remove(&session);
-            self.to_tell.push_back(Change::Removed { session });
+            self.reported.remove(&session);
+            self.to_report.push_back(Change::Removed { session });
         }
         for (session, entry) in now {
             let json = serde_json::to_string(&entry.value).map_err(|source| Error::Encode {
                 source: source.into(),
             })?;
             let seen = (json, entry.token);
-            if self.told.get(&session) != Some(&seen) {
-                self.told.insert(session.clone(), seen);
-                self.to_tell.push_back(Change::Set { session, entry });
+            if self.reported.get(&session) != Some(&seen) {
+                self.reported.insert(session.clone(), seen);
+                self.to_report.push_back(Change::Set { session, entry });
             }
         }
         Ok(())

@@ -15,8 +15,12 @@
 //! - *A pidfd for each owner process*, which becomes readable when the process ends.
 //!
 //! Race: the kernel reports the close of a file just before it releases the file's lock. A waiter
-//! that looks in between sees a live ticket; it looks again after at most a second, because a free
+//! that checks the queue in between sees a live ticket; it checks again after at most a second, because a free
 //! value with an earlier waiter is not left alone for longer.
+//!
+//! A watch belongs to the folder's inode. If the folder is removed or renamed, the thread tries to watch
+//! the path again every quarter of a second, and tells the waiters each time. It does the latter also
+//! if a process has no pidfd (no descriptor is left, or the kernel refuses).
 //!
 //! inotify reports changes by other machines neither on network file systems nor through FUSE.
 //! There, on other systems, and if the user's inotify instances are used up, waiters look again
@@ -28,7 +32,7 @@ use std::time::Duration;
 use super::location::Location;
 use crate::store::{Changes, Signal, Source};
 
-/// How often a waiter looks where no change is reported.
+/// How often a waiter checks the store where no change is reported.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// The watcher of a handle and its clones, while one of them waits.
@@ -78,7 +82,7 @@ mod linux {
     use std::sync::{Arc, Mutex, PoisonError};
 
     use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-    use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+    use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
     use rustix::io::Errno;
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -92,6 +96,14 @@ mod linux {
         tv_sec: 0,
         tv_nsec: 2_000_000,
     };
+
+    const POLL: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: INTERVAL.subsec_nanos() as i64,
+    };
+
+    /// In place of a watch: the folder was removed or renamed.
+    const NO_WATCH: i32 = -1;
 
     /// Dropping it ends the thread.
     ///
@@ -119,8 +131,11 @@ mod linux {
         names: [OsString; 2],
         lock_name: OsString,
         waiters: PathBuf,
-        /// The watch of the data file's folder.
-        folder: AtomicI32,
+        folder: PathBuf,
+        /// The watch of the data file's folder, or [`NO_WATCH`].
+        watch: AtomicI32,
+        /// Set if a process could not be watched.
+        has_unwatched: AtomicBool,
     }
 
     impl FileWatcher {
@@ -131,11 +146,7 @@ mod linux {
                 return Ok(None);
             }
             let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-            let flags = WatchFlags::MOVED_TO
-                | WatchFlags::CLOSE_WRITE
-                | WatchFlags::DELETE
-                | WatchFlags::ONLYDIR;
-            let watch = inotify::add_watch(&inotify, folder, flags)?;
+            let watch = watch_folder(&inotify, folder)?;
             let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
             let (signal, is_ended) = (Arc::<Signal>::default(), Arc::<AtomicBool>::default());
             let name = |path: &Path| path.file_name().unwrap_or_default().to_owned();
@@ -148,7 +159,9 @@ mod linux {
                 names: [name(&location.data), name(&location.slots())],
                 lock_name: name(&location.lock),
                 waiters: location.waiters(),
-                folder: AtomicI32::new(watch),
+                folder: folder.to_owned(),
+                watch: AtomicI32::new(watch),
+                has_unwatched: AtomicBool::new(false),
             });
             let watcher = Self {
                 shared: Some(Arc::clone(&shared)),
@@ -190,7 +203,7 @@ mod linux {
                 if processes.iter().any(|(known, _)| *known == owner.pid()) {
                     continue;
                 }
-                // A process that has just ended has no pidfd: the caller looks at the store after
+                // A process that has just ended has no pidfd: the caller checks the store after
                 // this call and sees it.
                 match pidfd_open(pid, PidfdFlags::empty()) {
                     Ok(descriptor) => {
@@ -199,7 +212,10 @@ mod linux {
                     }
                     Err(Errno::SRCH) => self.signal.notify(),
                     Err(error) => {
-                        tracing::warn!(pid = owner.pid(), %error, "cannot watch the process");
+                        if !shared.has_unwatched.swap(true, Ordering::SeqCst) {
+                            tracing::warn!(pid = owner.pid(), %error, "cannot watch the process");
+                            is_new = true;
+                        }
                     }
                 }
             }
@@ -258,7 +274,14 @@ mod linux {
             ];
             let owners = processes.iter().map(|(_, descriptor)| descriptor);
             sources.extend(owners.map(|owner| PollFd::new(&**owner, PollFlags::IN)));
-            let limit = (!*is_unlocked).then_some(&GRACE);
+            let is_deaf = self.watch.load(Ordering::Relaxed) == NO_WATCH;
+            let limit = if !*is_unlocked {
+                Some(&GRACE)
+            } else if is_deaf || self.has_unwatched.load(Ordering::SeqCst) {
+                Some(&POLL)
+            } else {
+                None
+            };
             let is_late = match poll(&mut sources, limit) {
                 Ok(ready) => ready == 0,
                 Err(Errno::INTR) => false,
@@ -276,6 +299,10 @@ mod linux {
                 let _ = rustix::io::read(&self.wake, &mut [0; 8]);
             }
             let mut is_news = !ended.is_empty();
+            if is_deaf && let Ok(watch) = watch_folder(&self.inotify, &self.folder) {
+                self.watch.store(watch, Ordering::Relaxed);
+                is_news = true;
+            }
             if is_ready(0) {
                 is_news |= self.read_events(is_unlocked)?;
             }
@@ -291,7 +318,6 @@ mod linux {
 
         /// Reads all events, and returns whether the waiters must be told.
         fn read_events(&self, is_unlocked: &mut bool) -> io::Result<bool> {
-            let folder = self.folder.load(Ordering::Relaxed);
             let mut buffer = [MaybeUninit::uninit(); 8 << 10];
             let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
             let mut is_news = false;
@@ -303,8 +329,13 @@ mod linux {
                             |name: &[u8]| self.names.iter().any(|ours| ours.as_bytes() == name);
                         match name {
                             // A waiter has ended.
-                            _ if event.wd() != folder => is_news = true,
-                            // An overflow, or the end of the folder.
+                            _ if event.wd() != self.watch.load(Ordering::Relaxed) => is_news = true,
+                            _ if event.events().intersects(FOLDER_GONE) => {
+                                let _ = inotify::remove_watch(&self.inotify, event.wd());
+                                self.watch.store(NO_WATCH, Ordering::Relaxed);
+                                is_news = true;
+                            }
+                            // An overflow.
                             None => is_news = true,
                             Some(name) if is_version(name) => *is_unlocked = false,
                             Some(name) if name == self.lock_name.as_bytes() && !*is_unlocked => {
@@ -320,6 +351,21 @@ mod linux {
                 }
             }
         }
+    }
+
+    const FOLDER_GONE: ReadFlags = ReadFlags::DELETE_SELF
+        .union(ReadFlags::MOVE_SELF)
+        .union(ReadFlags::IGNORED)
+        .union(ReadFlags::UNMOUNT);
+
+    fn watch_folder(inotify: &OwnedFd, folder: &Path) -> Result<i32, Errno> {
+        let flags = WatchFlags::MOVED_TO
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::DELETE
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR;
+        inotify::add_watch(inotify, folder, flags)
     }
 
     /// Whether inotify sees every change in the folder.
@@ -349,17 +395,30 @@ mod linux {
         #[test]
         fn a_watcher_that_fails_makes_the_waiters_look() {
             let folder = tempfile::tempdir().unwrap();
+            let descriptor = std::fs::File::open(folder.path()).unwrap();
+            check_polling(descriptor.into(), false);
+        }
+
+        #[test]
+        fn a_process_without_a_descriptor_makes_the_waiters_look() {
+            let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
+            check_polling(inotify.unwrap(), true);
+        }
+
+        fn check_polling(inotify: OwnedFd, has_unwatched: bool) {
             let signal = Arc::<Signal>::default();
             let shared = Shared {
                 signal: Arc::clone(&signal),
-                inotify: std::fs::File::open(folder.path()).unwrap().into(),
+                inotify,
                 wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
                 is_ended: Arc::default(),
                 processes: Mutex::default(),
                 names: Default::default(),
                 lock_name: OsString::new(),
                 waiters: PathBuf::new(),
-                folder: AtomicI32::new(0),
+                folder: PathBuf::new(),
+                watch: AtomicI32::new(0),
+                has_unwatched: AtomicBool::new(has_unwatched),
             };
             let mut changes = Changes::new(signal, Source::Interval, None);
             let looks = std::thread::scope(|scope| {

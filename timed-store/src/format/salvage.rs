@@ -63,12 +63,11 @@ pub(crate) fn salvage(bytes: &[u8], is_value: impl Fn(&str) -> bool) -> Vec<Salv
             continue;
         };
         let is_found = map.names_of(object).into_iter().any(|name| {
-            let Some(session) = std::str::from_utf8(name).ok().and_then(decode_string) else {
-                return false;
-            };
-            let length = budget.checked_sub(text.len() + name.len());
-            budget = length.unwrap_or(0);
-            length.is_some() && search.add(session.into_owned(), text, 0)
+            let left = budget.checked_sub(text.len() + name.len());
+            budget = left.unwrap_or(0);
+            let name = std::str::from_utf8(name).ok().filter(|_| left.is_some());
+            let session = name.and_then(decode_string);
+            session.is_some_and(|session| search.add(session.into_owned(), text, 0))
         });
         if is_found {
             at = end;
@@ -322,7 +321,8 @@ impl<V: Fn(&str) -> bool> Search<V> {
         if !has_time || !field("data").is_some_and(&self.is_value) {
             return false;
         }
-        let mut changes = Vec::new();
+        // The entries that were taken out are not compared with each other when the line is written.
+        let mut kept = Vec::new();
         for (name, json) in &fields {
             let is_kept = match &**name {
                 "data" | "updated_at" => true,
@@ -330,8 +330,8 @@ impl<V: Fn(&str) -> bool> Search<V> {
                 // An entry that lost its last brace contains the entries that follow it.
                 _ => depth >= MAX_DEPTH || !self.add(name.clone().into_owned(), json, depth + 1),
             };
-            if !is_kept {
-                changes.push((&**name, None));
+            if is_kept {
+                kept.push((name.clone(), *json));
             }
         }
         // Of a session that is there twice, the last entry counts, as in JavaScript.
@@ -339,7 +339,7 @@ impl<V: Fn(&str) -> bool> Search<V> {
             self.found[earlier] = None;
         }
         self.found.push(Some(SalvagedEntry {
-            line: new_line(&session, &fields, &changes),
+            line: new_line(&session, &kept, &[]),
         }));
         true
     }
@@ -436,6 +436,8 @@ mod tests {
             "{".repeat(1 << 16),
             " ".repeat(1 << 16),
             "\\\"".repeat(1 << 15) + "\"" + &" ".repeat(1 << 15),
+            format!("\"{}\":{{\"data\":1,{TIME}}}", "\\\"".repeat(1 << 15)),
+            format!("{entry},") + &format!("{entry}}},").repeat(1 << 13),
         ] {
             let map = Map::of(text.as_bytes());
             assert!(

@@ -1,7 +1,8 @@
 -- Changes the own entry.
 -- ARGV: request, field, operation (store, remove, refresh, none), expected version or '', expected
--- token or '', ttl, owner, data.
--- Answer: {'done', there was an entry, its text}, {'conflict'}, {'late'}.
+-- token or '', ttl, owner, data, owner that is known to run or '*' for any.
+-- Answer: {'done', there was an entry, its text, its new text}, {'check', text of the entry},
+-- {'conflict'}, {'late'}.
 local number, field, operation = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local known = remembered(number)
 if known then
@@ -16,15 +17,21 @@ if operation == 'store' then
 end
 local own = live(stored[3])
 if ARGV[5] ~= '' and not (own and own.token == tonumber(ARGV[5])) then
-  return remember(number, { 'done', '0', '' })
+  return remember(number, { 'done', '0', '', '' })
 end
+if own and (operation == 'remove' or operation == 'refresh') and must_check(own, ARGV[9]) then
+  return { 'check', own.text }
+end
+local written = ''
 if operation == 'store' then
-  redis.call('HSET', key, field, format(now, ARGV[6], 0, ARGV[7], ARGV[8]))
+  written = format(now, ARGV[6], 0, ARGV[7], ARGV[8])
+  redis.call('HSET', key, field, written)
   changed()
 elseif operation == 'remove' and own then
   redis.call('HDEL', key, field)
   changed()
 elseif operation == 'refresh' and own then
-  redis.call('HSET', key, field, format(now, int(own.ttl), own.token, own.owner, own.data))
+  written = format(now, int(own.ttl), own.token, own.owner, own.data)
+  redis.call('HSET', key, field, written)
 end
-return remember(number, { 'done', own and '1' or '0', own and own.text or '' })
+return remember(number, { 'done', own and '1' or '0', own and own.text or '', written })

@@ -1,12 +1,13 @@
 -- Claims one of several values; the rules are those of store/decision.rs.
 -- ARGV: request, field, session, ttl, owner, identity for a new store, 'join' or 'barge', ticket or
--- '', life of a ticket, values…
--- Answer: {'granted', index from 0, token, identity, text of the earlier entry},
+-- '', life of a ticket, owner that is known to run, values…
+-- Answer: {'granted', index from 0, token, identity, text of the earlier entry, text of the new one},
+-- {'check', text of the own entry},
 -- {'busy', key of the holder, time left, ticket, field and text of each holder with an owner…},
 -- {'queued', ticket}, {'exhausted'}, {'late'}.
 local number, field, session = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local ttl, owner, is_join, ticket = ARGV[4], ARGV[5], ARGV[7] == 'join', ARGV[8]
-local FIRST = 10
+local FIRST = 11
 local known = remembered(number)
 if known then
   return known
@@ -55,6 +56,10 @@ for at = 1, #fields, 2 do
   end
 end
 
+if own and wanted[own.data] and must_check(own, ARGV[10]) then
+  return { 'check', own.text }
+end
+
 local order = {}
 for at = FIRST, #ARGV do
   if own and own.data == ARGV[at] then
@@ -93,6 +98,11 @@ if free then
     return remember(number, { 'exhausted' })
   end
   local id = meta.id or ARGV[6]
+  if is_renewal then
+    -- Another process of the session may keep this lease: it is never shortened.
+    ttl = int(math.max(own.ttl, tonumber(ttl)))
+    owner = own.owner == owner and owner or ''
+  end
   local entry = format(now, ttl, token, owner, value)
   if is_renewal then
     redis.call('HSET', key, field, entry, 'id', id)
@@ -106,7 +116,7 @@ if free then
   end
   sweep(meta.swept)
   local text = own and own.text or ''
-  return remember(number, { 'granted', int(free - FIRST), int(token), id, text })
+  return remember(number, { 'granted', int(free - FIRST), int(token), id, text, entry })
 end
 
 if is_join then

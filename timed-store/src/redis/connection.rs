@@ -53,8 +53,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a peer may be silent before its connection counts as lost.
 ///
-/// A response timeout does not replace the connection. A host or a router that went away without a
-/// word would block it for a quarter of an hour, until the system gives up.
+/// A response timeout does not replace the connection. A host that disappears without closing
+/// the connection would block it for about 15 minutes, until the system gives up.
 const SILENCE: Duration = Duration::from_secs(5);
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -114,7 +114,9 @@ impl Connection {
     ) -> Result<(Vec<String>, u32), CallFailure> {
         let start = Instant::now();
         let mut pause = FIRST_PAUSE;
-        let mut has_script = true;
+        // The WAIT behind an unknown script would wait for the earlier writes of the connection, so a
+        // call with an acknowledgement carries its script.
+        let mut has_script = acknowledgement.is_none();
         let mut may_be_executed = false;
         loop {
             let attempt = self.attempt(call, has_script, acknowledgement);
@@ -167,7 +169,12 @@ impl Connection {
                 wait.arg("WAIT").arg(replicas).arg(within.max(1));
                 let mut pipeline = Pipeline::new();
                 pipeline.add_command(command).add_command(wait);
-                pipeline.query_async(&mut connection).await
+                pipeline.ignore_errors();
+                let (answer, acknowledged): (RedisResult<Vec<String>>, RedisResult<u32>) =
+                    pipeline.query_async(&mut connection).await?;
+                // A WAIT can fail after the script was executed: a primary that is demoted ends it
+                // with an error. Then no replica has acknowledged the change.
+                Ok((answer?, acknowledged.unwrap_or(0)))
             }
         }
     }

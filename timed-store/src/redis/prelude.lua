@@ -48,6 +48,12 @@ local function live(text)
   return nil
 end
 
+-- Whether the client must first look whether the owner process of the own entry runs. Only the client
+-- can, and an entry whose owner has ended is gone. `running` is an owner that it has looked at.
+local function must_check(own, running)
+  return own.owner ~= '' and own.owner ~= running and running ~= '*'
+end
+
 -- The session of a field.
 local function session_of(field)
   if string.sub(field, 1, 2) == 'e:' then

@@ -16,7 +16,7 @@ use super::connection::{
 use super::subscriber::Subscriber;
 use crate::format::TokenRecord;
 use crate::store::{
-    Backend, Changes, Decision, Patience, Queue, Runtime, Settings, Source, Value, no_candidates,
+    Backend, Changes, Decision, Queue, Runtime, Settings, Source, Value, WaitLimit, no_candidates,
 };
 use crate::transaction::OwnChange;
 use crate::{Entries, Entry, Error, Incident, OwnerProcess, SessionId, Transaction};
@@ -24,7 +24,7 @@ use crate::{Entries, Entry, Error, Incident, OwnerProcess, SessionId, Transactio
 /// How long a ticket lives without renewal. A waiter renews it at least once in [`LOOK`].
 const TICKET_MS: u64 = 3000;
 
-/// How often a waiter looks without news: messages can be lost.
+/// How often a waiter checks the store without a notification: messages can be lost.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// How long a claim with a limit may take beyond it: for the answer of an attempt that was sent in
@@ -181,9 +181,10 @@ impl RedisBackend {
             && let Ok(_alone) = self.server.changes.try_lock()
         {
             let mut arguments = vec![self.own_field(), "none".to_owned()];
-            arguments.resize(7, String::new());
+            arguments.resize(8, String::new());
             let script = &self.server.scripts.change;
-            self.server.numbered(script, arguments, None, None).await?;
+            let fence = self.server.numbered(script, arguments, None, None).await;
+            fence.map_err(|error| in_doubt(error, "read", false))?;
         }
         let call = self.server.call(
             "read",
@@ -211,22 +212,26 @@ impl RedisBackend {
                 entries.push(entry);
             }
         }
-        self.evict(ended, None).await;
-        Ok(Reading { version, entries })
-    }
-
-    /// Removes entries whose owner process has ended. The next look does it, if it fails.
-    async fn evict(&self, ended: Vec<String>, deadline: Deadline) {
-        if ended.is_empty() {
-            return;
-        }
-        let evict = self
-            .server
-            .call("change", &self.server.scripts.evict, ended, None, deadline);
-        if let Err(error) = evict.await {
+        // The next reader does it, if it fails.
+        if !ended.is_empty()
+            && let Err(error) = self.evict(ended, None).await
+        {
             let path = self.settings.path.display();
             tracing::warn!(%path, %error, "cannot remove the entry of a process that has ended");
         }
+        Ok(Reading { version, entries })
+    }
+
+    /// Removes entries whose owner process has ended: fields and texts.
+    async fn evict(&self, ended: Vec<String>, deadline: Deadline) -> Result<(), Error> {
+        let evict = self
+            .server
+            .call("change", &self.server.scripts.evict, ended, None, deadline);
+        // The operation itself has not begun.
+        let evicted = evict
+            .await
+            .map_err(|error| in_doubt(error, "change", false));
+        evicted.map(drop)
     }
 
     fn decode<T: Value>(&self, entry: &RemoteEntry) -> Result<T, Error> {
@@ -277,52 +282,73 @@ impl RedisBackend {
             data,
         } = change;
         let optional = |number: Option<u64>| number.map(|n| n.to_string()).unwrap_or_default();
-        let _alone = self.server.alone(deadline).await?;
-        let arguments = vec![
-            self.own_field(),
-            operation.to_owned(),
-            optional(version),
-            optional(token),
-            self.settings.ttl_ms.to_string(),
-            self.owner(false)?,
-            data,
-        ];
         let acknowledgement = match operation {
             "store" | "refresh" => self.server.acknowledgement,
             // A lost removal keeps the value busy for longer, which is safe.
             _ => None,
         };
-        let script = &self.server.scripts.change;
-        let call = self
-            .server
-            .numbered(script, arguments, acknowledgement, deadline);
-        let (answer, acknowledged) = call.await?;
-        match answer.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            ["done", was_there, earlier] => {
-                let is_changed = operation == "store" || was_there == "1";
-                if let Some(wanted) = acknowledgement.filter(|_| is_changed)
-                    && acknowledged < wanted.replicas
-                {
-                    let token = match operation {
-                        "store" => 0,
-                        _ => RemoteEntry::parse("", earlier, 0)
-                            .and_then(|e| e.token)
-                            .unwrap_or(0),
-                    };
-                    let outcome = (wanted, acknowledged);
-                    return Err(self.withdraw(token, earlier, outcome, deadline).await);
+        let _alone = self.server.alone(deadline).await?;
+        let mut running = self.running_owner()?;
+        loop {
+            let arguments = vec![
+                self.own_field(),
+                operation.to_owned(),
+                optional(version),
+                optional(token),
+                self.settings.ttl_ms.to_string(),
+                self.owner(false)?,
+                data.clone(),
+                running,
+            ];
+            let script = &self.server.scripts.change;
+            let call = self
+                .server
+                .numbered(script, arguments, acknowledgement, deadline);
+            let (answer, acknowledged) = call.await?;
+            match answer.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+                ["done", was_there, earlier, written] => {
+                    if let Some(wanted) = acknowledgement.filter(|_| !written.is_empty())
+                        && acknowledged < wanted.replicas
+                    {
+                        let outcome = (wanted, acknowledged);
+                        return Err(self.withdraw(written, earlier, outcome, deadline).await);
+                    }
+                    return Ok(Some(was_there == "1"));
                 }
-                Ok(Some(was_there == "1"))
+                ["check", own] => running = self.check_owner(own, deadline).await?,
+                ["conflict"] => return Ok(None),
+                _ => return Err(self.server.damaged()),
             }
-            ["conflict"] => Ok(None),
-            _ => Err(self.server.damaged()),
         }
     }
 
+    /// The owner of this handle's claims, if it runs. The server asks for a check of any other one.
+    fn running_owner(&self) -> Result<String, Error> {
+        match self.settings.owner_of(true) {
+            Some(owner) if !owner.has_ended() => json(owner),
+            _ => Ok(String::new()),
+        }
+    }
+
+    /// Checks the owner of the own entry, whose text the server has sent: returns it if it runs, and
+    /// removes the entry if it has ended.
+    async fn check_owner(&self, text: &str, deadline: Deadline) -> Result<String, Error> {
+        let field = self.own_field();
+        let ended = RemoteEntry::parse(&field, text, 0).filter(RemoteEntry::has_ended);
+        if ended.is_some() {
+            self.evict(vec![field, text.to_owned()], deadline).await?;
+            return Ok(String::new());
+        }
+        Ok(text.splitn(5, '\n').nth(4).unwrap_or_default().to_owned())
+    }
+
     /// Takes back a change that was not acknowledged. The caller holds the lock of the changes.
+    ///
+    /// The withdrawal needs an acknowledgement as well: a replica that has the change only, and takes
+    /// over, would give the earlier value of the session to another one.
     async fn withdraw(
         &self,
-        token: u64,
+        written: &str,
         earlier: &str,
         (wanted, acknowledged): (Acknowledgement, u32),
         deadline: Deadline,
@@ -330,17 +356,29 @@ impl RedisBackend {
         let arguments = vec![
             self.own_field(),
             self.settings.session.as_str().to_owned(),
-            token.to_string(),
+            written.to_owned(),
             earlier.to_owned(),
         ];
+        let data = |text: &str| text.split('\n').next().unwrap_or_default().to_owned();
+        let has_earlier = !earlier.is_empty() && data(earlier) != data(written);
+        let left = deadline.map_or(Duration::MAX, |end| end - Instant::now());
+        let acknowledgement = has_earlier.then_some(Acknowledgement {
+            within: wanted.within.min(left / 2),
+            ..wanted
+        });
         let script = &self.server.scripts.withdraw;
-        let call = self.server.numbered(script, arguments, None, deadline);
+        let call = self
+            .server
+            .numbered(script, arguments, acknowledgement, deadline);
         match call.await {
-            Err(error) => error,
-            Ok(_) => Error::NotAcknowledged {
+            // The change was done, whatever has become of the withdrawal.
+            Err(error) => in_doubt(error, "change", true),
+            Ok((answer, withdrawn)) => Error::NotAcknowledged {
                 location: self.server.location.clone(),
                 wanted: wanted.replicas,
                 acknowledged,
+                earlier_may_be_lost: has_earlier
+                    && (withdrawn < wanted.replicas || answer.get(1).is_none_or(|it| it != "1")),
             },
         }
     }
@@ -388,11 +426,25 @@ fn scheme_of(url: &str) -> String {
 /// The deadline of a claim, and the time that the replicas have.
 fn limits(queue: &Queue<'_, RedisTurn>) -> (Deadline, Duration) {
     match queue {
-        // A claim without a limit.
-        Queue::Barge { patience } if patience.is_zero() => (None, Duration::MAX),
-        // The last look of a waiter. The second half of the time is for a withdrawal.
-        Queue::Barge { patience } => (after(*patience), *patience / 2),
+        Queue::Barge { limit: None } => (None, Duration::MAX),
+        // The last attempt of a waiter. The second half of the time is for a withdrawal.
+        Queue::Barge { limit: Some(limit) } => (after(*limit), *limit / 2),
         Queue::Join { left, .. } => (after(left.saturating_add(GRACE)), *left),
+    }
+}
+
+/// The error of a call that was a part of another operation.
+fn in_doubt(error: Error, action: &'static str, may_be_done: bool) -> Error {
+    match error {
+        Error::Server {
+            location, source, ..
+        } => Error::Server {
+            action,
+            location,
+            may_be_done,
+            source,
+        },
+        other => other,
     }
 }
 
@@ -436,15 +488,15 @@ impl Backend for RedisBackend {
     async fn remove<R: Runtime, T: Value>(
         &self,
         token: Option<u64>,
-        patience: Patience,
+        limit: WaitLimit,
     ) -> Result<bool, Error> {
         let change = OwnEntryChange {
             token,
             ..OwnEntryChange::new("remove")
         };
-        let deadline = match patience {
-            Patience::Policy => None,
-            Patience::AtLeast(limit) | Patience::AtMost(limit) => after(limit),
+        let deadline = match limit {
+            WaitLimit::Policy => None,
+            WaitLimit::AtLeast(limit) | WaitLimit::AtMost(limit) => after(limit),
         };
         Ok(self.change(change, deadline).await?.unwrap_or(false))
     }
@@ -452,7 +504,7 @@ impl Backend for RedisBackend {
     async fn refresh<R: Runtime, T: Value>(
         &self,
         token: Option<u64>,
-        _patience: Patience,
+        _limit: WaitLimit,
     ) -> Result<bool, Error> {
         let change = OwnEntryChange {
             token,
@@ -508,6 +560,7 @@ impl Backend for RedisBackend {
             .map(canonical)
             .collect::<Result<Vec<_>, _>>()?;
         let _alone = self.server.alone(deadline).await?;
+        let mut running = self.running_owner()?;
         loop {
             let ticket = turn.as_ref().and_then(|turn| turn.as_ref());
             let mut arguments = vec![
@@ -521,6 +574,7 @@ impl Backend for RedisBackend {
                     .map(|RedisTurn(ticket)| ticket.clone())
                     .unwrap_or_default(),
                 TICKET_MS.to_string(),
+                running.clone(),
             ];
             arguments.extend(values.iter().cloned());
             let script = &self.server.scripts.claim;
@@ -532,20 +586,24 @@ impl Backend for RedisBackend {
             let (answer, acknowledged) = call.await?;
             let answer: Vec<&str> = answer.iter().map(String::as_str).collect();
             let (decision, ticket, holders) = match answer[..] {
-                ["granted", candidate, token, id, earlier] => {
-                    let (Ok(candidate), Ok(token)) = (candidate.parse(), token.parse()) else {
+                ["granted", candidate, token, id, earlier, written] => {
+                    let entry = RemoteEntry::parse("", written, 0);
+                    let (Ok(candidate), Ok(token), Some(entry)) =
+                        (candidate.parse(), token.parse(), entry)
+                    else {
                         return Err(self.server.damaged());
                     };
                     if let Some(wanted) = wanted
                         && acknowledged < wanted.replicas
                     {
                         let outcome = (wanted, acknowledged);
-                        return Err(self.withdraw(token, earlier, outcome, deadline).await);
+                        return Err(self.withdraw(written, earlier, outcome, deadline).await);
                     }
                     let decision = Decision::Granted {
                         candidate,
                         token,
-                        expires_in: Duration::from_millis(self.settings.ttl_ms),
+                        // At the time 0 the whole timeout is left.
+                        expires_in: entry.expires_in,
                         store_id: id.to_owned(),
                     };
                     return Ok((decision, Vec::new()));
@@ -559,6 +617,10 @@ impl Backend for RedisBackend {
                     (decision, ticket, holders)
                 }
                 ["queued", ticket, ref holders @ ..] => (Decision::Queued, ticket, holders),
+                ["check", own] => {
+                    running = self.check_owner(own, deadline).await?;
+                    continue;
+                }
                 ["exhausted"] => {
                     return Err(Error::TokensExhausted {
                         path: self.settings.path.clone(),
@@ -579,7 +641,7 @@ impl Backend for RedisBackend {
             if ended.is_empty() {
                 return Ok((decision, Vec::new()));
             }
-            self.evict(ended, deadline).await;
+            self.evict(ended, deadline).await?;
         }
     }
 
@@ -732,8 +794,9 @@ impl RedisServer {
         let connection = connection.map_err(|cause| self.failed("change", not_sent(cause)))?;
         let client_id = TokenRecord::id_text(RandomState::new().hash_one(token));
         let (script, text) = &self.scripts.change;
-        // Request, field, operation, version, token, ttl, owner, data.
-        let arguments = ["1", &field, "remove", "", &token.to_string(), "0", "", ""];
+        // Request, field, operation, version, token, ttl, owner, data, owner that runs.
+        let token = token.to_string();
+        let arguments = ["1", &field, "remove", "", &token, "0", "", "", "*"];
         let call = Call {
             script,
             text,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::connection::Acknowledgement;
 use super::redis_backend::RedisBackend;
-use crate::store::{AnyBackend, Core, RuntimeContext, Settings, config};
+use crate::store::{AnyBackend, Core, LONGEST_PAUSE, RuntimeContext, Settings, config};
 use crate::timed_storage_builder::ttl_ms;
 use crate::{Error, OwnerProcess, SessionId};
 
@@ -78,20 +78,27 @@ impl<S> RedisBuilder<S> {
 
     /// Sets a process as the owner of the values that are claimed through this handle. Handles on
     /// the same machine free the value when the process has ended; elsewhere the timeout decides.
+    /// A claim that renews a lease with another owner, or with none, leaves it without one.
     pub fn owner(mut self, process: OwnerProcess) -> Self {
         self.owner = Some(process);
         self
     }
 
     /// Makes a claim, a store and a refresh wait until so many replicas have it. A change that was
-    /// not acknowledged `within` this time is taken back, and the operation fails with
-    /// [`Error::NotAcknowledged`].
+    /// not acknowledged `within` this time (at most a day) is taken back, and the operation fails
+    /// with [`Error::NotAcknowledged`]. If the session held another value before, the call waits
+    /// as long again for the acknowledgement that it was taken back.
     ///
     /// A failover gives no value to two holders only if all replicas must acknowledge, every server
-    /// has `appendfsync always`, and the clocks of the servers differ by less than the time of a
-    /// failover. See "Failover" on the crate's page. Not for clusters.
+    /// has `appendfsync always`, the clocks of the servers differ by less than the time of a
+    /// failover, and a session gives up its earlier value after an error that says so
+    /// (`earlier_may_be_lost`, `may_be_done`). See "Failover" on the crate's page. Not for clusters.
     pub fn acknowledged_by(mut self, replicas: u32, within: Duration) -> Self {
-        self.acknowledgement = Some(Acknowledgement { replicas, within });
+        self.acknowledgement = Some(Acknowledgement {
+            replicas,
+            // Server and timers have a maximum duration.
+            within: within.min(LONGEST_PAUSE),
+        });
         self
     }
 
@@ -104,7 +111,7 @@ impl<S> RedisBuilder<S> {
             ttl_ms: ttl_ms(self.ttl),
             owner: self.owner,
             on_incident: None,
-            met: Default::default(),
+            found: Default::default(),
         };
         let backend =
             RedisBackend::connect(&self.url, &self.name, settings, self.acknowledgement).await?;

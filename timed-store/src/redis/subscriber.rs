@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::store::Signal;
 
-/// The pause before a lost subscription is opened again. Waiters look once a second by themselves.
+/// The pause before a lost subscription is opened again. Waiters check the store once a second by themselves.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Listens to the changes of a store on a connection of its own. Dropping it ends the task.
@@ -60,7 +60,7 @@ async fn listen_once(
 ) -> Result<(), redis::RedisError> {
     let mut subscription = client.get_async_pubsub().await?;
     subscription.subscribe(channel).await?;
-    // A change before the subscription was not told.
+    // Changes before the subscription were not delivered.
     signal.notify();
     let mut messages = pin!(subscription.into_on_message());
     while poll_fn(|context| messages.as_mut().poll_next(context))

@@ -190,10 +190,20 @@ impl Inner {
         let path = self.queue.waiting();
         let probe = match self.probe.get() {
             Some(probe) => probe,
-            None => match private_file::open_existing(&path, File::options().read(true))? {
-                Some(file) => self.probe.get_or_init(|| Mutex::new(RwLock::new(file))),
-                None => return Ok(false),
-            },
+            // NFS gives an exclusive lock only to a descriptor that is open for writing.
+            None => {
+                match private_file::open_existing(&path, File::options().read(true).write(true)) {
+                    Ok(Some(file)) => self.probe.get_or_init(|| Mutex::new(RwLock::new(file))),
+                    Ok(None) => return Ok(false),
+                    // No process of this machine can wait on a read-only file system.
+                    Err(FileError::Io { source, .. })
+                        if source.kind() == io::ErrorKind::ReadOnlyFilesystem =>
+                    {
+                        return Ok(false);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
         };
         for _ in 0..PROBES {
             match locked(probe).try_write() {
@@ -590,6 +600,19 @@ mod tests {
         assert!(first.try_lock(Access::Shared).unwrap().is_some());
         drop(read);
         assert!(!first.is_held().unwrap());
+    }
+
+    /// NFS refuses an exclusive lock through a descriptor that can only read.
+    #[test]
+    fn the_probe_is_open_for_writing() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = fifo_lock(&folder);
+        drop(block_on(lock.wait(Access::Exclusive).unwrap()));
+        drop(lock.try_lock(Access::Exclusive).unwrap());
+        let probe = locked(lock.inner.probe.get().unwrap());
+        let probe = probe.read().unwrap();
+        let flags = rustix::fs::fcntl_getfl(&*probe).unwrap();
+        assert!(flags.contains(rustix::fs::OFlags::RDWR));
     }
 
     #[test]

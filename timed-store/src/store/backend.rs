@@ -37,14 +37,14 @@ pub(crate) trait Backend {
     async fn remove<R: Runtime, T: Value>(
         &self,
         token: Option<u64>,
-        patience: Patience,
+        limit: WaitLimit,
     ) -> Result<bool, Error>;
 
     /// Restarts the time of the own entry; with a token, only if the entry has it.
     async fn refresh<R: Runtime, T: Value>(
         &self,
         token: Option<u64>,
-        patience: Patience,
+        limit: WaitLimit,
     ) -> Result<bool, Error>;
 
     async fn restore<R: Runtime, T: Value>(&self) -> Result<Option<T>, Error>;
@@ -81,7 +81,7 @@ pub(crate) trait Backend {
 /// How long a change of the own entry may wait for the lock of the files. On a server the two times
 /// limit the whole change.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
+pub(crate) enum WaitLimit {
     /// As the handle's policy says.
     Policy,
     /// As the handle's policy says, but this long if that is longer.
@@ -94,12 +94,14 @@ pub(crate) enum Patience {
 pub(crate) enum Queue<'a, Turn> {
     /// Takes a free value ahead of all waiters.
     Barge {
-        /// How long the claim may wait for the lock, also if the handle's policy is shorter.
-        patience: Duration,
+        /// How long the claim may wait for the lock or the server; `None` as the handle's policy
+        /// says.
+        limit: Option<Duration>,
     },
     /// Takes a value only if no earlier waiter wants it, else joins the queue.
     Join {
         turn: &'a mut Option<Turn>,
+        /// The time of the waiter. The claim may wait a second longer for the lock or the server.
         left: Duration,
         changes: &'a Changes,
     },

@@ -1,4 +1,4 @@
-//! The news that a store may have changed.
+//! Notifications that a store may have changed.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -37,11 +37,11 @@ impl Signal {
     }
 }
 
-/// The source of the news. Dropping the last owner ends its thread or task.
+/// The source of the notifications. Dropping the last owner ends its thread or task.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     Files(Arc<FileWatcher>),
-    /// No news: the waiter looks again after an interval.
+    /// No notifications: the waiter checks the store after an interval.
     Interval,
     #[cfg(feature = "redis")]
     Server(#[expect(dead_code, reason = "keeps the task alive")] Arc<crate::redis::Subscriber>),
@@ -49,7 +49,7 @@ pub(crate) enum Source {
 
 /// A waiter for changes.
 ///
-/// Lost wake-ups: the waiter calls [`mark`](Self::mark), then looks at the store, then waits. A
+/// Lost wake-ups: the waiter calls [`mark`](Self::mark), then checks the store, then waits. A
 /// change after the mark ends the wait at once, even if it came before the look.
 #[derive(Debug)]
 pub(crate) struct Changes {
@@ -61,7 +61,7 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// `interval` is the time after which a waiter looks again without news; `None` if no change can
+    /// `interval` is the time after which a waiter checks the store without a notification; `None` if no change can
     /// be missed.
     pub(crate) fn new(signal: Arc<Signal>, source: Source, interval: Option<Duration>) -> Self {
         let mut state = signal.lock();

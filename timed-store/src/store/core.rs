@@ -6,12 +6,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backend::{Backend, Patience, Queue, Value};
+use super::backend::{Backend, Queue, Value, WaitLimit};
 use super::changes::Changes;
 use super::decision::{Decision, no_candidates};
 use super::file_backend::FileBackend;
 use super::runtime::{Runtime, RuntimeContext};
 use super::settings::Settings;
+#[cfg(feature = "redis")]
+use crate::clock::Clock;
+use crate::clock::Moment;
 use crate::{Claim, Entries, Error, SessionId, Transaction};
 
 /// A handle of a store. Each operation is an async function that is generic over the [`Runtime`] on
@@ -44,17 +47,17 @@ macro_rules! each {
 /// (SIGSTOP) keeps its place and does not take the value; the others must not wait for it for ever.
 const STALLED: Duration = Duration::from_secs(1);
 
-/// How long the last attempt of a waiter may wait for the lock, or for the server.
-const LAST_LOOK: Duration = Duration::from_secs(1);
+/// How long after its limit a waiter may wait for the lock, or for the server.
+pub(super) const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// How long the release of a guard may wait for the lock, at least. On a server it is the time that
 /// the release by a dropped guard has.
-pub(crate) const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
 /// An entry expires when its age is above its timeout, which is a millisecond later.
 pub(crate) const EXPIRED: Duration = Duration::from_millis(1);
 
-/// A wait without an end in sight is cut into pieces that every timer accepts.
+/// Long waits are split, because timers have a maximum duration.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Core {
@@ -63,19 +66,19 @@ impl Core {
     }
 
     pub(crate) async fn remove<R: Runtime, T: Value>(&self) -> Result<bool, Error> {
-        each!(self, backend => backend.remove::<R, T>(None, Patience::Policy).await)
+        each!(self, backend => backend.remove::<R, T>(None, WaitLimit::Policy).await)
     }
 
-    /// Removes the entry of a guard. The guard is gone afterwards, so a removal that met the lock
+    /// Removes the entry of a guard. The guard is gone afterwards, so a removal that finds the lock held
     /// could not be repeated: it waits for the lock with any policy. A call to a server repeats
     /// itself, and needs no other limit.
     pub(crate) async fn release<R: Runtime, T: Value>(&self, token: u64) -> Result<bool, Error> {
-        let patience = match &self.backend {
-            AnyBackend::File(_) => Patience::AtLeast(RELEASE_PATIENCE),
+        let limit = match &self.backend {
+            AnyBackend::File(_) => WaitLimit::AtLeast(RELEASE_LIMIT),
             #[cfg(feature = "redis")]
-            AnyBackend::Redis(_) => Patience::Policy,
+            AnyBackend::Redis(_) => WaitLimit::Policy,
         };
-        each!(self, backend => backend.remove::<R, T>(Some(token), patience).await)
+        each!(self, backend => backend.remove::<R, T>(Some(token), limit).await)
     }
 
     /// As [`release`](Self::release) for a dropped guard, whose drop blocks its thread: on a server
@@ -84,12 +87,12 @@ impl Core {
         &self,
         token: u64,
     ) -> Result<bool, Error> {
-        let patience = Patience::AtLeast(RELEASE_PATIENCE);
-        each!(self, backend => backend.remove::<R, T>(Some(token), patience).await)
+        let limit = WaitLimit::AtLeast(RELEASE_LIMIT);
+        each!(self, backend => backend.remove::<R, T>(Some(token), limit).await)
     }
 
     pub(crate) async fn refresh<R: Runtime, T: Value>(&self) -> Result<bool, Error> {
-        each!(self, backend => backend.refresh::<R, T>(None, Patience::Policy).await)
+        each!(self, backend => backend.refresh::<R, T>(None, WaitLimit::Policy).await)
     }
 
     /// A refresh that ends within `limit`; `None` if its result is unknown then.
@@ -101,9 +104,9 @@ impl Core {
         token: u64,
         limit: Duration,
     ) -> Option<Result<bool, Error>> {
-        let patience = Patience::AtMost(limit);
+        let for_lock = WaitLimit::AtMost(limit);
         each!(self, backend => {
-            R::at_most(limit, backend.refresh::<R, T>(Some(token), patience)).await
+            R::at_most(limit, backend.refresh::<R, T>(Some(token), for_lock)).await
         })
     }
 
@@ -133,7 +136,7 @@ impl Core {
         R: Runtime,
         T: Value + PartialEq,
     {
-        self.barge::<R, T>(candidates, Duration::ZERO).await
+        self.barge::<R, T>(candidates, None).await
     }
 
     pub(crate) async fn claim_any_within<R, T>(
@@ -156,6 +159,20 @@ impl Core {
         mut body: impl FnMut(&mut Transaction<T>) -> A,
     ) -> Result<A, Error> {
         each!(self, backend => backend.transaction::<R, T, A>(&mut body).await)
+    }
+
+    /// The time on the clock of the timers and on that of the store. A server has a clock of its own;
+    /// the system's clock stands for it.
+    pub(crate) fn now<R: Runtime>(&self) -> Moment {
+        let clock = match &self.backend {
+            AnyBackend::File(files) => &files.files().clock,
+            #[cfg(feature = "redis")]
+            AnyBackend::Redis(_) => &Clock::System,
+        };
+        Moment {
+            timer: R::now(),
+            clock_ms: clock.now_ms(),
+        }
     }
 
     pub(crate) fn changes(&self) -> Changes {
@@ -183,11 +200,11 @@ impl Core {
     async fn barge<R: Runtime, T: Value + PartialEq>(
         &self,
         candidates: Vec<T>,
-        patience: Duration,
+        limit: Option<Duration>,
     ) -> Result<Claim<T>, Error> {
-        let sent = R::now();
+        let sent = self.now::<R>();
         let (decision, incidents) = each!(self, backend => {
-            backend.claim::<R, T>(&candidates, Queue::Barge { patience }).await?
+            backend.claim::<R, T>(&candidates, Queue::Barge { limit }).await?
         });
         granted_or_busy(decision.into_claim(candidates, incidents, sent)?)
     }
@@ -196,7 +213,9 @@ impl Core {
     ///
     /// A wait ends with a change of the store, with the end of an owner process, when the holder's
     /// entry expires, or at the deadline. The last attempt is made ahead of the other waiters: if
-    /// the value is free, a waiter before this one has not taken it.
+    /// the value is free, a waiter before this one has not taken it. Every attempt ends at the latest
+    /// [`LAST_ATTEMPT`] after the limit. If its answer came after the limit and was "busy", it is the
+    /// last one.
     ///
     /// Cancel safety: all state is in this future. Dropping it drops `turn`, which leaves the queue.
     async fn wait_for<R, T, B>(
@@ -211,9 +230,12 @@ impl Core {
         B: Backend,
     {
         let start = R::now();
+        let end = limit.saturating_add(LAST_ATTEMPT);
+        let until_end = || end.saturating_sub(R::now() - start);
         let mut changes = backend.changes();
         let mut turn = None;
         let mut queued_since = None;
+        let mut late = None;
         loop {
             changes.mark();
             let left = limit.saturating_sub(R::now() - start);
@@ -222,8 +244,9 @@ impl Core {
             }
             let is_stalled = queued_since.is_some_and(|since| R::now() - since >= STALLED);
             let queue = if is_stalled {
-                let patience = left.min(LAST_LOOK);
-                Queue::Barge { patience }
+                Queue::Barge {
+                    limit: Some(until_end()),
+                }
             } else {
                 Queue::Join {
                     turn: &mut turn,
@@ -231,13 +254,17 @@ impl Core {
                     changes: &changes,
                 }
             };
-            let sent = R::now();
+            let sent = self.now::<R>();
             let (decision, incidents) = backend.claim::<R, T>(&candidates, queue).await?;
             let pause = match &decision {
                 Decision::Granted { .. } => {
                     return granted_or_busy(decision.into_claim(candidates, incidents, sent)?);
                 }
                 Decision::Busy { expires_in, .. } => {
+                    if R::now() - start >= limit {
+                        late = Some(decision);
+                        break;
+                    }
                     queued_since = None;
                     *expires_in + EXPIRED
                 }
@@ -250,12 +277,15 @@ impl Core {
             let pause = changes.limit(pause.min(left).min(LONGEST_PAUSE));
             R::at_most(pause, changes.changed()).await;
         }
-        let claim = self.barge::<R, T>(candidates, LAST_LOOK).await;
+        let claim = match late {
+            Some(busy) => {
+                granted_or_busy(busy.into_claim(candidates, Vec::new(), self.now::<R>())?)
+            }
+            None => self.barge::<R, T>(candidates, Some(until_end())).await,
+        };
         // After an error the place is left to expire: the server is away.
         if let (Some(turn), Ok(_)) = (turn, &claim) {
-            let end = limit.saturating_add(LAST_LOOK);
-            let left = end.saturating_sub(R::now() - start);
-            backend.leave::<R>(turn, left).await;
+            backend.leave::<R>(turn, until_end()).await;
         }
         claim
     }

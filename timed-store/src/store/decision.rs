@@ -29,13 +29,14 @@
 //! | `a`, `d` | `a`, `d` | `d` is granted with a new token; `b` is given up |
 //! | `a`, `c` | `a`, `c` | busy: `a` is free in 10 s, `c` in 20 s; the answer names the holder of `a` |
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::working_copy::WorkingCopy;
 use crate::claim::SentAt;
+use crate::clock::Moment;
 use crate::format::{StoredEntry, TokenRecord};
 use crate::{Claim, Error, Incident, Lease, SessionId};
 
@@ -62,7 +63,7 @@ impl Decision {
         self,
         candidates: Vec<T>,
         incidents: Vec<Incident>,
-        sent: Instant,
+        sent: Moment,
     ) -> Result<Option<Claim<T>>, Error> {
         match self {
             Self::Queued => Ok(None),
@@ -134,11 +135,11 @@ where
     match (free, free_soonest) {
         (Some(candidate), _) => {
             let is_renewal = already_held == Some(candidate);
-            let token = copy.store_claimed(&candidates[candidate], is_renewal)?;
+            let (token, expires_in) = copy.store_claimed(&candidates[candidate], is_renewal)?;
             Ok(Decision::Granted {
                 candidate,
                 token,
-                expires_in: copy.ttl(),
+                expires_in,
                 store_id: TokenRecord::id_text(copy.store_id()),
             })
         }

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backend::{Backend, Patience, Queue, Value};
+use super::backend::{Backend, Queue, Value, WaitLimit};
 use super::changes::Changes;
+use super::core::LAST_ATTEMPT;
 use super::decision::{Decision, decide};
 use super::runtime::Runtime;
 use super::settings::{FileSettings, Settings};
@@ -41,7 +42,7 @@ enum Extent {
     All,
 }
 
-/// The answer of a reader, and the damage that it met.
+/// The answer of an operation, and the damage that it found.
 struct Answer<A> {
     answer: A,
     incidents: Vec<Incident>,
@@ -106,15 +107,24 @@ impl FileBackend {
                 .read_damaged::<R, A>(files, reason, extent, is_value, query)
                 .await;
         }
-        load_elsewhere(&mut copy, other.as_ref(), &mut salvaged_elsewhere, is_value);
+        let elsewhere = (other.as_ref(), &mut salvaged_elsewhere);
+        self.load_elsewhere(&mut copy, elsewhere, is_value, || self.lock.record())?;
         let answer = query(&copy)?;
-        let mut incidents = Vec::new();
+        let mut incidents = std::mem::take(&mut copy.incidents);
+        let mut repaired = Vec::new();
         if copy.is_changed {
             match self.clean::<R>(is_value).await {
-                Ok(met) => incidents = met,
+                // The cleanup has reported what it found in the own file.
+                Ok(Some(found)) => {
+                    incidents.retain(|incident| matches!(incident, Incident::Damaged { .. }));
+                    repaired = found;
+                }
+                Ok(None) => {}
                 Err(error) => self.warn_about_cleanup(&error),
             }
         }
+        self.settings.report(&incidents);
+        incidents.extend(repaired);
         Ok(Answer { answer, incidents })
     }
 
@@ -134,7 +144,7 @@ impl FileBackend {
             Ok(Some(held)) => {
                 let ask = |copy: &mut WorkingCopy<'_>| {
                     if let Some(query) = query.take() {
-                        answer = Some((query(copy)?, copy.salvaged()));
+                        answer = Some((query(copy)?, copy.salvaged(), copy.incidents.clone()));
                     }
                     Ok(())
                 };
@@ -143,10 +153,10 @@ impl FileBackend {
                     Err(error) => Err(error),
                 };
                 match (repaired, answer) {
-                    (Ok(incidents), Some((answer, _))) => return Ok(Answer { answer, incidents }),
-                    (Err(error), Some((answer, saved))) => {
+                    (Ok(incidents), Some((answer, ..))) => return Ok(Answer { answer, incidents }),
+                    (Err(error), Some((answer, saved, incidents))) => {
                         self.warn_about_cleanup(&error);
-                        return Ok(self.damaged(answer, saved, reason));
+                        return Ok(self.damaged(answer, incidents, saved, reason));
                     }
                     (Err(error), None) => return Err(error),
                     (Ok(_), None) => {
@@ -161,11 +171,15 @@ impl FileBackend {
         let mut copy = WorkingCopy::new(&self.settings, Scope::Read, self.files.clock.now_ms());
         load(&mut copy, contents, &mut salvaged, is_value);
         if copy.salvaged() == 0 {
-            self.check_is_ours(contents, || self.lock.record())?;
+            check_is_ours(&self.own_file(), contents, || self.lock.record())?;
         }
-        load_elsewhere(&mut copy, other, &mut salvaged_elsewhere, is_value);
+        let elsewhere = (other, &mut salvaged_elsewhere);
+        self.load_elsewhere(&mut copy, elsewhere, is_value, || self.lock.record())?;
         match query.take() {
-            Some(query) => Ok(self.damaged(query(&copy)?, copy.salvaged(), reason)),
+            Some(query) => {
+                let (answer, saved) = (query(&copy)?, copy.salvaged());
+                Ok(self.damaged(answer, copy.incidents, saved, reason))
+            }
             None => Err(Error::NotAStore {
                 path: self.own_file(),
             }),
@@ -173,12 +187,18 @@ impl FileBackend {
     }
 
     /// The answer from a corrupt file that was not repaired.
-    fn damaged<A>(&self, answer: A, saved: usize, reason: String) -> Answer<A> {
-        let incidents = vec![Incident::Damaged {
+    fn damaged<A>(
+        &self,
+        answer: A,
+        mut incidents: Vec<Incident>,
+        saved: usize,
+        reason: String,
+    ) -> Answer<A> {
+        incidents.push(Incident::Damaged {
             path: self.own_file(),
             saved,
             reason,
-        }];
+        });
         self.settings.report(&incidents);
         Answer { answer, incidents }
     }
@@ -214,12 +234,13 @@ impl FileBackend {
             .map(|done| done.answer)
     }
 
-    async fn clean<R: Runtime>(&self, is_value: IsValue) -> Result<Vec<Incident>, Error> {
+    /// Removes expired entries from the own file; `None` if the lock is held.
+    async fn clean<R: Runtime>(&self, is_value: IsValue) -> Result<Option<Vec<Incident>>, Error> {
         let Some(held) = self.lock.try_lock(Access::Exclusive)? else {
-            return Ok(Vec::new());
+            return Ok(None);
         };
         let ((), commit) = self.prepare(held, Scope::Change, Extent::Own, is_value, |_| Ok(()))?;
-        commit.run::<R>().await
+        commit.run::<R>().await.map(Some)
     }
 
     async fn lock<R: Runtime>(
@@ -241,20 +262,20 @@ impl FileBackend {
         })
     }
 
-    fn policy(&self, patience: Patience) -> LockPolicy {
-        match (patience, self.files.policy) {
-            (Patience::AtLeast(limit), _) => self.patient(limit),
-            (Patience::AtMost(limit), LockPolicy::Wait(wait)) => LockPolicy::Wait(wait.min(limit)),
+    fn policy(&self, limit: WaitLimit) -> LockPolicy {
+        match (limit, self.files.policy) {
+            (WaitLimit::AtLeast(limit), _) => self.at_least(limit),
+            (WaitLimit::AtMost(limit), LockPolicy::Wait(wait)) => LockPolicy::Wait(wait.min(limit)),
             (_, policy) => policy,
         }
     }
 
     /// The handle's policy, but at least this long.
-    fn patient(&self, patience: Duration) -> LockPolicy {
+    fn at_least(&self, limit: Duration) -> LockPolicy {
         match self.files.policy {
-            LockPolicy::Wait(limit) => LockPolicy::Wait(limit.max(patience)),
-            LockPolicy::Fail if patience.is_zero() => LockPolicy::Fail,
-            LockPolicy::Fail => LockPolicy::Wait(patience),
+            LockPolicy::Wait(wait) => LockPolicy::Wait(wait.max(limit)),
+            LockPolicy::Fail if limit.is_zero() => LockPolicy::Fail,
+            LockPolicy::Fail => LockPolicy::Wait(limit),
         }
     }
 
@@ -279,19 +300,54 @@ impl FileBackend {
         }
     }
 
-    /// Refuses a corrupt file that was never a store, to leave it as it is.
-    fn check_is_ours(
+    /// Loads the other file of the store, which the operation does not change, and returns its
+    /// document if it is not corrupt. The damage of a corrupt one is an incident: the entries that
+    /// it has lost may hold the value that the operation takes. The next change of an entry in that
+    /// file recovers it.
+    fn load_elsewhere<'a>(
         &self,
-        contents: Option<&Contents>,
+        copy: &mut WorkingCopy<'a>,
+        (contents, salvaged): (Option<&'a Contents>, &'a mut Vec<SalvagedEntry>),
+        is_value: IsValue,
         lock_record: impl FnOnce() -> Result<disk::LockRecord, Error>,
-    ) -> Result<(), Error> {
-        let is_ours =
-            contents.is_none_or(|file| is_recognisable(&file.bytes)) || lock_record()?.is_written();
-        if is_ours {
-            return Ok(());
+    ) -> Result<Option<Document<'a>>, Error> {
+        let Some(file) = contents else {
+            return Ok(None);
+        };
+        let reason = match parse(&file.bytes) {
+            Ok(document) => {
+                copy.load_elsewhere(document.record, document.entries.iter().cloned());
+                return Ok(Some(document));
+            }
+            Err(reason) => reason,
+        };
+        let path = self.other_file();
+        *salvaged = salvage(&file.bytes, is_value);
+        if salvaged.is_empty() {
+            check_is_ours(&path, contents, lock_record)?;
         }
-        Err(Error::NotAStore {
-            path: self.own_file(),
+        let lines = salvaged.iter().map(|entry| entry.line.as_str());
+        copy.load_elsewhere(None, lines.filter_map(StoredEntry::parse));
+        copy.incidents.push(Incident::Damaged {
+            path,
+            saved: salvaged.len(),
+            reason,
+        });
+        Ok(None)
+    }
+
+    /// The token record that marks a new file of the store as ours. A store without a lock file may
+    /// have its identity in the other file.
+    fn first_record(&self, now_ms: i64) -> Result<TokenRecord, Error> {
+        let other = disk::read(&self.other_file())?;
+        let document = other.as_ref().and_then(|file| parse(&file.bytes).ok());
+        let known = document.and_then(|document| document.record);
+        let new = TokenRecord::new(now_ms);
+        Ok(TokenRecord {
+            store_id: known.map_or(new.store_id, |known| known.store_id),
+            last_token: known
+                .map_or(0, |known| known.last_token)
+                .max(new.last_token),
         })
     }
 
@@ -315,10 +371,11 @@ impl FileBackend {
         }
         let damage = load(&mut copy, contents.as_ref(), &mut salvaged, is_value);
         if damage.is_some() && copy.salvaged() == 0 {
-            self.check_is_ours(contents.as_ref(), || Ok(held.record()))?;
+            check_is_ours(&path, contents.as_ref(), || Ok(held.record()))?;
         }
+        let elsewhere = (other.as_ref(), &mut salvaged_elsewhere);
         let elsewhere =
-            load_elsewhere(&mut copy, other.as_ref(), &mut salvaged_elsewhere, is_value);
+            self.load_elsewhere(&mut copy, elsewhere, is_value, || Ok(held.record()))?;
         let answer = change(&mut copy)?;
         let is_read_only = contents.as_ref().is_some_and(|file| file.is_read_only);
         if copy.is_changed && is_read_only {
@@ -328,7 +385,9 @@ impl FileBackend {
         // The record in the lock file marks a new store as ours, also before its first claim.
         if copy.is_changed && contents.is_none() && new_record.is_none() {
             let is_marked = held.record().is_written();
-            new_record = (!is_marked).then(|| TokenRecord::new(now_ms));
+            new_record = (!is_marked)
+                .then(|| self.first_record(now_ms))
+                .transpose()?;
         }
         let is_other_writable = other.as_ref().is_some_and(|file| !file.is_read_only);
         let other_next = elsewhere
@@ -378,21 +437,19 @@ impl Backend for FileBackend {
     async fn remove<R: Runtime, T: Value>(
         &self,
         token: Option<u64>,
-        patience: Patience,
+        limit: WaitLimit,
     ) -> Result<bool, Error> {
         let change = |copy: &mut WorkingCopy<'_>| Ok(copy.remove(token));
-        self.change_own::<R, T, _>(self.policy(patience), change)
-            .await
+        self.change_own::<R, T, _>(self.policy(limit), change).await
     }
 
     async fn refresh<R: Runtime, T: Value>(
         &self,
         token: Option<u64>,
-        patience: Patience,
+        limit: WaitLimit,
     ) -> Result<bool, Error> {
         let change = |copy: &mut WorkingCopy<'_>| Ok(copy.refresh(token));
-        self.change_own::<R, T, _>(self.policy(patience), change)
-            .await
+        self.change_own::<R, T, _>(self.policy(limit), change).await
     }
 
     async fn restore<R: Runtime, T: Value>(&self) -> Result<Option<T>, Error> {
@@ -413,7 +470,7 @@ impl Backend for FileBackend {
         &self,
         watcher: Option<&Changes>,
     ) -> Result<Entries<T>, Error> {
-        let policy = self.patient(watcher.map_or(Duration::ZERO, |_| WATCHER_PATIENCE));
+        let policy = self.at_least(watcher.map_or(Duration::ZERO, |_| WATCHER_LIMIT));
         let query = |copy: &WorkingCopy<'_>| Ok((copy.entries()?, copy.owners()));
         let read = self.read::<R, _>(policy, Extent::All, is_value::<T>, query);
         let Answer {
@@ -439,17 +496,21 @@ impl Backend for FileBackend {
         candidates: &[T],
         queue: Queue<'_, WaitTicket>,
     ) -> Result<(Decision, Vec<Incident>), Error> {
-        let (turn, patience, changes) = match queue {
-            Queue::Barge { patience } => (None, patience, None),
+        let (turn, policy, changes) = match queue {
+            Queue::Barge { limit } => {
+                let policy = limit.map_or(self.files.policy, LockPolicy::Wait);
+                (None, policy, None)
+            }
             Queue::Join {
                 turn,
                 left,
                 changes,
-            } => (Some(turn), left, Some(changes)),
+            } => {
+                let policy = LockPolicy::Wait(left.saturating_add(LAST_ATTEMPT));
+                (Some(turn), policy, Some(changes))
+            }
         };
-        let held = self
-            .lock::<R>(Access::Exclusive, self.patient(patience))
-            .await?;
+        let held = self.lock::<R>(Access::Exclusive, policy).await?;
         let waiters = WaitQueue::new(self.files.location.waiters());
         let mut ahead: Vec<T> = Vec::new();
         if let Some(turn) = &turn {
@@ -507,7 +568,7 @@ impl Backend for FileBackend {
 }
 
 /// How long a watcher waits for the lock, with any policy.
-const WATCHER_PATIENCE: Duration = Duration::from_secs(5);
+const WATCHER_LIMIT: Duration = Duration::from_secs(5);
 
 fn is_value<T: Value>(json: &str) -> bool {
     serde_json::from_str::<T>(json).is_ok()
@@ -535,27 +596,20 @@ fn load<'a>(
     }
 }
 
-/// Loads the other file of the store, which the operation does not change, and returns its document
-/// if it is not corrupt. The next change of a corrupt one recovers it.
-fn load_elsewhere<'a>(
-    copy: &mut WorkingCopy<'a>,
-    contents: Option<&'a Contents>,
-    salvaged: &'a mut Vec<SalvagedEntry>,
-    is_value: IsValue,
-) -> Option<Document<'a>> {
-    let bytes = &contents?.bytes;
-    match parse(bytes) {
-        Ok(document) => {
-            copy.load_elsewhere(document.record, document.entries.iter().cloned());
-            Some(document)
-        }
-        Err(_) => {
-            *salvaged = salvage(bytes, is_value);
-            let lines = salvaged.iter().map(|entry| entry.line.as_str());
-            copy.load_elsewhere(None, lines.filter_map(StoredEntry::parse));
-            None
-        }
+/// Refuses a corrupt file that was never a store, to leave it as it is.
+fn check_is_ours(
+    path: &Path,
+    contents: Option<&Contents>,
+    lock_record: impl FnOnce() -> Result<disk::LockRecord, Error>,
+) -> Result<(), Error> {
+    let is_ours =
+        contents.is_none_or(|file| is_recognisable(&file.bytes)) || lock_record()?.is_written();
+    if is_ours {
+        return Ok(());
     }
+    Err(Error::NotAStore {
+        path: path.to_owned(),
+    })
 }
 
 fn parse(bytes: &[u8]) -> Result<Document<'_>, String> {
@@ -645,7 +699,7 @@ mod tests {
             ttl_ms: 1000,
             owner: None,
             on_incident: None,
-            met: Default::default(),
+            found: Default::default(),
         };
         for at in 0..text.len() {
             for value in 0..=255 {

@@ -1,42 +1,40 @@
 //! Refreshes a lease beside the caller.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::backend::Value;
 use super::changes::{Changes, Signal, Source};
 use super::core::Core;
 use super::runtime::Runtime;
+use crate::clock::Moment;
 use crate::{Error, Lease};
 
 /// The refresher of one lease. Dropping it stops the refreshes.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     state: Arc<KeeperState>,
+    core: Arc<Core>,
+    /// The time on the clock of the runtime.
+    now: fn(&Core) -> Moment,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct KeeperState {
     step: Mutex<KeeperStep>,
     signal: Arc<Signal>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum KeeperStep {
-    #[default]
-    Held,
+    Held {
+        /// The moment before the last successful refresh, or the claim, was sent.
+        since: Moment,
+        /// How long the lease lasts from there.
+        time: Duration,
+    },
     Lost,
     Stopped,
-}
-
-/// The parts of a lease that the refreshes need.
-struct KeptLease {
-    token: u64,
-    /// The timeout of the entry. The handle may have another one: an entry keeps the timeout that it
-    /// was claimed with, also when another handle refreshes it.
-    ttl: Duration,
-    /// The moment before the claim was sent.
-    sent: Instant,
 }
 
 /// A lease is refreshed this often in its time, so that two refreshes may fail.
@@ -48,25 +46,42 @@ const LATE: Duration = Duration::from_secs(1);
 /// The pause after a failed refresh, at most.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// How often the refresher compares the clocks: its timers stand still while the machine sleeps.
+const CLOCK_CHECK: Duration = Duration::from_secs(10);
+
 impl Keeper {
     pub(crate) fn start<R, T>(core: &Arc<Core>, lease: &Lease<T>) -> Result<Self, Error>
     where
         R: Runtime,
         T: Value + 'static,
     {
-        let state = Arc::new(KeeperState::default());
-        let kept = KeptLease {
-            token: lease.token,
-            ttl: lease.expires_in,
-            sent: lease.sent.0,
-        };
-        let refresher = refresh::<R, T>(Arc::clone(core), kept, Arc::clone(&state));
+        let (now, claimed) = (core.now::<R>(), lease.sent.0);
+        // The timeout of the entry. The handle may have another one: a refresh by another handle
+        // does not change it, and a renewal does not shorten it.
+        let ttl = lease.expires_in;
+        let is_late = now.since(claimed) >= ttl;
+        let state = Arc::new(KeeperState {
+            step: Mutex::new(KeeperStep::Held {
+                since: if is_late { now } else { claimed },
+                time: if is_late { LATE } else { ttl },
+            }),
+            signal: Arc::default(),
+        });
+        let ended = LostAtEnd(Arc::clone(&state));
+        let due = (ttl / REFRESHES).saturating_sub(now.since(claimed));
+        let refresher = refresh::<R, T>(Arc::clone(core), lease.token, ttl, due, ended);
         R::spawn(&core.context, refresher)?;
-        Ok(Self { state })
+        Ok(Self {
+            state,
+            core: Arc::clone(core),
+            now: Core::now::<R>,
+        })
     }
 
+    /// Whether the lease is lost. The clocks are read here too: the refresher may not have run.
     pub(crate) fn is_lost(&self) -> bool {
-        self.state.step() == KeeperStep::Lost
+        self.state.time_left((self.now)(&self.core));
+        matches!(*self.state.step(), KeeperStep::Lost)
     }
 
     /// Waits until the lease is lost.
@@ -82,7 +97,7 @@ impl Keeper {
     }
 
     pub(crate) fn stop(&self) {
-        self.state.set(KeeperStep::Stopped);
+        self.state.end(KeeperStep::Stopped);
     }
 }
 
@@ -93,18 +108,39 @@ impl Drop for Keeper {
 }
 
 impl KeeperState {
-    fn step(&self) -> KeeperStep {
-        *self.step.lock().unwrap_or_else(PoisonError::into_inner)
+    fn step(&self) -> MutexGuard<'_, KeeperStep> {
+        self.step.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The first end counts.
-    fn set(&self, next: KeeperStep) {
-        let mut step = self.step.lock().unwrap_or_else(PoisonError::into_inner);
-        if *step == KeeperStep::Held {
-            *step = next;
+    fn end(&self, end: KeeperStep) {
+        let mut step = self.step();
+        if let KeeperStep::Held { .. } = *step {
+            *step = end;
         }
         drop(step);
         self.signal.notify();
+    }
+
+    /// The time until the lease ends; `None` if it has ended or was stopped. A lease whose time is over
+    /// is lost from now on.
+    fn time_left(&self, now: Moment) -> Option<Duration> {
+        let KeeperStep::Held { since, time } = *self.step() else {
+            return None;
+        };
+        let left = time.saturating_sub(now.since(since));
+        if left.is_zero() {
+            self.end(KeeperStep::Lost);
+            return None;
+        }
+        Some(left)
+    }
+
+    fn refreshed(&self, since: Moment, time: Duration) {
+        let mut step = self.step();
+        if let KeeperStep::Held { .. } = *step {
+            *step = KeeperStep::Held { since, time };
+        }
     }
 
     fn changes(&self) -> Changes {
@@ -112,54 +148,58 @@ impl KeeperState {
     }
 }
 
-/// Refreshes until the lease is lost or the keeper stops.
+/// Ends the lease with the refresher, also if a runtime that shuts down drops it.
+struct LostAtEnd(Arc<KeeperState>);
+
+impl Drop for LostAtEnd {
+    fn drop(&mut self) {
+        self.0.end(KeeperStep::Lost);
+    }
+}
+
+/// Refreshes until the lease is lost or the keeper stops, for the first time after `due`.
 ///
 /// The lease is lost when the store says so, or when no refresh has succeeded for its whole time.
-/// The time counts from the moment before the claim or a refresh was sent, so that this side never
-/// counts on more time than the store gives. A lease that is kept late is refreshed at once, also if
-/// its time is over: its holder may have refreshed it by hand, which only the store knows.
+/// The time counts from the moment before the claim or a refresh was sent, on the clock that shows
+/// more, so that this side never counts on more time than the store gives. A lease that is kept late
+/// is refreshed at once, also if its time is over: its holder may have refreshed it by hand, which
+/// only the store knows.
 ///
 /// A refresh has no more time than the lease: a server that is away and a lock that is held must not
-/// delay the news of the loss until another session has the value.
-async fn refresh<R: Runtime, T: Value>(core: Arc<Core>, lease: KeptLease, state: Arc<KeeperState>) {
-    let KeptLease {
-        token,
-        ttl,
-        sent: claimed,
-    } = lease;
+/// delay the report of the loss until another session has the value.
+async fn refresh<R: Runtime, T: Value>(
+    core: Arc<Core>,
+    token: u64,
+    ttl: Duration,
+    mut due: Duration,
+    ended: LostAtEnd,
+) {
+    let state = &ended.0;
     let mut changes = state.changes();
-    let mut last_refresh = claimed;
-    let mut overtime = LATE;
-    let mut pause = (ttl / REFRESHES).saturating_sub(R::now() - claimed);
+    let mut start = core.now::<R>();
     loop {
         changes.mark();
-        if state.step() != KeeperStep::Held {
+        let now = core.now::<R>();
+        let Some(left) = state.time_left(now) else {
             return;
-        }
-        R::at_most(pause, changes.changed()).await;
-        if state.step() != KeeperStep::Held {
-            return;
-        }
-        let sent = R::now();
-        let limit = match ttl.saturating_sub(sent - last_refresh) {
-            Duration::ZERO => overtime,
-            left => left,
         };
-        overtime = Duration::ZERO;
-        match core.refresh_within::<R, T>(token, limit).await {
+        let pause = due.saturating_sub(now.since(start));
+        if !pause.is_zero() {
+            R::at_most(pause.min(left).min(CLOCK_CHECK), changes.changed()).await;
+            continue;
+        }
+        start = now;
+        match core.refresh_within::<R, T>(token, left).await {
             Some(Ok(true)) => {
-                last_refresh = sent;
-                pause = ttl / REFRESHES;
+                state.refreshed(now, ttl);
+                due = ttl / REFRESHES;
             }
-            Some(Ok(false)) | None => return state.set(KeeperStep::Lost),
+            Some(Ok(false)) | None => return,
             Some(Err(error)) => {
                 let path = core.settings.path.display();
                 tracing::warn!(%path, token, %error, "cannot refresh the lease");
-                let left = ttl.saturating_sub(R::now() - last_refresh);
-                if left.is_zero() {
-                    return state.set(KeeperStep::Lost);
-                }
-                pause = left.min(RETRY).min(ttl / (4 * REFRESHES));
+                start = core.now::<R>();
+                due = RETRY.min(ttl / (4 * REFRESHES));
             }
         }
     }

@@ -14,10 +14,10 @@ mod working_copy;
 
 pub(crate) use backend::Value;
 #[cfg(feature = "redis")]
-pub(crate) use backend::{Backend, Patience, Queue};
+pub(crate) use backend::{Backend, Queue, WaitLimit};
 pub(crate) use changes::{Changes, Signal, Source};
 #[cfg(feature = "redis")]
-pub(crate) use core::RELEASE_PATIENCE;
+pub(crate) use core::RELEASE_LIMIT;
 pub(crate) use core::{AnyBackend, Core, EXPIRED, LONGEST_PAUSE};
 #[cfg(feature = "redis")]
 pub(crate) use decision::{Decision, no_candidates};

@@ -18,7 +18,7 @@ pub(crate) struct Settings {
     pub(crate) owner: Option<OwnerProcess>,
     pub(crate) on_incident: Option<IncidentHandler>,
     /// The incidents of this handle, its clones and its slots that no caller has taken.
-    pub(crate) met: Arc<Mutex<VecDeque<Incident>>>,
+    pub(crate) found: Arc<Mutex<VecDeque<Incident>>>,
 }
 
 /// How many incidents a handle keeps; the oldest are dropped.
@@ -87,19 +87,19 @@ impl Settings {
     }
 
     pub(crate) fn take_incidents(&self) -> Vec<Incident> {
-        let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
-        met.drain(..).collect()
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.drain(..).collect()
     }
 
     pub(crate) fn report(&self, incidents: &[Incident]) {
         for incident in incidents {
             tracing::error!("{incident}");
             {
-                let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
-                if met.len() == MAX_INCIDENTS {
-                    met.pop_front();
+                let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+                if found.len() == MAX_INCIDENTS {
+                    found.pop_front();
                 }
-                met.push_back(incident.clone());
+                found.push_back(incident.clone());
             }
             // Without the lock: the handler may use the store.
             if let Some(handler) = &self.on_incident {

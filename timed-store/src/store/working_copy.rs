@@ -187,10 +187,10 @@ impl<'a> WorkingCopy<'a> {
         here.chain(of_others(&self.live_elsewhere, !self.is_slots))
     }
 
-    /// The owner processes of the other sessions' entries.
+    /// The owner processes of all entries, also those of this session.
     pub(crate) fn owners(&self) -> Vec<OwnerProcess> {
-        let owners = self.others().filter_map(|entry| entry.owner);
-        owners
+        let live = self.live.iter().chain(&self.live_elsewhere);
+        live.filter_map(|entry| entry.owner)
             .filter_map(|owner| serde_json::from_str(owner).ok())
             .collect()
     }
@@ -246,20 +246,33 @@ impl<'a> WorkingCopy<'a> {
     }
 
     pub(crate) fn store<T: Serialize>(&mut self, value: &T) -> Result<(), Error> {
-        self.put(value, None)
+        let (ttl_ms, owner) = (self.settings.ttl_ms, self.settings.owner_of(false));
+        self.put(value, None, ttl_ms, owner)
     }
 
-    /// Stores a claimed value and returns its token: a new one, unless the session already holds
-    /// this value under a token (`is_renewal`).
+    /// Stores a claimed value and returns its token and its timeout. The token is a new one, unless
+    /// the session already holds this value under a token (`is_renewal`).
+    ///
+    /// Another process of the session may keep the lease that is renewed, so a renewal never shortens
+    /// it: the longer timeout counts, and an owner stays only if both claims name it.
     pub(crate) fn store_claimed<T: Serialize>(
         &mut self,
         value: &T,
         is_renewal: bool,
-    ) -> Result<u64, Error> {
+    ) -> Result<(u64, Duration), Error> {
         let last_token = self.last_token();
-        let old_token = self.own().and_then(|entry| entry.token);
-        let (token, is_new) = match old_token.filter(|_| is_renewal) {
-            Some(token) => (token, false),
+        let renewed = self.own().filter(|_| is_renewal);
+        let renewed = renewed.and_then(|entry| Some((entry, entry.token?)));
+        let (mut ttl_ms, mut owner) = (self.settings.ttl_ms, self.settings.owner_of(true));
+        let (token, is_new) = match renewed {
+            Some((entry, token)) => {
+                ttl_ms = ttl_ms.max(entry.ttl_ms.unwrap_or(0));
+                let earlier: Option<OwnerProcess> = entry
+                    .owner
+                    .and_then(|owner| serde_json::from_str(owner).ok());
+                owner = owner.filter(|owner| earlier.as_ref() == Some(owner));
+                (token, false)
+            }
             None => (last_token + 1, true),
         };
         if token > LARGEST_NUMBER {
@@ -271,13 +284,13 @@ impl<'a> WorkingCopy<'a> {
             store_id: self.store_id(),
             last_token: last_token.max(token),
         };
-        self.put(value, Some(token))?;
+        self.put(value, Some(token), ttl_ms, owner)?;
         self.record = Some(record);
         // A lock file without identity is that of version 0.1, or a new one.
         if is_new || self.lock_record.store_id.is_none() {
             self.new_record = self.record;
         }
-        Ok(token)
+        Ok((token, Duration::from_millis(ttl_ms)))
     }
 
     /// The identity of the store; a new one if no file has it.
@@ -352,13 +365,18 @@ impl<'a> WorkingCopy<'a> {
         self.next.to_bytes(&self.extra, self.record)
     }
 
-    fn put<T: Serialize>(&mut self, value: &T, token: Option<u64>) -> Result<(), Error> {
-        let owner = self.settings.owner_of(token.is_some());
+    fn put<T: Serialize>(
+        &mut self,
+        value: &T,
+        token: Option<u64>,
+        ttl_ms: u64,
+        owner: Option<&OwnerProcess>,
+    ) -> Result<(), Error> {
         let owner = owner.map(json).transpose()?;
         let changes = [
             ("data", Some(json(value)?)),
             self.new_timestamp(),
-            ("ttl_ms", Some(self.settings.ttl_ms.to_string())),
+            ("ttl_ms", Some(ttl_ms.to_string())),
             ("token", token.map(|token| token.to_string())),
             ("owner", owner),
         ];
@@ -372,9 +390,11 @@ impl<'a> WorkingCopy<'a> {
 
     /// The largest token that any file of the store knows.
     fn last_token(&self) -> u64 {
-        let counter = self.lock_record.last_token.unwrap_or_else(|| {
-            // Without the lock file (a new store, or a cleaned-up folder for temporary files) the
-            // other files know the last token, unless the original tool has rewritten them. The
+        let counter = self.lock_record.last_token;
+        let counter = counter.filter(|token| *token <= LARGEST_NUMBER);
+        let counter = counter.unwrap_or_else(|| {
+            // Without a token in the lock file (a new store, a cleaned-up folder for temporary files,
+            // or a number that is too large and was written by hand) the other files know the last token, unless the original tool has rewritten them. The
             // time in milliseconds is then above every earlier token, unless the clock was set
             // back: no store grants a claim every millisecond.
             u64::try_from(self.now_ms).unwrap_or(0)

@@ -259,3 +259,14 @@ fn a_terminal_session_outlives_its_processes_even_if_its_id_is_a_number() {
     worker.kill();
     assert_eq!(busy(place.store("b").claim(s("x"))).0, id);
 }
+
+#[test]
+fn a_token_record_that_is_too_large_does_not_start_the_tokens_again() {
+    let place = Place::new();
+    let a = place.store("a");
+    let first = token(a.claim(s("x")));
+    std::fs::remove_file(place.path()).unwrap();
+    write_private(&place.lock_file(), b"09999999999999999999\n");
+    place.clock.advance(Duration::from_secs(1));
+    assert!(token(a.claim(s("y"))) > first);
+}

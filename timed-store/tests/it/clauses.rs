@@ -227,6 +227,48 @@ fn the_end_of_an_owner_on_this_machine_frees_its_value_everywhere() {
     });
 }
 
+/// The entry of a dead owner is gone for its own session, too: another process of the session, or a
+/// later process with the same id.
+#[test]
+fn the_end_of_an_owner_ends_the_entry_for_its_own_session_everywhere() {
+    on_every_backend(|world| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut worker = Worker::start("idle", folder.path());
+        let owner = || Some(OwnerProcess::with_pid(worker.pid()).unwrap());
+        let (owned, slot) = (world.open("a", TTL, owner()), world.open("a", TTL, owner()));
+        let slot = slot.slot("one").unwrap();
+        let a = world.store("a");
+        let a_slot = a.slot("one").unwrap();
+        let first = token(owned.claim(s("x")));
+        assert!(is_granted(slot.claim(s("y"))));
+        worker.kill();
+        assert!(!a_slot.refresh().unwrap() && !a_slot.remove().unwrap());
+        assert!(token(a.claim(s("x"))) > first, "a grant, not a renewal");
+    });
+}
+
+#[test]
+fn a_renewal_by_another_handle_never_shortens_the_lease_everywhere() {
+    on_every_backend(|world| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut worker = Worker::start("idle", folder.path());
+        let owner = OwnerProcess::with_pid(worker.pid()).unwrap();
+        let (a, b) = (world.store("a"), world.store("b"));
+        let first = token(a.claim(s("x")));
+        let short = world.open("a", MINUTE, Some(owner));
+        let lease = short.claim(s("x")).unwrap().granted().unwrap();
+        assert_eq!((lease.token(), lease.expires_in()), (first, TTL));
+        worker.kill();
+        assert!(!is_granted(b.claim(s("x"))), "the first claim has no owner");
+        world.advance(10 * MINUTE);
+        assert!(!is_granted(b.claim(s("x"))), "it has an hour");
+        let long = world.open("a", 2 * TTL, None);
+        assert!(is_granted(long.claim(s("x"))));
+        world.advance(TTL + 10 * MINUTE);
+        assert!(!is_granted(b.claim(s("x"))), "it has two hours now");
+    });
+}
+
 #[test]
 fn transactions_lose_no_update_everywhere() {
     on_every_backend(|world| {

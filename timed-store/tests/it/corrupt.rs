@@ -376,3 +376,70 @@ fn damage_that_stays_is_reported_too() {
         [Incident::Recovered { .. }]
     ));
 }
+
+/// A claim reads both files: damage in the other one may have cost the holder, too.
+#[test]
+fn damage_of_the_other_file_is_in_the_result() {
+    let place = Place::new();
+    let slots = place.folder.path().join("state.json.slots");
+    let holder = place.store("a").slot("one").unwrap();
+    assert!(holder.claim(s("x")).unwrap().granted().is_some());
+    place.store("a").store(&s("w")).unwrap();
+    for damaged in ["{\"storage\":{\n\"a#one\":{\"data\":", "precious"] {
+        write_private(&slots, damaged.as_bytes());
+        let (store, incidents) = watched(&place, "b");
+        let lease = store.claim(s("x")).unwrap().granted().unwrap();
+        let is_reported = |met: &[Incident]| matches!(met, [Incident::Damaged { path, saved: 0, .. }] if *path == slots);
+        assert!(is_reported(lease.incidents()), "{:?}", lease.incidents());
+        let entries = store.entries().unwrap();
+        assert!(
+            is_reported(entries.incidents()),
+            "{:?}",
+            entries.incidents()
+        );
+        assert_eq!(incidents.lock().unwrap().len(), 2);
+        assert!(store.remove().unwrap());
+    }
+    // Both files are damaged.
+    let (store, _) = watched(&place, "b");
+    let text = place.text();
+    place.write(&text[..text.len() - 4]);
+    let entries = store.entries().unwrap();
+    assert!(
+        matches!(
+            entries.incidents(),
+            [Incident::Damaged { .. }, Incident::Recovered { .. }]
+        ),
+        "{:?}",
+        entries.incidents()
+    );
+    // The file of another program, beside a store that was never used.
+    let place = Place::new();
+    write_private(&place.folder.path().join("state.json.slots"), b"precious");
+    let store = place.store("b");
+    assert!(matches!(
+        store.claim(s("x")),
+        Err(Error::NotAStore { path }) if path.ends_with("state.json.slots")
+    ));
+    assert!(matches!(store.entries(), Err(Error::NotAStore { .. })));
+}
+
+/// The reader cannot remove the entry.
+#[test]
+fn an_unreadable_timestamp_in_a_read_only_file_is_reported() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    place.write(r#"{"storage":{"a":{"data":"x","updated_at":"yesterday"}}}"#);
+    let read_only = std::fs::Permissions::from_mode(0o400);
+    std::fs::set_permissions(place.path(), read_only).unwrap();
+    let store = place.store("me");
+    for _ in 0..2 {
+        let entries = store.entries().unwrap();
+        assert!(
+            matches!(entries.incidents(), [Incident::UnreadableTimestamp { .. }]),
+            "{:?}",
+            entries.incidents()
+        );
+    }
+    assert_eq!(store.take_incidents().len(), 2);
+}

@@ -323,6 +323,8 @@ fn created_files_are_private_and_modes_stay_unchanged() {
         assert_eq!(store.restore().unwrap(), Some(s("x")));
         assert_eq!(modes(), (readable, readable));
     }
+    store.store(&s("y")).unwrap();
+    assert_eq!(modes(), (0o600, 0o640), "a write makes a new data file");
     set_mode(&place.lock_file(), 0o600);
     place.write("nonsense");
     store.store(&s("x")).unwrap();

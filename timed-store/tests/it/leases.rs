@@ -258,3 +258,79 @@ fn a_blocking_refresh_waits_no_longer_than_the_lease() {
     let guard = a.keep_alive(lease).unwrap();
     wait_until("the loss is told", || guard.is_lost());
 }
+
+/// The thread of the runtime does other work, so the refresher does not run.
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn a_lease_is_lost_when_its_time_is_over_even_if_no_task_ran() {
+    let place = Place::new();
+    let a = timed_store::TimedStorage::<String>::builder(place.path())
+        .session(SessionId::new("a").unwrap())
+        .ttl(Duration::from_secs(2))
+        .open()
+        .unwrap();
+    let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
+    let guard = a.keep_alive(lease).unwrap();
+    let b = open(&place, "b", LONG);
+    wait_until("the value is free", || {
+        b.claim(s("x")).unwrap().granted().is_some()
+    });
+    assert!(guard.is_lost());
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_guard_that_outlives_its_runtime_is_lost() {
+    let place = Place::new();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let guard = runtime.block_on(async {
+        let a = open_async(&place, LONG);
+        let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
+        a.keep_alive(lease).unwrap()
+    });
+    assert!(!guard.is_lost());
+    drop(runtime);
+    assert!(guard.is_lost());
+}
+
+/// A machine that sleeps: the clock of the store goes on, the timers of the runtime stand still.
+#[cfg(feature = "tokio")]
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_ended_while_the_machine_slept_is_lost() {
+    let place = Place::new();
+    let ttl = Duration::from_secs(4 * 3600);
+    let a = open_async(&place, ttl);
+    let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
+    let guard = a.keep_alive(lease).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    place.clock.advance(ttl);
+    let told = tokio::time::timeout(Duration::from_secs(15), guard.lost()).await;
+    assert!(told.is_ok());
+    let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
+    let guard = a.keep_alive(lease).unwrap();
+    place.clock.advance(ttl);
+    assert!(guard.is_lost(), "without a pause");
+}
+
+/// The release waits for the lock when it is cancelled. The drop of the guard does it then.
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn a_cancelled_release_is_done_by_the_drop() {
+    let place = Place::new();
+    let a = open_async(&place, LONG);
+    let lease = a.claim(s("x")).await.unwrap().granted().unwrap();
+    let guard = a.keep_alive(lease).unwrap().release_on_drop();
+    let mut lock = fd_lock::RwLock::new(std::fs::File::open(place.lock_file()).unwrap());
+    let held = lock.try_write().unwrap();
+    let mut release = Box::pin(guard.release());
+    let released = tokio::time::timeout(Duration::ZERO, &mut release).await;
+    assert!(released.is_err(), "it waits");
+    std::thread::scope(|scope| {
+        scope.spawn(move || drop(release));
+        drop(held);
+    });
+    assert_eq!(a.restore().await.unwrap(), None);
+}

@@ -199,10 +199,43 @@ impl Pair {
     }
 }
 
+/// Ends the `WAIT` of a client with an error, as the demotion of a primary does; `false` if no client
+/// waits.
+fn try_unblock_wait(server: &RedisServer) -> bool {
+    let clients: String = server.command(&["CLIENT", "LIST"]);
+    let is_waiting = |client: &&str| client.contains(" flags=b ") && client.contains(" cmd=wait ");
+    let Some(client) = clients.lines().find(is_waiting) else {
+        return false;
+    };
+    let id = client.strip_prefix("id=").unwrap();
+    let id = id.split(' ').next().unwrap();
+    server.command::<u64>(&["CLIENT", "UNBLOCK", id, "ERROR"]) == 1
+}
+
+fn unblock_wait(server: &RedisServer) {
+    wait_until("a client waits for the replicas", || {
+        try_unblock_wait(server)
+    });
+}
+
+fn unblock_all_waits(server: &RedisServer, is_finished: impl Fn() -> bool) {
+    wait_until("the call has ended", || {
+        try_unblock_wait(server);
+        is_finished()
+    });
+}
+
+fn wait_for_entry(server: &RedisServer, value: &str) {
+    wait_until("the server has the entry", || {
+        let entry: Option<String> = server.command(&["HGET", KEY, "e:a"]);
+        entry.is_some_and(|entry| entry.starts_with(&format!("\"{value}\"\n")))
+    });
+}
+
 /// For replicas that answer, on a busy machine late.
-const PATIENT: Duration = LONG;
+const AMPLE: Duration = LONG;
 /// For replicas that are cut off.
-const HASTY: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_millis(300);
 
 fn open_acknowledged(url: &str, session: &str, within: Duration) -> Store {
     Store::redis_builder(url, "state")
@@ -215,7 +248,7 @@ fn open_acknowledged(url: &str, session: &str, within: Duration) -> Store {
 #[test]
 fn an_acknowledged_grant_survives_a_failover() {
     let pair = Pair::start();
-    let a = open_acknowledged(&pair.primary.url(), "a", PATIENT);
+    let a = open_acknowledged(&pair.primary.url(), "a", AMPLE);
     let lease = granted(a.claim(s("x"))).unwrap();
     assert!(a.refresh().unwrap());
     pair.fail_over();
@@ -228,9 +261,9 @@ fn an_acknowledged_grant_survives_a_failover() {
 #[test]
 fn a_grant_that_was_not_acknowledged_is_withdrawn() {
     let pair = Pair::start();
-    let patient = open_acknowledged(&pair.primary.url(), "a", PATIENT);
-    let first = granted(patient.claim(s("w"))).unwrap();
-    let a = open_acknowledged(&pair.primary.url(), "a", HASTY);
+    let ample = open_acknowledged(&pair.primary.url(), "a", AMPLE);
+    let first = granted(ample.claim(s("w"))).unwrap();
+    let a = open_acknowledged(&pair.primary.url(), "a", SHORT);
     pair.link.stall(true);
     for _ in 0..2 {
         match a.claim(s("x")).unwrap_err() {
@@ -264,6 +297,122 @@ fn a_grant_that_was_not_acknowledged_is_withdrawn() {
     // One holder only: the primary did not give `x`.
     let b = open(&pair.replica.url(), "b");
     assert!(granted(b.claim(s("x"))).unwrap() > first);
+}
+
+/// The script was executed, and only its `WAIT` fails.
+#[test]
+fn a_grant_whose_wait_failed_is_withdrawn() {
+    let pair = Pair::start();
+    let a = open_acknowledged(&pair.primary.url(), "a", AMPLE);
+    let first = granted(a.claim(s("w"))).unwrap();
+    pair.link.stall_requests(true);
+    std::thread::scope(|scope| {
+        let claim = scope.spawn(|| a.claim(s("x")));
+        wait_for_entry(&pair.primary, "x");
+        unblock_wait(&pair.primary);
+        wait_for_entry(&pair.primary, "w");
+        pair.link.stall_requests(false);
+        let error = claim.join().unwrap().unwrap_err();
+        assert!(keeps_earlier(&error), "{error:?}");
+    });
+    assert!(a.validate(first).unwrap());
+    pair.fail_over();
+    let b = open(&pair.replica.url(), "b");
+    assert_eq!(granted(b.claim(s("w"))), None, "the replica has it back");
+}
+
+/// The replica has the claim, but not its withdrawal, and takes over: there the earlier value is free.
+#[test]
+fn a_withdrawal_that_was_not_acknowledged_says_that_a_failover_may_lose_the_earlier_value() {
+    let pair = Pair::start();
+    let a = open_acknowledged(&pair.primary.url(), "a", AMPLE);
+    granted(a.claim(s("w"))).unwrap();
+    pair.link.stall_requests(true);
+    let error = std::thread::scope(|scope| {
+        let claim = scope.spawn(|| a.claim(s("x")));
+        wait_for_entry(&pair.replica, "x");
+        pair.link.stall(true);
+        unblock_wait(&pair.primary);
+        wait_for_entry(&pair.primary, "w");
+        unblock_wait(&pair.primary);
+        claim.join().unwrap().unwrap_err()
+    });
+    pair.fail_over();
+    let b = open(&pair.replica.url(), "b");
+    assert!(granted(b.claim(s("w"))).is_some());
+    assert!(!keeps_earlier(&error), "{error:?}");
+}
+
+/// Whether the error promises that the session still has its earlier value, also after a failover.
+fn keeps_earlier(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::NotAcknowledged {
+            earlier_may_be_lost: false,
+            ..
+        }
+    )
+}
+
+#[test]
+fn a_withdrawal_that_fails_leaves_the_change_in_doubt() {
+    let pair = Pair::start();
+    let a = open_acknowledged(&pair.primary.url(), "a", AMPLE);
+    granted(a.claim(s("w"))).unwrap();
+    pair.link.stall(true);
+    let error = std::thread::scope(|scope| {
+        let claim = scope.spawn(|| a.claim(s("x")));
+        wait_for_entry(&pair.primary, "x");
+        // The server refuses every write from now on.
+        let _: String = pair
+            .primary
+            .command(&["CONFIG", "SET", "min-replicas-to-write", "2"]);
+        unblock_all_waits(&pair.primary, || claim.is_finished());
+        claim.join().unwrap().unwrap_err()
+    });
+    let Error::Server { may_be_done, .. } = error else {
+        panic!("{error:?}");
+    };
+    assert!(may_be_done, "`x` is granted");
+    let _: String = pair
+        .primary
+        .command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    assert_eq!(a.restore().unwrap(), Some(s("x")));
+}
+
+#[test]
+fn a_withdrawal_leaves_a_change_of_another_process_of_the_session_alone() {
+    let pair = Pair::start();
+    let one = open_acknowledged(&pair.primary.url(), "a", AMPLE);
+    let two = open(&pair.primary.url(), "a");
+    one.store(&s("w")).unwrap();
+    pair.link.stall(true);
+    std::thread::scope(|scope| {
+        let storing = scope.spawn(|| one.store(&s("y")));
+        wait_for_entry(&pair.primary, "y");
+        two.store(&s("z")).unwrap();
+        unblock_all_waits(&pair.primary, || storing.is_finished());
+        storing.join().unwrap().unwrap_err();
+    });
+    assert_eq!(two.restore().unwrap(), Some(s("z")));
+
+    // A refresh by another process lengthens the lease.
+    let lease = two.claim(s("v")).unwrap().granted().unwrap();
+    let entry = || -> String { pair.primary.command(&["HGET", KEY, "e:a"]) };
+    let first = entry();
+    std::thread::scope(|scope| {
+        let renewing = scope.spawn(|| one.claim(s("v")));
+        wait_until("the claim is renewed", || entry() != first);
+        let renewed = entry();
+        wait_until("the clock moves", || {
+            two.refresh().unwrap() && entry() != renewed
+        });
+        let refreshed = entry();
+        unblock_all_waits(&pair.primary, || renewing.is_finished());
+        renewing.join().unwrap().unwrap_err();
+        assert_eq!(entry(), refreshed);
+    });
+    assert!(two.validate(lease.token()).unwrap());
 }
 
 /// Without acknowledgement a failover gives a value to two holders. The token of the later one is
@@ -305,10 +454,10 @@ fn without_acknowledgement_the_token_still_fences() {
 fn a_repeated_call_is_acknowledged_for_its_first_execution() {
     let pair = Pair::start();
     let proxy = Proxy::start(pair.primary.port());
-    open_acknowledged(&pair.primary.url(), "a", PATIENT)
+    open_acknowledged(&pair.primary.url(), "a", AMPLE)
         .store(&s("w"))
         .unwrap();
-    let a = open_acknowledged(&proxy.url(), "a", HASTY);
+    let a = open_acknowledged(&proxy.url(), "a", SHORT);
     pair.link.stall(true);
     proxy.lose_next_answer();
     assert!(matches!(
@@ -618,15 +767,44 @@ fn a_read_after_a_claim_without_an_answer_fences_late_copies() {
 #[test]
 fn a_claim_with_a_limit_is_withdrawn_within_it() {
     let pair = Pair::start();
-    let a = open_acknowledged(&pair.primary.url(), "a", PATIENT);
+    let a = open_acknowledged(&pair.primary.url(), "a", AMPLE);
     pair.link.stall(true);
-    for limit in [Duration::ZERO, HASTY] {
+    for limit in [Duration::ZERO, SHORT] {
         let claim = a.claim_within(s("x"), limit);
         assert!(
             matches!(claim, Err(Error::NotAcknowledged { .. })),
             "{claim:?}"
         );
         assert_eq!(a.restore().unwrap(), None);
+    }
+}
+
+#[test]
+fn a_time_for_replicas_without_an_end_is_accepted() {
+    let pair = Pair::start();
+    let a = open_acknowledged(&pair.primary.url(), "a", Duration::MAX);
+    assert!(granted(a.claim(s("x"))).is_some());
+}
+
+/// The read comes after a call without an answer, and the server refuses every write.
+#[test]
+fn a_failed_read_says_that_nothing_was_changed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let a = open(&proxy.url(), "a");
+    assert!(granted(a.claim(s("w"))).is_some());
+    proxy.stall_answers(true);
+    a.claim_within(s("x"), Duration::from_millis(100))
+        .unwrap_err();
+    proxy.stall_answers(false);
+    let _: String = server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    match a.restore().unwrap_err() {
+        Error::Server {
+            action: "read",
+            may_be_done: false,
+            ..
+        } => {}
+        other => panic!("{other:?}"),
     }
 }
 

@@ -142,6 +142,8 @@ struct Network {
     is_stalled: AtomicBool,
     /// Answers of the server wait.
     holds_answers: AtomicBool,
+    /// Requests to the server wait.
+    holds_requests: AtomicBool,
     /// Answers of the server are thrown away, and the connection is closed.
     loses_answers: AtomicBool,
     connections: Mutex<Vec<TcpStream>>,
@@ -185,6 +187,12 @@ impl Proxy {
     pub(crate) fn stall_answers(&self, is_stalled: bool) {
         self.network
             .holds_answers
+            .store(is_stalled, Ordering::SeqCst);
+    }
+
+    pub(crate) fn stall_requests(&self, is_stalled: bool) {
+        self.network
+            .holds_requests
             .store(is_stalled, Ordering::SeqCst);
     }
 
@@ -240,6 +248,7 @@ impl Network {
             let is_held = || {
                 self.is_stalled.load(Ordering::SeqCst)
                     || is_answer && self.holds_answers.load(Ordering::SeqCst)
+                    || !is_answer && self.holds_requests.load(Ordering::SeqCst)
             };
             while is_held() && !self.is_ended.load(Ordering::SeqCst) {
                 std::thread::sleep(std::time::Duration::from_millis(1));

@@ -126,3 +126,16 @@ fn an_id_with_the_separator_is_a_session_of_its_own() {
     assert!(!is_granted(&odd, "y"));
     assert_eq!(odd.restore().unwrap(), Some(s("x")));
 }
+
+/// The lock file was removed, and the first write goes to the file without an identity.
+#[test]
+fn a_new_file_gets_the_identity_of_the_other_one() {
+    let place = Place::new();
+    let a = place.store("a");
+    let lease = a.claim(s("x")).unwrap().granted().unwrap();
+    std::fs::remove_file(place.lock_file()).unwrap();
+    a.slot("one").unwrap().store(&s("y")).unwrap();
+    let later = a.claim(s("z")).unwrap().granted().unwrap();
+    assert_eq!(later.store_id(), lease.store_id());
+    assert!(later.token() > lease.token());
+}

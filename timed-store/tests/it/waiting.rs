@@ -53,7 +53,7 @@ fn order(place: &Place) -> Vec<String> {
 fn check_woken(place: &Place, free: impl FnOnce()) {
     let waiter = open(place, "waiter");
     let (sender, claims) = std::sync::mpsc::channel();
-    std::thread::spawn(move || sender.send(waiter.claim_within(s("x"), 10 * LONG)));
+    std::thread::spawn(move || sender.send(waiter.claim_within(s("x"), 10 * LONG)).is_ok());
     wait_for_waiters(place, 1);
     free();
     let claim = claims.recv_timeout(LONG).expect("the waiter is woken");
@@ -202,6 +202,8 @@ fn a_stopped_waiter_is_overtaken() {
     assert!(is_granted(holder.claim(s("x"))));
     let mut first = Worker::start("wait-for 1", place.folder.path());
     wait_for_waiters(&place, 1);
+    // The waiter joins under the lock, and must not be stopped while it holds it.
+    holder.transaction(|_| ()).unwrap();
     first.stop();
     let mut second = Worker::start("wait-for 2", place.folder.path());
     wait_for_waiters(&place, 2);
@@ -327,6 +329,29 @@ fn a_watcher_is_told_when_an_entry_ends_by_itself() {
     check_change(changes.next(), "owned is gone");
 }
 
+fn watch_on_a_thread(store: Store) -> std::sync::mpsc::Receiver<Told> {
+    let (told, is_told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || store.watch().all(|change| told.send(Some(change)).is_ok()));
+    is_told
+}
+
+type Told = Option<Result<Change<String>, Error>>;
+
+#[test]
+fn a_watcher_is_told_when_an_entry_of_its_own_session_ends_by_itself() {
+    let place = Place::new();
+    let mut worker = Worker::start("idle", place.folder.path());
+    let owner = OwnerProcess::with_pid(worker.pid()).unwrap();
+    let owned = builder(place.folder.path(), "me").owner(owner);
+    let owned = owned.open().unwrap();
+    assert!(is_granted(owned.slot("one").unwrap().claim(s("y"))));
+    let watcher = open(&place, "me");
+    let is_told = watch_on_a_thread(watcher);
+    check_change(is_told.recv_timeout(LONG).unwrap(), "me#one = y");
+    worker.kill();
+    check_change(is_told.recv_timeout(LONG).unwrap(), "me#one is gone");
+}
+
 /// The thread of a watcher blocks in the kernel; the writer changes the store while it waits.
 #[test]
 fn a_blocked_watcher_is_woken() {
@@ -347,4 +372,51 @@ fn a_blocked_watcher_is_woken() {
             check_change(is_told.recv_timeout(LONG).unwrap(), &format!("a = {count}"));
         }
     });
+}
+
+/// The lock is held for the whole time. The policy of the handle would wait for longer.
+#[cfg(feature = "tokio")]
+#[tokio::test(start_paused = true)]
+async fn a_claim_with_a_limit_waits_for_the_lock_no_longer_than_its_limit() {
+    let place = Place::new();
+    let store = timed_store::TimedStorage::<String>::builder(place.path())
+        .lock(LockPolicy::Wait(10 * LONG))
+        .open()
+        .unwrap();
+    store.store(&s("w")).await.unwrap();
+    let mut lock = fd_lock::RwLock::new(std::fs::File::open(place.lock_file()).unwrap());
+    let _held = lock.try_write().unwrap();
+    for limit in [Duration::ZERO, Duration::from_millis(50), LONG] {
+        let start = tokio::time::Instant::now();
+        let claim = store.claim_within(s("x"), limit).await;
+        assert!(claim.is_err_and(|error| error.is_locked()));
+        // The timers of the runtime have a resolution of a millisecond.
+        let most = limit + Duration::from_millis(1010);
+        assert!(
+            start.elapsed() <= most,
+            "{:?} of {limit:?}",
+            start.elapsed()
+        );
+    }
+}
+
+/// The watch of the kernel belongs to the old folder.
+#[test]
+fn a_watcher_is_told_of_changes_in_a_folder_that_was_made_again() {
+    let place = Place::new();
+    let folder = place.folder.path().join("inner");
+    std::fs::create_dir(&folder).unwrap();
+    let a = builder(&folder, "a").open().unwrap();
+    a.store(&s("x")).unwrap();
+    let me = builder(&folder, "me").open().unwrap();
+    let is_told = watch_on_a_thread(me);
+    check_change(is_told.recv_timeout(LONG).unwrap(), "a = x");
+    std::fs::rename(&folder, place.folder.path().join("old")).unwrap();
+    check_change(is_told.recv_timeout(LONG).unwrap(), "a is gone");
+    for count in 0..2 {
+        a.store(&count.to_string()).unwrap();
+        check_change(is_told.recv_timeout(LONG).unwrap(), &format!("a = {count}"));
+        std::fs::remove_dir_all(&folder).unwrap();
+        check_change(is_told.recv_timeout(LONG).unwrap(), "a is gone");
+    }
 }
