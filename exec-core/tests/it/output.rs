@@ -270,6 +270,24 @@ async fn a_blocked_child_can_be_stopped() {
     assert!(matches!(events.last().unwrap().kind, EventKind::Exited(_)));
 }
 
+/// The child fills the pipe faster than the host reads it, and nothing blocks the child.
+#[tokio::test]
+async fn a_child_that_prints_without_pause_can_be_stopped() {
+    let lab = Lab::new();
+    let execution = lab.launch(&lab.service(script("yes"))).await;
+    until_line(&execution, "y").await;
+    within("the stop", execution.stop()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tool_that_prints_without_pause_does_not_delay_the_end() {
+    let lab = Lab::new();
+    let service = lab.service(script("yes & exit 0"));
+    let execution = lab.launch(&service).await;
+    let report = within("the end", execution.wait()).await.unwrap();
+    assert_eq!((report.code, report.leftover_processes), (Some(0), 1));
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_survivor_that_keeps_the_output_open_does_not_delay_the_end() {
