@@ -69,7 +69,6 @@ pub(crate) struct ProcessInfo {
     pub(crate) resident_bytes: u64,
     /// The value of the tag variable in its environment.
     pub(crate) tag: Option<String>,
-    /// Read only if there is no tag.
     pub(crate) mark: Option<ProcessMark>,
 }
 
@@ -204,7 +203,7 @@ impl ProcessTable {
                 && !tags.contains(&**inner)
             {
                 let mark = ProcessMark::of(inner);
-                if process.mark.or_else(|| system::mark_of(process.key.pid)) != Some(mark) {
+                if process.mark != Some(mark) {
                     continue;
                 }
                 tags.insert(inner);
