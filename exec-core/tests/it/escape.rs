@@ -93,6 +93,10 @@ async fn a_daemon_that_outlives_its_agent_is_ended_and_counted() {
 #[cfg(all(target_os = "linux", not(portable_processes)))]
 #[tokio::test]
 async fn a_daemon_whose_main_thread_has_ended_is_stopped() {
+    let python = std::process::Command::new("python3")
+        .arg("--version")
+        .output();
+    python.expect("python3 is needed: install the package python3");
     let lab = Lab::new();
     let program = "import ctypes, os, threading, time\n\
         threading.Thread(target=time.sleep, args=(60,)).start()\n\
@@ -101,12 +105,10 @@ async fn a_daemon_whose_main_thread_has_ended_is_stopped() {
     std::fs::write(lab.workspace().join("threads.py"), program).unwrap();
     let daemon = daemon("$python threads.py");
     let agent = format!(
-        "python=$(command -v python3) || {{ echo python3 is needed; exit 1; }}
-        {daemon}; echo ready; exec {} 61",
+        "python=$(command -v python3); {daemon}; exec {} 61",
         lab.sleeper()
     );
     let execution = lab.launch(&lab.service(script(&agent))).await;
-    until_line(&execution, "ready").await;
     let pid = lab.until_written("pid").await;
     let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     until("the end of the main thread", || stat().contains(") Z ")).await;
