@@ -147,13 +147,7 @@ async fn launches_that_give_up_leave_few_threads_and_files() {
             .count()
     };
     for _ in 0..50 {
-        let before = open_files();
         let given_up = waiting_launch(&lab, &service).await;
-        // Later launches have no file of their own: they wait behind those that have given up.
-        until("a thread that waits", || {
-            open_files() > before || before > 8
-        })
-        .await;
         given_up.abort();
         until("one waiting launch", || service.waiting().len() == 1).await;
     }
