@@ -31,7 +31,7 @@ pub enum MemoryPolicy {
     /// begin with a gap.
     ///
     /// In addition to the bound: one read (up to 64 KB) and, when the process has ended, the
-    /// contents of its pipes (the same amount), which are added without waiting.
+    /// contents of its pipes (up to 256 KB each), which are added without waiting.
     BlockChild {
         /// The bound.
         max_bytes: usize,
