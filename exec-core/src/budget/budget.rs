@@ -16,16 +16,17 @@ const WARN_AT: u64 = 80;
 /// At 80 % of a limit the execution publishes [`BudgetWarning`](crate::EventKind::BudgetWarning),
 /// beyond it [`BudgetExceeded`](crate::EventKind::BudgetExceeded), and is stopped by its ladder.
 /// The exit report then has [`StoppedBy::Budget`](crate::StoppedBy::Budget) and the notice; text
-/// and usage until the stop are kept. A launch or a prompt for which nothing is left fails with
-/// [`Error::BudgetExhausted`](crate::Error::BudgetExhausted); so the turns end nothing.
+/// and usage until the stop are kept. If a limit is reached, the next launch or prompt fails with
+/// [`Error::BudgetExhausted`](crate::Error::BudgetExhausted). A limit of turns therefore never stops
+/// a running agent.
 ///
 /// **Scopes.** [`new`](Self::new) limits this execution alone. [`for_session`](Self::for_session)
 /// limits the session, and [`for_group`](Self::for_group) all executions of the state folder that
 /// name the group, in all processes: what they have used is in a file of the state folder, and each
 /// execution compares the sum with the limits of its own request. An execution counts for a session
 /// or a group only if its request has a budget for it. The files are written within ten
-/// milliseconds of an event that changes a number, and every second for the wall time: what a killed
-/// host had written counts, once.
+/// milliseconds of an event that changes a number, and every second for the wall time. The numbers
+/// that a killed host had written count once.
 ///
 /// **How far an agent can go beyond a limit.** Tokens and cost are known when the agent reports
 /// them.
@@ -200,6 +201,16 @@ impl Budget {
     fn limit(mut self, resource: BudgetResource, limit: u64) -> Self {
         self.limits[resource as usize] = Some(limit);
         self
+    }
+
+    /// Takes over the limits of another budget that are lower.
+    pub(super) fn restrict(&mut self, other: &Self) {
+        for (limit, other) in self.limits.iter_mut().zip(other.limits) {
+            *limit = match (*limit, other) {
+                (Some(limit), Some(other)) => Some(limit.min(other)),
+                (limit, other) => limit.or(other),
+            };
+        }
     }
 
     pub(crate) fn limit_of(&self, resource: BudgetResource) -> Option<u64> {

@@ -79,6 +79,7 @@ impl BudgetMeter {
         session_id: &SessionId,
         prices: Option<Arc<PriceTable>>,
     ) -> Result<Self, Error> {
+        let budgets = merge(budgets);
         let has_limit = |budget: &Budget| budget.limit_of(BudgetResource::ToolCalls).is_some();
         let mut meter = Self {
             id: id.clone(),
@@ -173,8 +174,8 @@ impl BudgetMeter {
     }
 
     fn count_usage(&mut self, totals: &UsageTotals) {
-        // An agent that reports totals of the session only, of a session that this service does
-        // not know: all of it counts, because less could be too little.
+        // The agent reports only the total of the session, and the total before this run is
+        // unknown. The whole total counts: a smaller number could hide usage.
         let usage = match totals.run == Usage::default() {
             true => &totals.session,
             false => &totals.run,
@@ -190,6 +191,10 @@ impl BudgetMeter {
 
     /// One more prompt of the same process.
     pub(crate) fn begin_turn(&mut self) -> Result<(), Error> {
+        // A message can be handed over to a process that has just ended.
+        if self.has_ended {
+            return Ok(());
+        }
         let mut spent = self.spent;
         spent.turns += 1;
         for index in 0..self.accounts.len() {
@@ -323,6 +328,18 @@ impl BudgetMeter {
     fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
+}
+
+/// One budget for each scope: two accounts of one ledger would count the execution twice.
+fn merge(budgets: Vec<Budget>) -> Vec<Budget> {
+    let mut merged: Vec<Budget> = Vec::with_capacity(budgets.len());
+    for budget in budgets {
+        match merged.iter_mut().find(|other| other.scope == budget.scope) {
+            Some(other) => other.restrict(&budget),
+            None => merged.push(budget),
+        }
+    }
+    merged
 }
 
 impl Account {
@@ -572,6 +589,43 @@ mod tests {
         meter.drop_turns(1);
         let path = group_path(folder.path(), "g").unwrap();
         assert_eq!(Ledger::new(path).total().unwrap().turns, 1);
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_begins_after_the_end_does_not_count_the_execution_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut meter = meter_at(folder.path(), Budget::for_group("g").turns(10)).unwrap();
+        meter.finish();
+        meter.begin_turn().unwrap();
+        let path = group_path(folder.path(), "g").unwrap();
+        assert_eq!(Ledger::new(path).total().unwrap().turns, 1);
+    }
+
+    #[tokio::test]
+    async fn two_budgets_of_one_scope_count_the_execution_once_and_both_hold() {
+        let folder = tempfile::tempdir().unwrap();
+        let budgets = vec![
+            Budget::for_group("g").turns(10).tokens(50),
+            Budget::for_group("g").tokens(100).tool_calls(7),
+            Budget::new().tokens(1000),
+        ];
+        let id = ExecutionId::mint();
+        let mut meter =
+            BudgetMeter::open(budgets, 1, folder.path(), &id, &session(), None).unwrap();
+        let verdicts = names(&meter.observe(&[usage(60, None)]));
+        assert_eq!(
+            verdicts,
+            [
+                "warning group g: 61 of 50 tokens",
+                "exceeded group g: 61 of 50 tokens"
+            ]
+        );
+        let calls: Vec<AgentEvent> = (0..8).map(|_| call(None).into()).collect();
+        assert_eq!(meter.observe(&calls).len(), 2);
+        meter.finish();
+        let path = group_path(folder.path(), "g").unwrap();
+        let total = Ledger::new(path).total().unwrap();
+        assert_eq!((total.turns, total.tokens), (1, 61));
     }
 
     #[tokio::test]

@@ -124,7 +124,8 @@ impl Ledger {
         let others = self.others(id);
         if ended || self.live.get(id) != Some(&spent) {
             let len = self.append(&file, id, spent, ended)?;
-            if ended && len > self.compact_at {
+            // Without `file`, the line is not in the sums yet.
+            if ended && self.file.is_some() && len > self.compact_at {
                 self.compact()?;
             }
         }
@@ -382,6 +383,18 @@ mod tests {
         a.update(&id(1), tokens(11), true).unwrap();
         b.update(&id(2), tokens(8), false).unwrap();
         assert_eq!((total(&path), a.total().unwrap().tokens), (19, 19));
+    }
+
+    #[test]
+    fn a_last_line_without_a_newline_is_not_lost_by_a_compaction() {
+        let (_folder, path) = folder();
+        let mut ledger = Ledger::new(path.clone());
+        ledger.compact_at = 1;
+        ledger.update(&id(1), tokens(10), false).unwrap();
+        let edited = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, edited.trim_end()).unwrap();
+        ledger.update(&id(1), tokens(35), true).unwrap();
+        assert_eq!(total(&path), 35);
     }
 
     #[test]

@@ -30,8 +30,8 @@ pub enum MemoryPolicy {
     /// it exists, and the first one loses none at all, however late it joins; a later one may
     /// begin with a gap.
     ///
-    /// In addition to the bound: one read (up to 256 KB) and, when the process has ended, the
-    /// contents of its pipes (the same amount), which are added without waiting.
+    /// In addition to the bound: one read (up to 64 KB) and, when the process has ended, the
+    /// contents of its pipes (up to 256 KB each), which are added without waiting.
     BlockChild {
         /// The bound.
         max_bytes: usize,

@@ -8,15 +8,15 @@ use super::line_handler::LineHandler;
 use super::raw_log::RawLog;
 use crate::EventKind;
 
-/// The size of a new pipe.
+/// The size of a new pipe. Also the limit of one read, and of all reads between two yields.
 const SMALL_PIPE: usize = 64 << 10;
 /// The size of a pipe after it was found full once, so that an agent that writes in bursts blocks
-/// less often. Also the limit of one read.
+/// less often.
 const LARGE_PIPE: usize = 256 << 10;
 
 thread_local! {
     // One buffer for each thread, not for each pipe: idle executions need none.
-    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; LARGE_PIPE]);
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; SMALL_PIPE]);
 }
 
 /// Reads one pipe of the child.
@@ -48,16 +48,25 @@ impl Pump {
     /// Reads until the end of the output.
     ///
     /// Cancel safe: everything that was read is in the log or pending.
+    ///
+    /// An agent that prints faster than its lines are handled never leaves the pipe empty, and a
+    /// readable pipe does not count for the cooperative scheduling of tokio. So the pump yields: the
+    /// same task carries out stops and watches limits.
     pub(crate) async fn run(&mut self) {
+        let mut taken = 0;
         loop {
             self.lines.deliver().await;
+            if taken >= SMALL_PIPE {
+                taken = 0;
+                tokio::task::yield_now().await;
+            }
             let Some(pipe) = &self.pipe else { return };
             if let Err(error) = pipe.readable().await {
                 tracing::warn!(%error, "cannot wait for output");
                 self.pipe = None;
                 continue;
             }
-            self.read_some(|pipe, buffer| pipe.try_read(buffer));
+            taken += self.read_some(|pipe, buffer| pipe.try_read(buffer));
         }
     }
 
@@ -68,14 +77,18 @@ impl Pump {
     /// pipe itself is read: `try_read` would not even try.
     pub(crate) fn drain(&mut self) {
         let mut taken = 0;
-        // Bounded: a process that could not be ended may write for ever.
-        while self.pipe.is_some() && taken < LARGE_PIPE {
+        loop {
+            // After each read: a subscriber on another thread can take these lines during the next.
+            self.lines.force();
+            // Bounded: a process that could not be ended may write for ever.
+            if taken >= LARGE_PIPE {
+                return;
+            }
             match self.read_some(read_now) {
-                0 => break,
+                0 => return,
                 read => taken += read,
             }
         }
-        self.lines.force();
     }
 
     /// The end: drains the pipe, closes it, and delivers an unfinished last line.

@@ -177,11 +177,11 @@ pub enum HistoryState {
 pub struct ProfileStatistics {
     /// All executions.
     pub executions: u64,
-    /// Ended by themselves with code 0.
+    /// Ended by themselves with code 0 and without a reported failure.
     pub succeeded: u64,
-    /// Ended by themselves with another code or by a signal.
+    /// Ended by themselves with another code, by a signal, or with a reported failure.
     pub failed: u64,
-    /// Stopped by a caller or a watchdog.
+    /// Stopped: by a caller, a watchdog, a time limit, a budget, or a lost connection.
     pub stopped: u64,
     /// Ended by `reap_orphans`.
     pub reaped: u64,

@@ -34,8 +34,8 @@
 //! **Races.**
 //! - The watcher dies: its monitor notices through a handle of the process, reports it as an error,
 //!   and starts another. A launch that notices it first does the same.
-//! - Watcher and host die together: the executions are left for `reap_orphans`. So does a control
-//!   group that is killed as a whole, but it kills the executions, too.
+//! - Watcher and host die together: the executions are left for `reap_orphans`. If a control group is
+//!   killed as a whole, host, watcher and executions die together.
 //! - The shell signals by process id. It reads the mark of a process right before the signal; a
 //!   reuse of the id within these milliseconds is not noticed.
 

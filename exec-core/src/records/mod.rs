@@ -4,6 +4,7 @@
 //! <state>/owners/<uuid>.jsonl   one journal of each service, locked while the service lives
 //! <state>/history.jsonl         the executions of all services
 //! <state>/history.1.jsonl       the history before that
+//! <state>/permissions.jsonl     the decisions of live sessions; `permissions.1.jsonl` before that
 //! <state>/admission/            the queue and the slots; see `admission`
 //! <state>/budgets/              what groups and sessions have used; see `budget`
 //! ```

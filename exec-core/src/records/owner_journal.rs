@@ -249,11 +249,24 @@ impl JournalFile {
     fn create(folder: &Path, header: &OwnerHeader, live: LiveRecords) -> Result<Self, Error> {
         let name = Uuid::new_v4();
         let hidden = folder.join(format!(".{name}.new"));
+        let path = folder.join(format!("{name}.jsonl"));
+        // On a full disk, each attempt would leave a file.
+        Self::create_as(&hidden, path, header, live).inspect_err(|_| {
+            let _ = remove(&hidden);
+        })
+    }
+
+    fn create_as(
+        hidden: &Path,
+        path: PathBuf,
+        header: &OwnerHeader,
+        live: LiveRecords,
+    ) -> Result<Self, Error> {
         let mut options = File::options();
-        let file = private_file::open(&hidden, options.create_new(true).read(true).append(true))?;
-        let file = LockedFile::lock(file, Access::Exclusive).map_err(Error::io("lock", &hidden))?;
+        let file = private_file::open(hidden, options.create_new(true).read(true).append(true))?;
+        let file = LockedFile::lock(file, Access::Exclusive).map_err(Error::io("lock", hidden))?;
         let mut journal = Self {
-            path: hidden.clone(),
+            path: hidden.to_owned(),
             file,
             len: 0,
             compact_at: COMPACT_AT,
@@ -266,8 +279,8 @@ impl JournalFile {
             line.apply(&mut journal.live);
         }
         journal.compact_at = COMPACT_AT.max(2 * journal.len);
-        journal.path = folder.join(format!("{name}.jsonl"));
-        std::fs::rename(&hidden, &journal.path).map_err(Error::io("rename", &hidden))?;
+        std::fs::rename(hidden, &path).map_err(Error::io("rename", hidden))?;
+        journal.path = path;
         Ok(journal)
     }
 

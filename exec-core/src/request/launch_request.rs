@@ -111,7 +111,7 @@ pub struct LaunchRequest {
 }
 
 impl LaunchRequest {
-    /// Adds a budget. All budgets of a request hold.
+    /// Adds a budget. All budgets of a request hold; of two limits of the same scope, the lower one.
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budgets.push(budget);

@@ -70,7 +70,8 @@ impl<T: ProfileSource + ?Sized> ProfileSource for Arc<T> {
 /// 3. [`accepts_empty_prompt`](Self::accepts_empty_prompt), if the prompt or message is blank.
 /// 4. [`build_process_parameters`](Self::build_process_parameters), right before the spawn. This
 ///    is the place for looks at the file system that must come before the agent runs, such as the
-///    list of existing session files.
+///    list of existing session files. It can be called more than once for a launch; the last result
+///    is used.
 ///
 /// ```
 /// use exec_core::{CommandConfig, LaunchRequest, ProcessParameters, Profile};

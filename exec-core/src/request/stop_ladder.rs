@@ -58,9 +58,9 @@ pub enum StopAction {
     /// Closes the agent's standard input: for agents that run until its end
     /// ([`keep_stdin_open`](crate::ProcessParameters::keep_stdin_open)).
     CloseStdin,
-    /// `SIGINT` to every process of the tree. A host that ignores the signal itself, such as one
-    /// in the background of a shell script, passes that on to its agents: they react only to the
-    /// next step.
+    /// `SIGINT` to every process of the tree. On macOS an agent inherits the signal as ignored from
+    /// a host that ignores it, such as one in the background of a shell script, and then reacts only
+    /// to the next step.
     Interrupt,
     /// `SIGTERM` to every process of the tree.
     Terminate,

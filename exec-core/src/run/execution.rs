@@ -198,8 +198,9 @@ impl Execution {
     ///
     /// # Errors
     ///
-    /// - [`Error::StillAlive`] if processes could not be ended. A later call returns the same process
-    ///   ids and sends no further signal, also after the end of the agent itself.
+    /// - [`Error::StillAlive`] if processes could not be ended. Until the agent itself ends, a later
+    ///   call returns the same process ids and sends no signal. The end of the agent starts one more
+    ///   stop; a later call returns the processes that are left then, or `NotFound`.
     /// - [`Error::ShuttingDown`] if the runtime of the execution is shutting down.
     ///
     /// # Cancel safety

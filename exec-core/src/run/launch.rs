@@ -230,6 +230,7 @@ impl ServiceInner {
             return Ok(None);
         }
         if let Err(error) = self.owner.launching(record.clone()) {
+            let _ = self.owner.ended(&record.execution_id);
             self.registry.unregister(&record.session_id);
             return Err(error);
         }

@@ -1,4 +1,4 @@
-//! What is known of a run so far: usage, failure, outcome, open tools.
+//! The state of a run: usage, failure, outcome, open tools.
 //!
 //! # Theory
 //!

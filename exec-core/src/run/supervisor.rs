@@ -433,7 +433,7 @@ async fn feed_live(mut pipe: pipe::Sender, mut log: Option<RawLog>, control: Liv
     loop {
         let line = tokio::select! {
             line = control.next_input() => line,
-            // What is in the pipe is lost, and a write may never follow.
+            // The bytes in the pipe are lost, and perhaps no later write reports the closed pipe.
             () = reader_gone(&pipe) => {
                 tracing::debug!("the agent has closed its input");
                 control.input_closed();

@@ -294,8 +294,8 @@ impl ExecutionService {
         &self.inner.registry
     }
 
-    /// What the executions that name a [group](crate::Budget::for_group) have used, in all processes
-    /// that share the state folder. What a running execution has used is at most a second old.
+    /// The usage of all executions that name a [group](crate::Budget::for_group), in all processes
+    /// that share the state folder. The numbers of a running execution are at most a second old.
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@ const MAX_SESSIONS: usize = 4096;
 
 /// The last known totals of sessions, for the usage of their follow-ups.
 ///
-/// `None` is an answer, too: the history was asked and does not know the session.
+/// `None`: the history was read and does not contain the session.
 #[derive(Default)]
 pub(crate) struct KnownSessions {
     totals: Mutex<Totals>,

@@ -71,6 +71,9 @@ pub struct RunResult {
     /// The answer: the text of the final event, or else the last message of the agent itself. Of a
     /// profile without a parser: standard output. At most 16 MiB; the rest is cut.
     pub text: String,
+    /// How many events the event log dropped before the run could read them; see
+    /// [`MemoryPolicy`](crate::MemoryPolicy). If there are any, `text` may have holes.
+    pub missed_events: u64,
     /// Tokens and cost, of all executions of the run and of the session.
     pub usage: UsageTotals,
     /// Why the agent failed; `None` if it did not.
@@ -215,9 +218,11 @@ impl Attempts for RunAttempts {
         self.request.session_id = exit.session_id.clone();
         Ok(Attempt {
             end: signs.end(&exit),
-            is_resumable: execution.live.is_session_known() && !signs.is_another_session,
+            is_resumable: execution.live.is_session_known()
+                && !execution.live.continues_another_session(),
             session_id: exit.session_id.clone(),
             result: RunResult {
+                missed_events: answer.missed,
                 text: answer.text(),
                 usage: exit.usage,
                 failure: exit.failure.clone(),
@@ -235,16 +240,12 @@ impl Attempts for RunAttempts {
 struct Signs {
     /// The model has answered.
     has_progressed: bool,
-    is_another_session: bool,
     /// Agents often tell the reset in a notice, and not in the failure.
     resets_at: Option<SystemTime>,
 }
 
 impl Signs {
     fn take(&mut self, event: &crate::Event) {
-        if let EventKind::SessionMismatch { .. } = &event.kind {
-            self.is_another_session = true;
-        }
         for event in event.agent_events() {
             match &event.kind {
                 AgentEventKind::Text { .. }
@@ -308,16 +309,19 @@ struct Answer {
     last: Option<String>,
     /// Whether standard output is the answer: the profile has no parser.
     is_raw: bool,
+    /// How many events were dropped before they were read.
+    missed: u64,
 }
 
 impl Answer {
     fn take(&mut self, event: &crate::Event) {
-        if let EventKind::Output(output) = &event.kind
-            && output.stream == OutputStream::Stdout
-            && self.is_raw
-        {
-            append(&mut self.message, &output.line.text());
-            append(&mut self.message, "\n");
+        match &event.kind {
+            EventKind::Output(output) if self.is_raw && output.stream == OutputStream::Stdout => {
+                append(&mut self.message, &output.line.text());
+                append(&mut self.message, "\n");
+            }
+            EventKind::Gap { missed } => self.missed += missed,
+            _ => {}
         }
         for event in event.agent_events() {
             if event.parent.is_some() {
@@ -331,7 +335,9 @@ impl Answer {
                     append(&mut self.message, text);
                     self.continues = *delta;
                 }
-                AgentEventKind::Finished { text, .. } => self.last.clone_from(text),
+                AgentEventKind::Finished { text, .. } => {
+                    self.last = text.as_deref().map(|text| cut(text, MAX_TEXT).to_owned());
+                }
                 AgentEventKind::Usage(_) | AgentEventKind::RateLimit(_) => {}
                 _ => self.continues = false,
             }
@@ -348,14 +354,18 @@ impl Answer {
 }
 
 fn append(text: &mut String, piece: &str) {
-    let room = MAX_TEXT - text.len();
-    text.push_str(&piece[..crate::output::cut_at(piece, room)]);
+    text.push_str(cut(piece, MAX_TEXT - text.len()));
+}
+
+fn cut(text: &str, max_bytes: usize) -> &str {
+    &text[..crate::output::cut_at(text, max_bytes)]
 }
 
 impl fmt::Debug for RunResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunResult")
             .field("len", &self.text.len())
+            .field("missed_events", &self.missed_events)
             .field("usage", &self.usage)
             .field("failure", &self.failure)
             .field("session_id", &self.session_id)

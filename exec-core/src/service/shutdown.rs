@@ -71,7 +71,7 @@ pub struct ShutdownGuard {
 
 impl ExecutionService {
     /// Stops all executions at the same time, each by its ladder, and refuses launches from now on.
-    /// After `limit`, what is left is killed. Returns when no process is left, or at most ten
+    /// After `limit`, the remaining processes are killed. Returns when no process is left, or at most ten
     /// seconds after `limit` with the processes that could not be ended.
     ///
     /// Call it before the host ends: agents are in process groups of their own, so a signal to the

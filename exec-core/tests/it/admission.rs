@@ -130,6 +130,38 @@ async fn a_launch_that_is_dropped_or_cancelled_frees_its_place() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
+async fn launches_that_give_up_leave_few_threads_and_files() {
+    let lab = Lab::new();
+    let service = capped(&lab, 1);
+    let running = lab.launch(&service).await;
+    let first = waiting_launch(&lab, &service).await;
+    until_reason(&service, 0, &WaitReason::Slot { max_running: 1 }).await;
+    // A thread that waits has a file of the queue open.
+    let open_files = || {
+        let queue = lab.path("state/admission/gate");
+        let queue = queue.to_str().unwrap();
+        let files = std::fs::read_dir("/proc/self/fd").unwrap();
+        let files = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+        files
+            .filter(|file| file.to_string_lossy().starts_with(queue))
+            .count()
+    };
+    for _ in 0..50 {
+        let given_up = waiting_launch(&lab, &service).await;
+        given_up.abort();
+        until("one waiting launch", || service.waiting().len() == 1).await;
+    }
+    assert!(open_files() < 30, "{}", open_files());
+
+    // The order holds among the launches that wait.
+    let second = waiting_launch(&lab, &service).await;
+    running.stop().await.unwrap();
+    launched(first).await.stop().await.unwrap();
+    launched(second).await.stop().await.unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
 async fn a_shutdown_ends_the_waits() {
     let lab = Lab::new();
     let service = capped(&lab, 1);

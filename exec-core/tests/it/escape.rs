@@ -89,6 +89,35 @@ async fn a_daemon_that_outlives_its_agent_is_ended_and_counted() {
     assert_eq!((report.code, report.leftover_processes), (Some(0), 1));
 }
 
+/// The kernel shows no memory, environment and command line of such a process.
+#[cfg(all(target_os = "linux", not(portable_processes)))]
+#[tokio::test]
+async fn a_daemon_whose_main_thread_has_ended_is_stopped() {
+    let python = std::process::Command::new("python3")
+        .arg("--version")
+        .output();
+    python.expect("python3 is needed: install the package python3");
+    let lab = Lab::new();
+    let program = "import ctypes, os, threading, time\n\
+        threading.Thread(target=time.sleep, args=(60,)).start()\n\
+        print(os.getpid(), file=open('pid', 'w'), flush=True)\n\
+        ctypes.CDLL(None).pthread_exit(None)\n";
+    std::fs::write(lab.workspace().join("threads.py"), program).unwrap();
+    let daemon = daemon("$python threads.py");
+    let agent = format!(
+        "python=$(command -v python3); {daemon}; exec {} 61",
+        lab.sleeper()
+    );
+    let execution = lab.launch(&lab.service(script(&agent))).await;
+    let pid = lab.until_written("pid").await;
+    let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    until("the end of the main thread", || stat().contains(") Z ")).await;
+    let report = stop(&execution).await;
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    assert!(threads.map_or(0, Iterator::count) <= 1, "{}", stat());
+    assert_eq!(report.processes, 2);
+}
+
 /// The inner executor gets `KILL`, so that it cannot clean up itself. Its daemon has the tag and
 /// the mark of the inner execution only.
 #[cfg(not(portable_processes))]
@@ -174,6 +203,49 @@ fn a_set_user_id_program_is_stopped_and_one_that_switches_the_user_is_reported()
     set_user_id_copy(&lab, "sleep");
     set_user_id_copy(&lab, "setpriv");
     run_as_nobody(&lab, "escape::host_of_set_user_id_programs");
+}
+
+#[cfg(not(portable_processes))]
+#[test]
+fn the_set_user_id_programs_of_a_killed_host_are_ended() {
+    if !is_root() {
+        return;
+    }
+    let lab = Lab::new();
+    set_user_id_copy(&lab, "sleep");
+    run_as_nobody(&lab, "escape::host_after_a_killed_one");
+}
+
+#[cfg(not(portable_processes))]
+#[test]
+#[ignore = "a helper process of the test above"]
+fn host_after_a_killed_one() {
+    let Some(lab) = helper_lab() else { return };
+    let mut killed = helper(&lab, "escape::host_that_is_killed").spawn().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        until("the program", || lab.commands().len() == 1).await;
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        let service = lab.service(script("exit 0"));
+        let report = within("the end", service.reap_orphans()).await.unwrap();
+        assert_eq!(lab.commands(), [0; 0]);
+        assert_eq!(report.executions[0].processes, 1);
+        helper_passed(&lab);
+    });
+}
+
+#[cfg(not(portable_processes))]
+#[test]
+#[ignore = "a helper process of the test above"]
+fn host_that_is_killed() {
+    let Some(lab) = helper_lab() else { return };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let agent = format!("exec {} 60", lab.path("sleep").display());
+        lab.launch(&lab.service(script(&agent))).await;
+        std::future::pending::<()>().await;
+    });
 }
 
 #[cfg(not(portable_processes))]
@@ -313,5 +385,22 @@ async fn a_tool_with_the_tag_of_another_execution_does_not_end_that_one() {
     stop(&copying).await;
     assert_eq!(lab.commands(), [other.process_id()]);
     stop(&other).await;
+    assert_eq!(lab.commands(), [0; 0]);
+}
+
+/// As the tools of a program of the same specification, which sets an id of its own and no mark.
+#[cfg(not(portable_processes))]
+#[tokio::test]
+async fn a_daemon_with_another_tag_is_stopped() {
+    let lab = Lab::new();
+    let sleeper = lab.sleeper();
+    let agent = format!(
+        "(NORMALIZED_EXECUTION_ID=another setsid {sleeper} 60 &)
+        (NORMALIZED_EXECUTION_ID= setsid {sleeper} 61 &)
+        exec {sleeper} 62"
+    );
+    let execution = lab.launch(&lab.service(script(&agent))).await;
+    until("all programs", || lab.commands().len() == 3).await;
+    stop(&execution).await;
     assert_eq!(lab.commands(), [0; 0]);
 }

@@ -7,7 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use exec_core::{ExecutionKind, History, HistoryState};
 
-use crate::lab::{Lab, Scripted, alive, files_in, helper, helper_lab, script, until, within};
+use crate::lab::{
+    Lab, Scripted, alive, files_in, helper, helper_lab, helper_passed, limit_file_size, run_helper,
+    script, until, within,
+};
 
 /// A tool in its own session, and one in the group without the tag.
 fn agent() -> Scripted {
@@ -233,4 +236,28 @@ async fn a_process_with_a_reused_id_is_left_alone() {
         (1, 0)
     );
     assert!(alive(stranger.0.id()));
+}
+
+#[test]
+fn a_service_that_cannot_be_opened_leaves_no_record() {
+    run_helper(&Lab::new(), "orphans::host_with_a_full_disk");
+}
+
+#[test]
+#[ignore = "a helper process of the test above"]
+fn host_with_a_full_disk() {
+    let Some(lab) = helper_lab() else { return };
+    limit_file_size(0);
+    let error = lab.builder(agent()).open().unwrap_err();
+    assert!(matches!(error, exec_core::Error::Io { .. }), "{error}");
+    assert!(files_in(&lab.path("state/owners")).is_empty());
+    rustix::process::setrlimit(
+        rustix::process::Resource::Fsize,
+        rustix::process::Rlimit {
+            current: None,
+            maximum: None,
+        },
+    )
+    .unwrap();
+    helper_passed(&lab);
 }

@@ -270,6 +270,24 @@ async fn a_blocked_child_can_be_stopped() {
     assert!(matches!(events.last().unwrap().kind, EventKind::Exited(_)));
 }
 
+/// The child fills the pipe faster than the host reads it, and nothing blocks the child.
+#[tokio::test]
+async fn a_child_that_prints_without_pause_can_be_stopped() {
+    let lab = Lab::new();
+    let execution = lab.launch(&lab.service(script("yes"))).await;
+    until_line(&execution, "y").await;
+    within("the stop", execution.stop()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tool_that_prints_without_pause_does_not_delay_the_end() {
+    let lab = Lab::new();
+    let service = lab.service(script("yes & exit 0"));
+    let execution = lab.launch(&service).await;
+    let report = within("the end", execution.wait()).await.unwrap();
+    assert_eq!((report.code, report.leftover_processes), (Some(0), 1));
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_survivor_that_keeps_the_output_open_does_not_delay_the_end() {
@@ -314,7 +332,8 @@ fn host_with_a_full_disk() {
     limit_file_size(200_000);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let agent = "seq 100000; echo fine >&2";
+        // More than the file may have, and few enough for the event log to keep all of them.
+        let agent = "seq 50000; echo fine >&2";
         let service = lab
             .builder(script(agent))
             .log_dir(lab.path("logs"))
@@ -322,7 +341,7 @@ fn host_with_a_full_disk() {
             .unwrap();
         let execution = lab.launch(&service).await;
         let events = all_events(&execution).await;
-        assert_eq!(lines(&events, OutputStream::Stdout).len(), 100_000);
+        assert_eq!(lines(&events, OutputStream::Stdout).len(), 50_000);
         let failures: Vec<_> = events
             .iter()
             .filter_map(|event| match &event.kind {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use exec_core::{
     AgentEvent, AgentEventKind, EventKind, EventParser, Failure, FailureKind, FailureMatch,
-    StoppedBy, Usage, UsageTotals,
+    MemoryPolicy, StoppedBy, Usage, UsageTotals,
 };
 
 use crate::lab::{Lab, Scripted, all_events, script, until_line, within};
@@ -115,6 +115,24 @@ async fn without_a_parser_the_output_is_the_answer() {
     let service = lab.service(script("echo one; echo no >&2; echo two"));
     let run = service.run(lab.new_chat("go")).into_future();
     assert_eq!(within("the run", run).await.unwrap().text, "one\ntwo");
+}
+
+/// The events of the output are larger than the event log, and come faster than the run reads them.
+#[tokio::test]
+async fn a_run_tells_that_its_text_has_holes() {
+    let lab = Lab::new();
+    let service = lab
+        .builder(script("seq 1 100000"))
+        .memory_policy(MemoryPolicy::DropOldest { max_bytes: 10_000 })
+        .open()
+        .unwrap();
+    let run = service.run(lab.new_chat("go")).into_future();
+    let result = within("the run", run).await.unwrap();
+    let lines = result.text.lines().count() as u64;
+    assert!(result.missed_events > 0);
+    // The first event is the start, which the run does not need.
+    let all = lines + result.missed_events;
+    assert!((100_000..=100_001).contains(&all), "{lines} {result:?}");
 }
 
 #[tokio::test]

@@ -238,12 +238,15 @@ async fn a_stop_reports_its_processes_however_the_end_is_noticed() {
     }
 }
 
+/// On other systems the agent inherits them; see `StopAction::Interrupt`.
+#[cfg(all(target_os = "linux", not(portable_processes)))]
 #[test]
 fn an_agent_does_not_ignore_the_signals_of_a_stop_because_its_host_does() {
     run_helper(&Lab::new(), "stop::host_that_ignores_signals");
 }
 
 /// A shell without job control starts background programs in this way.
+#[cfg(all(target_os = "linux", not(portable_processes)))]
 #[tokio::test]
 #[ignore = "a helper process of the test above"]
 async fn host_that_ignores_signals() {

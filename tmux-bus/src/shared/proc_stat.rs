@@ -76,7 +76,9 @@ impl ProcStat {
         }
     }
 
-    pub(crate) fn is_kernel_thread(&self) -> bool {
+    /// Whether there is no address space, and so no environment: a kernel thread, a process in the
+    /// middle of its exit, or one whose main thread has ended while other threads run.
+    pub(crate) fn has_no_memory(&self) -> bool {
         self.virtual_bytes == 0
     }
 
@@ -199,7 +201,7 @@ mod tests {
     #[test]
     fn an_unreaped_child_has_a_key_but_is_not_alive() {
         let own = ProcStat::read(std::process::id()).unwrap().unwrap();
-        assert!(own.is_alive() && !own.is_kernel_thread() && own.environment.1 > 0);
+        assert!(own.is_alive() && !own.has_no_memory() && own.environment.1 > 0);
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let key = ProcessKey::of(child.id()).unwrap().unwrap();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);

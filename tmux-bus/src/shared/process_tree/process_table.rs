@@ -16,6 +16,10 @@
 //! (Processes that the previous scan knows are read before the listing. If one has ended, its
 //! children are in the list. During a stop, that saves the second listing.)
 //!
+//! A machine that starts short-lived processes without pause could delay the last listing for ever. So
+//! the scan gives up after `MAX_LISTINGS`, and the table says that the invariant does not hold
+//! (`is_settled`): its processes can be signalled, but an empty tree in it proves nothing.
+//!
 //! Example: `sh` (P, id 40) runs `setsid tool &` and exits.
 //!
 //! | we | the machine |
@@ -53,6 +57,9 @@ use super::system;
 use super::tree_root::TreeRoot;
 use crate::shared::proc_stat::ProcessKey;
 
+/// How often the processes are listed in one scan.
+const MAX_LISTINGS: usize = 20;
+
 /// One process as a scan saw it.
 #[derive(Clone, Debug)]
 pub(crate) struct ProcessInfo {
@@ -69,7 +76,6 @@ pub(crate) struct ProcessInfo {
     pub(crate) resident_bytes: u64,
     /// The value of the tag variable in its environment.
     pub(crate) tag: Option<String>,
-    /// Read only if there is no tag.
     pub(crate) mark: Option<ProcessMark>,
 }
 
@@ -77,6 +83,7 @@ pub(crate) struct ProcessInfo {
 #[derive(Debug, Default)]
 pub(crate) struct ProcessTable {
     since: u64,
+    is_settled: bool,
     /// Processes that started at `since` or later.
     processes: HashMap<u32, ProcessInfo>,
     older: HashMap<u32, OlderProcess>,
@@ -108,7 +115,7 @@ impl ProcessTable {
             }
         }
         let mut ended = HashSet::new();
-        loop {
+        for _ in 0..MAX_LISTINGS {
             let mut list_again = false;
             for (pid, inode) in reader.list()? {
                 if table.processes.contains_key(&pid) || table.older.contains_key(&pid) {
@@ -131,9 +138,16 @@ impl ProcessTable {
                 table.processes.insert(pid, process);
             }
             if !list_again {
-                return Ok(table);
+                table.is_settled = true;
+                break;
             }
         }
+        Ok(table)
+    }
+
+    /// Whether an empty tree in this table has no process; see the theory above.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_settled
     }
 
     pub(super) fn since(&self) -> u64 {
@@ -204,7 +218,7 @@ impl ProcessTable {
                 && !tags.contains(&**inner)
             {
                 let mark = ProcessMark::of(inner);
-                if process.mark.or_else(|| system::mark_of(process.key.pid)) != Some(mark) {
+                if process.mark != Some(mark) {
                     continue;
                 }
                 tags.insert(inner);

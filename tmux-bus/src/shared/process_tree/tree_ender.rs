@@ -33,7 +33,8 @@
 //!   finds the child by its parent. This is repeated at most `EXTRA_SCANS` times: a program that
 //!   keeps removing the mark must not delay the stop.
 //! - A process forks and dies before its handle was opened: the scan found a process, but no target
-//!   is left. Scan again at once, until a scan finds nothing (`scan_targets`).
+//!   is left. Scan again at once, until a scan finds nothing (`scan_targets`). So does a scan that has
+//!   given up (`ProcessTable::is_settled`).
 //! - On a system without marks, a process that is known by its parent only forks after the scan, and
 //!   dies of its signal: its child has no parent then, and would be lost. So all processes are stopped
 //!   (`STOP`) before a signal, until a scan finds all of them stopped and none that is new. Then they
@@ -101,8 +102,8 @@ pub(crate) struct TreeEnder<'a> {
 
 /// The result of bringing the targets up to date.
 struct TargetUpdate {
-    /// Whether the scan found any process of the trees.
-    found_any: bool,
+    /// Whether the scan has shown that no process of the trees is left.
+    is_empty: bool,
     /// Whether a process has got the mark that did not have it.
     newly_marked: bool,
     /// Whether all processes of the trees are stopped by a signal.
@@ -140,7 +141,7 @@ impl<'a> TreeEnder<'a> {
         let mut extra_scans = 0;
         loop {
             let TargetUpdate {
-                found_any,
+                is_empty,
                 newly_marked,
                 ..
             } = self.update_targets().await;
@@ -151,7 +152,7 @@ impl<'a> TreeEnder<'a> {
             if !self.targets.is_empty() {
                 return false;
             }
-            if !found_any {
+            if is_empty {
                 return true;
             }
         }
@@ -237,7 +238,7 @@ impl<'a> TreeEnder<'a> {
             }
         }
         TargetUpdate {
-            found_any: !alive.is_empty(),
+            is_empty: alive.is_empty() && table.is_settled(),
             newly_marked,
             all_stopped: alive.values().all(|process| process.stopped),
         }

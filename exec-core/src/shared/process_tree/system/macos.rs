@@ -78,15 +78,11 @@ pub(crate) fn start_time_now() -> u64 {
     u64::try_from(micros).unwrap_or(u64::MAX)
 }
 
-/// The user of a process; `None` if it has ended.
+/// The real user of a process; `None` if it has ended.
 pub(in super::super) fn owner_of(pid: u32) -> Option<u32> {
     let info: libc::proc_bsdshortinfo =
         pid_info(pid, libc::PROC_PIDT_SHORTBSDINFO, WITH_ZOMBIES).ok()?;
-    Some(info.pbsi_uid)
-}
-
-pub(in super::super) fn mark_of(_pid: u32) -> Option<ProcessMark> {
-    None
+    Some(info.pbsi_ruid)
 }
 
 /// Sends a signal to the process with this id. A reuse of the id between the check and the signal

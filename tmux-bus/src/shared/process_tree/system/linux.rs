@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::os::unix::fs::DirEntryExt;
 use std::time::Duration;
 
 use memchr::memmem;
@@ -66,16 +66,15 @@ fn is_current(key: ProcessKey) -> bool {
     matches!(ProcessKey::of(key.pid), Ok(Some(current)) if current == key)
 }
 
-/// The user of a process; `None` if it has ended.
+/// The real user of a process; `None` if it has ended. The owner of `/proc/<pid>` is the effective
+/// user, which a set-user-id program changes.
 pub(in super::super) fn owner_of(pid: u32) -> Option<u32> {
-    Some(std::fs::metadata(format!("/proc/{pid}")).ok()?.uid())
-}
-
-/// The mark of a process; `None` if it has none, or has ended.
-pub(in super::super) fn mark_of(pid: u32) -> Option<ProcessMark> {
     let mut buffer = Vec::new();
-    let limits = proc_stat::read_file(pid, "limits", &mut buffer);
-    limits.ok().flatten().and_then(find_mark)
+    let status = proc_stat::read_file(pid, "status", &mut buffer).ok()??;
+    let mut lines = status.split(|byte| *byte == b'\n');
+    let users = lines.find_map(|line| line.strip_prefix(b"Uid:"))?;
+    let mut users = std::str::from_utf8(users).ok()?.split_ascii_whitespace();
+    users.next()?.parse().ok()
 }
 
 /// Sends a signal to the process with this id. A reuse of the id between the check and the signal
@@ -164,7 +163,7 @@ fn change_mark(pid: Pid, mark: ProcessMark) -> (Marking, Option<(Resource, Rlimi
 /// Reads processes with one buffer.
 pub(in super::super) struct ProcessReader<'a> {
     variable: &'a str,
-    /// Older processes are not searched for a tag.
+    /// Older processes are searched neither for a tag nor for a mark.
     since: u64,
     buffer: Vec<u8>,
 }
@@ -197,8 +196,10 @@ impl<'a> ProcessReader<'a> {
     /// Reads a process; `None` if it has ended.
     ///
     /// A tag or mark that an earlier scan found is kept: a process belongs to the tree that started
-    /// it, also after it has cleared its environment. A process with a tag is not searched for a
-    /// mark: the second file would double the cost of a scan.
+    /// it, also after it has cleared its environment. So both files are read once for most processes.
+    /// The tag does not replace the mark: a program can set a tag of its own.
+    ///
+    /// The mark is all that shows the tree of a process without memory (`has_no_memory`).
     ///
     /// Race: during an exec the old environment is gone and the new one not yet set up; both
     /// `environ` and the addresses in `stat` can then be empty or disagree. A process read at that
@@ -221,23 +222,27 @@ impl<'a> ProcessReader<'a> {
             let known = known.filter(|known| known.key == key);
             let mut tag = known.and_then(|known| known.tag.clone());
             let mut mark = known.and_then(|known| known.mark);
-            let may_have_tag =
-                stat.is_alive() && !stat.is_kernel_thread() && stat.start_time >= self.since;
-            if tag.is_none() && may_have_tag {
-                let found = self.read_tag(&stat, pid)?;
-                if mark.is_none() && !matches!(found, Tag::Known(Some(_))) {
+            if stat.is_alive() && stat.start_time >= self.since {
+                let found = match tag {
+                    Some(_) => Tag::Known(tag),
+                    None if stat.has_no_memory() => Tag::Known(None),
+                    None => self.read_tag(&stat, pid)?,
+                };
+                if mark.is_none() {
                     mark = self.read_mark(pid)?;
                 }
-                match found {
-                    Tag::Known(found) => tag = found,
-                    Tag::Unknown if mark.is_some() => {}
-                    Tag::Unknown if reads < EXEC_READS => {
+                tag = match found {
+                    Tag::Known(found) => found,
+                    Tag::Unknown if mark.is_none() && reads < EXEC_READS => {
                         reads += 1;
                         std::thread::sleep(EXEC_PAUSE);
                         continue;
                     }
-                    Tag::Unknown => tracing::debug!(pid, "cannot read an environment"),
-                }
+                    Tag::Unknown => {
+                        tracing::debug!(pid, "cannot read an environment");
+                        None
+                    }
+                };
             }
             return Ok(Some(ProcessInfo {
                 key,

@@ -7,9 +7,9 @@
 //! | `ProcessReader` | lists all processes, and reads one of them |
 //! | `ProcessHandle` | refers to one process: waits for its end, sends it signals |
 //! | `signal_by_id` | sends a signal to a process without a handle |
-//! | `key_of`, `owner_of`, `is_alive` | the identity, the user and the state of a process |
+//! | `key_of`, `owner_of`, `is_alive` | the identity, the real user and the state of a process |
 //! | `start_time_now` | the start time of a process that would start now |
-//! | `mark_of`, `mark_if_current` | read and set the [`ProcessMark`](super::ProcessMark) of a process |
+//! | `mark_if_current` | sets the [`ProcessMark`](super::ProcessMark) of a process |
 //! | `MarkLimit` | how a new process marks itself before its program starts |
 //! | `HAS_MARKS` | whether processes can have a mark at all |
 //! | `START_TIMES_ARE_ORDERED` | whether a child never starts before its parent |
@@ -49,7 +49,7 @@ pub(crate) use platform::{
     HAS_MARKS, MarkLimit, ProcessHandle, boot_id, is_alive, key_of, start_time_now,
 };
 pub(super) use platform::{
-    ProcessReader, START_TIMES_ARE_ORDERED, mark_if_current, mark_of, owner_of, signal_by_id,
+    ProcessReader, START_TIMES_ARE_ORDERED, mark_if_current, owner_of, signal_by_id,
 };
 
 /// Where the processes are read from, for errors.

@@ -53,10 +53,6 @@ pub(in super::super) fn owner_of(_pid: u32) -> Option<u32> {
     None
 }
 
-pub(in super::super) fn mark_of(_pid: u32) -> Option<ProcessMark> {
-    None
-}
-
 pub(in super::super) fn signal_by_id(key: ProcessKey, signal: Signal) -> Result<(), Errno> {
     rustix::process::kill_process(raw_pid(key.pid).ok_or(Errno::SRCH)?, signal)
 }

@@ -28,10 +28,6 @@ pub(in super::super) const START_TIMES_ARE_ORDERED: bool = false;
 /// Between two looks at a process that is waited for.
 const POLL: Duration = Duration::from_millis(5);
 
-pub(in super::super) fn mark_of(_pid: u32) -> Option<ProcessMark> {
-    None
-}
-
 pub(in super::super) fn signal_by_id(key: ProcessKey, signal: Signal) -> Result<(), Errno> {
     match raw_pid(key.pid) {
         Some(pid) if key_of(key.pid) == Some(key) => rustix::process::kill_process(pid, signal),
