@@ -31,7 +31,7 @@ pub struct Limits {
     pub text_bytes: usize,
     /// Settled permission requests, and failures.
     pub records: usize,
-    /// Open permission requests, and waiting messages.
+    /// Open permission requests, waiting messages, and claims of one store.
     pub open: usize,
     /// Snapshots of one agent.
     pub snapshots: usize,
@@ -184,6 +184,7 @@ impl BoardModel {
             Change::Claims { store, mut claims } => {
                 for claim in &mut claims {
                     claim.value = neutral_line(cut_text(&claim.value, 512).0);
+                claims.truncate(self.limits.open);
                     claim.session = name(&claim.session);
                     claim.store = name(&claim.store);
                 }
