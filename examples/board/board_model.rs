@@ -168,7 +168,9 @@ impl BoardModel {
                     at: if item.at == 0 { now } else { item.at },
                     ..item
                 };
-                if self.queue.len() >= self.limits.open {
+                // Two sources can show one inbox.
+                let is_known = self.queue.iter().any(|(_, known)| known.id == item.id);
+                if is_known || self.queue.len() >= self.limits.open {
                     return Vec::new();
                 }
                 self.queue.push_back((source, item.clone()));
@@ -182,9 +184,9 @@ impl BoardModel {
                 vec![BoardEvent::QueuedGone { id, outcome }]
             }
             Change::Claims { store, mut claims } => {
+                claims.truncate(self.limits.open);
                 for claim in &mut claims {
                     claim.value = neutral_line(cut_text(&claim.value, 512).0);
-                claims.truncate(self.limits.open);
                     claim.session = name(&claim.session);
                     claim.store = name(&claim.store);
                 }
@@ -837,9 +839,6 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_waits_can_be_taken_back_once() {
-        let mut model = with_agent();
-    #[test]
     fn a_request_shows_the_commands_inside_of_escape_sequences() {
         for hidden in [
             "ls \u{1b}]0;rm -r ~;\u{7}",
@@ -867,6 +866,9 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_message_that_waits_can_be_taken_back_once() {
+        let mut model = with_agent();
         let item = QueueItem {
             id: "q1".to_owned(),
             agent: "a".to_owned(),

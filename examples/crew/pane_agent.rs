@@ -37,6 +37,8 @@ pub struct Panes {
     count: usize,
     page: Option<Hub>,
     report: Report,
+    /// What the page follows.
+    shown: Mutex<Option<ClusterSource>>,
     is_used: AtomicBool,
     /// Also the lock of starts and restarts.
     cluster: Mutex<Option<ClusterManager>>,
@@ -52,6 +54,7 @@ impl Panes {
             count: crew.in_panes().count(),
             page,
             report,
+            shown: Mutex::default(),
             is_used: AtomicBool::new(false),
             cluster: Mutex::default(),
         }
@@ -119,7 +122,12 @@ impl Panes {
             &format!("watch: {attach}"),
         );
         if let Some(page) = &self.page {
-            page.follow(Arc::new(ClusterSource::new(cluster.clone())));
+            let mut shown = self.shown.lock().await;
+            let source = match &*shown {
+                Some(earlier) => earlier.started_again(cluster.clone()),
+                None => ClusterSource::new(cluster.clone()),
+            };
+            page.follow(Arc::new(shown.insert(source).clone()));
         }
         if is_first {
             tokio::spawn(print_messages(self.log.clone(), self.report));
@@ -240,6 +248,9 @@ impl CrewAgent for PaneAgent {
             let answer = answer.trim_end();
             return Ok(answer
                 .strip_suffix(&self.marker)
+        // Before a wait that a program continues: the panes are shown, and are ended with this program.
+        let attached = self.panes.attach().await;
+        attached.map_err(|error| NoAnswer::ended(with_causes(&*error)))?;
                 .unwrap_or(answer)
                 .trim_end()
                 .to_owned());

@@ -10,7 +10,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use tmux_bus::{AgentStatus, ClusterManager, LogFilter, MessageLog, MessageType, SendToOptions};
+use tmux_bus::{
+    AgentStatus, ClusterManager, LogFilter, LogFollower, MessageLog, MessageType, SendToOptions,
+};
+use tokio::sync::Mutex as AsyncMutex;
 
 use super::super::action::{Action, ActionError};
 use super::super::change::{AgentChange, Change};
@@ -43,6 +46,8 @@ const MAX_WAITING: usize = 64;
 #[derive(Clone)]
 pub struct ClusterSource(pub(super) Arc<Shared>);
 
+    /// Held by the source that reads it. It keeps its place: no message is shown twice.
+    log: Arc<AsyncMutex<LogFollower>>,
 pub(super) struct Shared {
     pub(super) cluster: ClusterManager,
     feed: OnceLock<Feed>,
@@ -63,8 +68,21 @@ struct Waiting {
 
 impl ClusterSource {
     /// A source for a cluster that runs.
+        let log = MessageLog::follow(cluster.logger().path(), LogFilter::default());
+        Self::with_log(cluster, Arc::new(AsyncMutex::new(log)))
+    }
+
+    /// A source for the same cluster after its tmux server was started again. The log is read by one of
+    /// both sources.
+    #[must_use]
+    pub fn started_again(&self, cluster: ClusterManager) -> Self {
+        Self::with_log(cluster, self.0.log.clone())
+    }
+
+    fn with_log(cluster: ClusterManager, log: Arc<AsyncMutex<LogFollower>>) -> Self {
     #[must_use]
     pub fn new(cluster: ClusterManager) -> Self {
+            log,
         Self(Arc::new(Shared {
             cluster,
             feed: OnceLock::new(),
@@ -75,8 +93,8 @@ impl ClusterSource {
     }
 
     async fn follow_log(&self, feed: &Feed) -> Result<()> {
-        let (began, path) = (now(), self.0.cluster.logger().path());
-        let mut log = MessageLog::follow(path, LogFilter::default());
+        let began = now();
+        let mut log = self.0.log.lock().await;
         loop {
             let entry = log.next().await?;
             let at = OffsetDateTime::parse(&entry.timestamp, &Rfc3339).ok();
