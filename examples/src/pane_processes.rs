@@ -21,7 +21,7 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// The program below the shell of a pane. A command line can have shells of its own, which wait for it.
 pub fn program_below(shell: u32) -> Option<u32> {
     let mut program = child_of(shell)?;
-    while is_shell(program)
+    while is_command_line(program)
         && let Some(child) = child_of(program)
     {
         program = child;
@@ -57,9 +57,12 @@ fn child_of(pid: u32) -> Option<u32> {
     children.split_whitespace().next()?.parse().ok()
 }
 
-fn is_shell(pid: u32) -> bool {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-    name.is_ok_and(|name| matches!(name.trim(), "sh" | "dash" | "bash"))
+/// Whether the process is a shell with `-c`; a shell with a script is a program.
+fn is_command_line(pid: u32) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let option = line.split(|byte| *byte == 0).nth(1);
+    matches!(name.trim(), "sh" | "dash" | "bash") && option == Some(&b"-c"[..])
 }
 
 fn processes_of(launch: &str) -> Vec<i32> {

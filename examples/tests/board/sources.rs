@@ -97,13 +97,14 @@ async fn claims_are_shown_while_other_programs_write_the_file() {
     let board = Board::of(Arc::new(source)).await;
     let mut client = Client::open(&board).await;
     let last = 300;
+    let shown = json!(last.to_string());
     for number in 1..=last {
         writer.store(&json!(number)).await.unwrap();
     }
     client
         .event_when(|event| {
             assert_ne!(event["type"], "failure", "{event}");
-            event["claims"][0]["value"] == last.to_string()
+            event["claims"][0]["value"] == shown
         })
         .await;
 }

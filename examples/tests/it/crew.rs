@@ -315,7 +315,7 @@ after = ["plan"]
 [[task]]
 id = "summary"
 role = "manager"
-text = "Sum up. [[slow 600]]"
+text = "Sum up. [[slow 30]]"
 after = ["code"]
 "#;
 
@@ -332,7 +332,7 @@ fn a_program_that_has_waited_for_a_role_knows_all_answers() {
     std::fs::write(run.sandbox.home().join("crew/workspace/go"), "").unwrap();
     first.until("works on summary");
     first.kill();
-    // With another prompt the agent would begin again, and think for ten minutes.
+    // It continues the turn: it does not think for another half minute.
     second.until("has done summary");
     second.finish();
     let folder = run.sandbox.home().join("crew/state/scripted-agent");
