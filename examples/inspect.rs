@@ -10,7 +10,8 @@
 //! cargo run -p examples --example inspect -- export sqlite:agents.db worker_007 --format anthropic
 //! ```
 //!
-//! Nothing is created: a storage that does not exist is an error, except as the target of a copy.
+//! No file is created: one that does not exist is an error, except as the target of a copy. A PostgreSQL
+//! database gets the schema, if it has none.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

@@ -7,7 +7,7 @@
 //! cargo run -p examples --example ports -- --watch               # prints every change
 //! ```
 //!
-//! Two agents that start a server "on port 3000" at the same time fight over it. A claim is decided
+//! Two agents that start a server on port 3000 at the same time conflict: one of them fails. A claim is decided
 //! in one step for all processes; the bind probe finds programs that do not ask.
 //!
 //! Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong arguments.
@@ -18,7 +18,7 @@
 )]
 
 use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -126,7 +126,7 @@ fn claim(
         store.refresh()?;
         return Ok(port);
     }
-    let end = Instant::now() + wait;
+    let start = Instant::now();
     loop {
         // The slots of one session do not exclude each other.
         let entries = store.entries()?;
@@ -140,11 +140,13 @@ fn claim(
         if free.is_empty() {
             return Err("other programs listen on all ports of the range".into());
         }
-        let left = end.saturating_duration_since(Instant::now());
+        let left = wait.saturating_sub(start.elapsed());
         match store.claim_any_within(free, left)? {
             Claim::Granted(lease) if can_bind(*lease.value()) => return Ok(lease.into_value()),
-            // Taken since the first probe. The next claim gives this one back.
-            Claim::Granted(_) => {}
+            // Taken since the first probe.
+            Claim::Granted(_) => {
+                store.remove()?;
+            }
             Claim::Busy { holder, expires_in } => {
                 return Err(format!(
                     "all ports are claimed; the next one is free in {} s at the latest (session {holder})",
@@ -156,8 +158,15 @@ fn claim(
     }
 }
 
+/// A program that listens on `localhost` may have one of both addresses. An address that this machine
+/// does not have, such as `::1` without IPv6, is not in use.
 fn can_bind(port: u16) -> bool {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+    let addresses: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let is_taken = |address| match TcpListener::bind((address, port)) {
+        Ok(_) => false,
+        Err(error) => error.kind() != std::io::ErrorKind::AddrNotAvailable,
+    };
+    !addresses.into_iter().any(is_taken)
 }
 
 fn watch(store: &TimedStorage<u16>) -> Result<()> {

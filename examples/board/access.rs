@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 /// The secrets of one server and the names by which it may be addressed.
 ///
-/// Three checks, because each alone has a hole:
+/// Three checks: each one alone can be bypassed.
 ///
 /// - The `Host` header must be one of ours. A page of another site whose name was rebound to
 ///   127.0.0.1 sends its own name.

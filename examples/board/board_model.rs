@@ -14,7 +14,7 @@ use super::entities::{
     Ability, Agent, AgentState, Budget, Claim, Decision, Failure, Message, Permission, QueueItem,
     Settlement, Snapshot,
 };
-use super::neutral_text::{neutral_line, neutral_text};
+use super::neutral_text::{neutral_line, neutral_text, visible_text};
 use super::output_log::OutputLog;
 
 /// How much the board keeps. What exceeds a limit is dropped, oldest first; agents beyond the limit
@@ -31,7 +31,7 @@ pub struct Limits {
     pub text_bytes: usize,
     /// Settled permission requests, and failures.
     pub records: usize,
-    /// Open permission requests, and waiting messages.
+    /// Open permission requests, waiting messages, and claims of one store.
     pub open: usize,
     /// Snapshots of one agent.
     pub snapshots: usize,
@@ -168,7 +168,9 @@ impl BoardModel {
                     at: if item.at == 0 { now } else { item.at },
                     ..item
                 };
-                if self.queue.len() >= self.limits.open {
+                // Two sources can show one inbox.
+                let is_known = self.queue.iter().any(|(_, known)| known.id == item.id);
+                if is_known || self.queue.len() >= self.limits.open {
                     return Vec::new();
                 }
                 self.queue.push_back((source, item.clone()));
@@ -182,6 +184,7 @@ impl BoardModel {
                 vec![BoardEvent::QueuedGone { id, outcome }]
             }
             Change::Claims { store, mut claims } => {
+                claims.truncate(self.limits.open);
                 for claim in &mut claims {
                     claim.value = neutral_line(cut_text(&claim.value, 512).0);
                     claim.session = name(&claim.session);
@@ -550,12 +553,12 @@ fn name(text: &str) -> String {
 }
 
 /// What a person is asked to allow. The first line tells what is not shown: an agent could hide the
-/// end of a command behind a long beginning.
+/// end of a command behind a long beginning. Nothing else is left out.
 fn detail(text: &str) -> String {
     let (kept, cut) = cut_text(text, 16 * 1024);
-    let kept = neutral_text(kept);
+    let kept = visible_text(kept);
     match cut {
-        0 => kept.into_owned(),
+        0 => kept,
         cut => format!("{cut} bytes at the end are not shown\n{kept}"),
     }
 }
@@ -833,6 +836,34 @@ mod tests {
             "{}",
             &shown[..60]
         );
+    }
+
+    #[test]
+    fn a_request_shows_the_commands_inside_of_escape_sequences() {
+        for hidden in [
+            "ls \u{1b}]0;rm -r ~;\u{7}",
+            "ls \u{9d}0;rm -r ~;\u{9c}",
+            "ls \u{1b}P;rm -r ~;\u{1b}\\",
+            "ls \u{1b}[;rm -r ~",
+            "ls \u{9b};rm -r ~",
+            "ls;\rrm -r ~",
+        ] {
+            let mut model = with_agent();
+            let request = Permission {
+                id: "p".to_owned(),
+                agent: "a".to_owned(),
+                detail: hidden.to_owned(),
+                ..Permission::default()
+            };
+            model.apply(3, Change::Permission(request), 5);
+            let state = model.state();
+            let shown = state["permissions"][0]["detail"].as_str().unwrap();
+            assert!(
+                shown.contains("rm -r ~"),
+                "{hidden:?} is shown as {shown:?}"
+            );
+            assert_eq!(neutral_text(shown), shown);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -21,6 +21,9 @@ use super::source::Source;
 const RING_EVENTS: usize = 16_384;
 /// And their bytes.
 const RING_BYTES: usize = 24 * 1024 * 1024;
+
+/// The pause before a source that has failed is followed again.
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// The board of one program. A clone is a handle to the same board. The sources end with the last
 /// handle.
@@ -86,8 +89,8 @@ impl Hub {
         }
     }
 
-    /// Follows a source until the last handle of the board is dropped. Its changes can also be fed
-    /// through the result.
+    /// Follows a source until the last handle of the board is dropped. A failure is shown, and the source
+    /// is followed again after a pause. Its changes can also be fed through the result.
     ///
     /// # Panics
     ///
@@ -103,13 +106,20 @@ impl Hub {
         };
         let (ours, theirs) = (feed.clone(), feed.clone());
         let task = tokio::spawn(async move {
-            if let Err(error) = source.follow(theirs).await {
-                ours.push(Change::Failure {
-                    agent: source.name(),
-                    class: "source".to_owned(),
-                    message: crate::with_causes(&*error),
-                    resets: None,
-                });
+            let mut told = String::new();
+            // A source that fails is followed again: its server may be away for a moment only.
+            while let Err(error) = source.follow(theirs.clone()).await {
+                let message = crate::with_causes(&*error);
+                if message != told {
+                    ours.push(Change::Failure {
+                        agent: source.name(),
+                        class: "source".to_owned(),
+                        message: message.clone(),
+                        resets: None,
+                    });
+                }
+                told = message;
+                tokio::time::sleep(AGAIN).await;
             }
         });
         lock(&self.following.0).push(task);

@@ -4,7 +4,7 @@
 //! cargo run -p examples --bin board -- --demo
 //! cargo run -p examples --bin board -- --live claude-code --live codex=reviewer --workspace .
 //! cargo run -p examples --bin board -- --cluster examples/config/cc-cluster.yaml
-//! cargo run -p examples --bin board -- --crew /tmp/crew-1000/crew-3f9a1c
+//! cargo run -p examples --bin board -- --crew /tmp/crew-1000/3f9a1c22
 //! ```
 //!
 //! It prints the address, which holds a secret: open it in a browser. `Ctrl-C` ends the board and its
@@ -106,7 +106,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         sources.push(Arc::new(HistorySource::new(folder)));
     }
     for file in &arguments.claims {
-        sources.push(claims(file)?);
+        sources.push(Arc::new(ClaimsSource::of_file(name_of(file), file)?));
     }
     for url in &arguments.snapshots {
         sources.push(snapshots(url).await?);
@@ -223,10 +223,13 @@ async fn crew(folder: &Path) -> Result<Vec<Arc<dyn Source>>> {
     }
     let redis = crew["redis"].as_str();
     let roles = match redis {
-        Some(url) => TimedStorage::connect(url, &format!("{id}-roles")).await?,
-        None => TimedStorage::open(folder.join("roles.json"))?,
+        Some(url) => {
+            let store = TimedStorage::connect(url, &format!("{id}-roles")).await?;
+            ClaimsSource::new("roles", store)
+        }
+        None => ClaimsSource::of_file("roles", folder.join("roles.json"))?,
     };
-    sources.push(Arc::new(ClaimsSource::new("roles", roles)));
+    sources.push(Arc::new(roles));
     let url = match (crew["file"]["storage"].as_str(), redis) {
         (Some("file" | "sqlite"), Some(url)) => url.to_owned(),
         (Some("sqlite"), None) => format!("sqlite:{}/snapshots.db", folder.display()),
@@ -244,11 +247,6 @@ async fn cluster(config: ClusterConfig) -> std::result::Result<ClusterManager, t
     let bus = Bus::builder().config(&config.path).connect().await?;
     let cluster = ClusterManager::builder(config).log_file(bus.log_file());
     cluster.attach_unchanged().await
-}
-
-fn claims(file: &Path) -> Result<Arc<dyn Source>> {
-    let store = TimedStorage::builder(file).open()?;
-    Ok(Arc::new(ClaimsSource::new(name_of(file), store)))
 }
 
 async fn snapshots(url: &str) -> Result<Arc<dyn Source>> {

@@ -56,6 +56,6 @@ pub use entities::{
 };
 pub use event_ring::{EventRing, Missed};
 pub use hub::{Feed, Hub};
-pub use neutral_text::{neutral_line, neutral_text};
+pub use neutral_text::{neutral_line, neutral_text, visible_text};
 pub use output_log::{OutputLine, OutputLog};
 pub use source::Source;

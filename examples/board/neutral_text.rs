@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 
-/// The text with its words and without its tricks: escape sequences are removed, line ends become
-/// `\n`, and every other control, bidirectional or invisible character becomes visible.
+/// The printable text: escape sequences are removed, line ends become `\n`, and every other control,
+/// bidirectional or invisible character becomes visible.
 ///
 /// ```
 /// use examples::board::neutral_text;
@@ -42,25 +42,36 @@ pub fn neutral_text(text: &str) -> Cow<'_, str> {
                 out.push('\n');
                 after
             }
-            '\u{0}'..='\u{1f}' if is_special(first) => {
-                out.extend(char::from_u32(0x2400 + u32::from(first)));
-                after
-            }
-            '\u{7f}' => {
-                out.push('␡');
-                after
-            }
-            _ if is_special(first) => {
-                out.push_str(&format!("‹U+{:04X}›", u32::from(first)));
-                after
-            }
             _ => {
-                out.push(first);
+                push_visible(&mut out, first);
                 after
             }
         };
     }
     Cow::Owned(out)
+}
+
+/// The text with all of its characters, the special ones in a visible form: for a command that a person
+/// is asked to allow. A shell does not remove escape sequences, and executes what is inside of them.
+///
+/// ```
+/// use examples::board::visible_text;
+///
+/// assert_eq!(visible_text("ls \u{1b}]0;rm -r ~;\u{7}"), "ls ␛]0;rm -r ~;␇");
+/// ```
+pub fn visible_text(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    text.chars().for_each(|c| push_visible(&mut out, c));
+    out
+}
+
+fn push_visible(out: &mut String, c: char) {
+    match c {
+        _ if !is_special(c) => out.push(c),
+        '\u{0}'..='\u{1f}' => out.extend(char::from_u32(0x2400 + u32::from(c))),
+        '\u{7f}' => out.push('␡'),
+        _ => out.push_str(&format!("‹U+{:04X}›", u32::from(c))),
+    }
 }
 
 /// [`neutral_text`] in one line, for names and labels.

@@ -191,7 +191,12 @@ impl Chat {
                 biased;
                 event = self.events.next() => match event {
                     Some(event) => self.event(&event),
-                    None => self.ended(&mut lines).await?,
+                    None => tokio::select! {
+                        number = &mut signal => {
+                            Step::End(Interrupted { signal: number }.exit_code())
+                        }
+                        step = self.ended(&mut lines) => step?,
+                    },
                 },
                 number = &mut signal => {
                     signal = termination_signal()?;
@@ -204,6 +209,8 @@ impl Chat {
                         Step::Continue
                     }
                 },
+                // After the last line the end of a command can be the last thing that happens.
+                Some(_) = self.replies.join_next() => Step::Continue,
             };
             if let Step::End(code) = step {
                 return Ok(code);
@@ -221,7 +228,9 @@ impl Chat {
         for request in self.session.permissions() {
             let _ = self.session.answer(&request.id, Decision::Deny);
         }
-        self.turn.is_none()
+        // A command that has not run yet may be a prompt.
+        self.replies.is_empty()
+            && self.turn.is_none()
             && self.session.queued().is_empty()
             && self.session.state().status == LiveStatus::Idle
     }
@@ -312,7 +321,6 @@ impl Chat {
     fn command(&mut self, line: &str) {
         let session = self.session.clone();
         let (id, parsed) = parse_command(line);
-        while self.replies.try_join_next().is_some() {}
         self.replies.spawn(async move {
             let result = match parsed {
                 Ok(command) => carry_out(&session, command).await,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `crew.json` | the description, as it was checked; a later start uses it |
 //! | `config/cluster.yaml` | the agents in panes, for tmux-bus |
-//! | `roles.json` | which process holds which role |
+//! | `roles.json`, `claims-<id>.json` | which process holds which role, and which task |
 //! | `workspace/` | the folder in which the agents work |
 //! | `state/` | the executions of the headless agents |
 //! | `snapshots`, `snapshots.db` | the states of the roles, unless the storage is a server |
@@ -70,7 +70,7 @@ impl Crew {
             Err(_) => {
                 let file = given.map_or_else(CrewFile::builtin, Ok)?;
                 let id = match &redis {
-                    Some(_) => file.name.clone(),
+                    Some(_) => file.list_name(),
                     None => format!(
                         "{}-{}",
                         file.name,
@@ -89,8 +89,9 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Writes the files; an existing crew keeps its own.
-    pub fn create(&self) -> Result<()> {
+    /// Writes the files. Of two programs that begin in the same new folder at once, the second one gets the crew of
+    /// the first.
+    pub fn create(self) -> Result<Self> {
         let scripts = format!("workspace/{}", scripted_agent::SCRIPTS);
         for name in [
             "",
@@ -112,6 +113,23 @@ impl Crew {
                 )
             })?;
         }
+        // A link is made once, and its file is whole.
+        let next = format!("crew.json.{}", uuid::Uuid::new_v4().simple());
+        self.write(&next, &serde_json::to_vec_pretty(&self)?)?;
+        let linked = fs::hard_link(self.folder.join(&next), self.folder.join("crew.json"));
+        fs::remove_file(self.folder.join(&next))?;
+        match linked {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
+            _ => {}
+        }
+        let Self { file, redis, .. } = self;
+        let crew = Self::open(&self.folder, Some(file), redis)?;
+        crew.write_config()?;
+        Ok(crew)
+    }
+
+    fn write_config(&self) -> Result<()> {
+        let scripts = format!("workspace/{}", scripted_agent::SCRIPTS);
         for (task, script) in self.file.scripts() {
             self.write(&format!("{scripts}/{task}"), script.as_bytes())?;
         }
@@ -141,7 +159,7 @@ impl Crew {
             let config = serde_json::to_vec_pretty(&json!({"cluster": cluster, "agents": agents}))?;
             self.write("config/cluster.yaml", &config)?;
         }
-        self.write("crew.json", &serde_json::to_vec_pretty(self)?)
+        Ok(())
     }
 
     /// The roles whose agents live in panes.
@@ -223,15 +241,7 @@ impl Crew {
 
     /// The budget of all headless agents together.
     pub fn budget(&self) -> Option<Budget> {
-        let limits = self.file.budget;
-        let mut budget = Budget::for_group(&self.id);
-        if let Some(tokens) = limits.tokens {
-            budget = budget.tokens(tokens);
-        }
-        if let Some(usd) = limits.cost_usd {
-            budget = budget.cost_usd(usd);
-        }
-        (limits.tokens.is_some() || limits.cost_usd.is_some()).then_some(budget)
+        self.file.budget(&self.id)
     }
 
     /// Replaces a private file in one step.

@@ -8,8 +8,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use examples::task_list::Task;
+use examples::task_list::{Task, digest};
 use examples::{Result, scripted_agent};
+use exec_core::Budget;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
@@ -230,6 +231,19 @@ impl CrewFile {
         self.tasks.iter().map(task).collect()
     }
 
+    /// The name of the list of tasks on a server. Another goal, and a file whose tasks have changed, are another
+    /// list: the answers of one are not those of the other. The agents that do the tasks do not matter.
+    pub fn list_name(&self) -> String {
+        let tasks = self.tasks.iter();
+        let tasks = tasks.map(|task| {
+            let text = task.text.replace("{goal}", &self.goal);
+            (&task.id, &task.role, text, &task.after)
+        });
+        let tasks: Vec<_> = tasks.collect();
+        let digest = digest(format!("{tasks:?}").as_bytes());
+        format!("{}-{}", self.name, &digest[..8])
+    }
+
     /// The directives for scripted agents, by task.
     pub fn scripts(&self) -> impl Iterator<Item = (&str, &str)> {
         let tasks = self.tasks.iter();
@@ -239,6 +253,21 @@ impl CrewFile {
     /// The role of this name.
     pub fn role(&self, name: &str) -> Option<&Role> {
         self.roles.iter().find(|role| role.name == name)
+    }
+
+    /// The budget of all headless agents of a group together.
+    pub fn budget(&self, group: &str) -> Option<Budget> {
+        let BudgetLimits {
+            tokens, cost_usd, ..
+        } = self.budget;
+        let mut budget = Budget::for_group(group);
+        if let Some(tokens) = tokens {
+            budget = budget.tokens(tokens);
+        }
+        if let Some(usd) = cost_usd {
+            budget = budget.cost_usd(usd);
+        }
+        (tokens.is_some() || cost_usd.is_some()).then_some(budget)
     }
 
     /// The time for the whole crew.

@@ -128,7 +128,10 @@ impl CrewAgent for LiveAgent {
 
     async fn answer(&mut self, receipt: &Value) -> std::result::Result<String, NoAnswer> {
         let Some(turn) = self.turn.take() else {
-            // The turn belonged to a process that was killed; its session goes on in the next one.
+            // The turn belonged to a process that was killed; its session goes on in the next one. Its agent may
+            // still work: then its output has no reader, and it must not work beside the next one.
+            let reaped = self.shared.service.reap_orphans().await;
+            reaped.map_err(|error| NoAnswer::ended(examples::with_causes(&error)))?;
             // A session of another machine is unknown here.
             let id: Option<SessionId> = serde_json::from_value(receipt["session"].clone()).ok();
             let known = self.shared.service.history().load();

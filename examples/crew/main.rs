@@ -178,8 +178,14 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
     };
     work.abort();
     // Cleaned up before anything is printed: printing may be what failed.
-    let keep = arguments.keep && matches!(&done, Ok(Ok(Ok(Ok(_)))));
+    let is_done = matches!(&done, Ok(Ok(Ok(Ok(_)))));
+    let keep = arguments.keep && is_done;
     running.clean_up(keep).await?;
+    if !is_done {
+        // Race: a process that was being started at the first clean-up was not seen by it.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        running.clean_up(false).await?;
+    }
     let outcome = match done {
         Ok(Ok(Ok(outcome))) => outcome,
         Ok(Ok(Err(panicked))) => return Err(format!("bug: {panicked}").into()),
@@ -189,9 +195,6 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
         )
         .into()),
         Err(interrupted) => {
-            // Race: a process that was being started at the first clean-up was not seen by it.
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            running.clean_up(false).await?;
             let folder = running.crew.folder.display();
             let told =
                 format!("{interrupted}: all agents have ended; continue with --dir {folder}");
@@ -236,8 +239,7 @@ struct Running {
 impl Running {
     /// Creates the files and opens the stores. No agent is started yet.
     async fn start(crew: Crew, arguments: &Arguments, report: Report) -> Result<Self> {
-        crew.create()?;
-        let crew = Arc::new(crew);
+        let crew = Arc::new(crew.create()?);
         let roles: Vec<Value> = crew.file.roles.iter().map(|role| json!(role)).collect();
         let fields = json!({"crew": crew.id, "dir": crew.folder, "roles": roles});
         report.event(
@@ -310,10 +312,13 @@ impl Running {
             .ok_or_else(|| "no task is done".into())
     }
 
-    /// Ends the agents, after success, failure or an interrupt.
+    /// Ends the agents, after success, failure or an interrupt. Headless ones are kept for the page only: no other
+    /// program can reach them.
     async fn clean_up(&self, keep: bool) -> Result<()> {
-        if !keep {
+        if !keep || self.page.is_none() {
             shut_down(&self.headless.service).await?;
+        }
+        if !keep {
             // A crew that is done needs no panes; a program that was killed may have left them.
             let is_done = self.tasks.is_complete().await.unwrap_or(false);
             if let Some(panes) = self

@@ -92,6 +92,8 @@ impl Member {
                 self.tasks.changed().await;
                 continue;
             };
+            // Again: other tasks were done while this member waited for the role.
+            let done = self.tasks.done().await?;
             match self.work(&mut held, taken, &done).await {
                 // Of several machines, the first one that is free takes the next task.
                 Ok(()) => seat = Some(held).filter(|_| self.crew.redis.is_none()),

@@ -37,10 +37,13 @@ impl Page {
             tokens,
         }));
         let roles = match &crew.redis {
-            Some(url) => TimedStorage::connect(url, &format!("{}-roles", crew.id)).await?,
-            None => TimedStorage::open(crew.folder.join("roles.json"))?,
+            Some(url) => {
+                let store = TimedStorage::connect(url, &format!("{}-roles", crew.id)).await?;
+                ClaimsSource::new("roles", store)
+            }
+            None => ClaimsSource::of_file("roles", crew.folder.join("roles.json"))?,
         };
-        hub.follow(Arc::new(ClaimsSource::new("roles", roles)));
+        hub.follow(Arc::new(roles));
         // The storage also has the results of the tasks.
         let states = SnapshotSource::new("states", storage).only(format!("{}.", crew.id));
         hub.follow(Arc::new(states));

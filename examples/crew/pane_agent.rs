@@ -1,7 +1,7 @@
 //! Agents in tmux panes: the interface that people use, with exact answers by tmux-bus.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,7 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use examples::board::Hub;
 use examples::board::sources::ClusterSource;
-use examples::{Result, with_causes};
+use examples::pane_agent::quoted;
+use examples::{Result, pane_processes, with_causes};
 use serde_json::{Value, json};
 use tmux_bus::vocabulary::{AskReport, AskState, FailureKind, Reply, Request};
 use tmux_bus::{
@@ -36,6 +37,8 @@ pub struct Panes {
     limit: Duration,
     count: usize,
     page: Option<Hub>,
+    /// What the page follows.
+    shown: Mutex<Option<ClusterSource>>,
     report: Report,
     is_used: AtomicBool,
     /// Also the lock of starts and restarts.
@@ -51,6 +54,7 @@ impl Panes {
             limit: crew.file.wall_time(),
             count: crew.in_panes().count(),
             page,
+            shown: Mutex::default(),
             report,
             is_used: AtomicBool::new(false),
             cluster: Mutex::default(),
@@ -61,8 +65,8 @@ impl Panes {
     pub fn outside_command(&self) -> String {
         format!(
             "{} --config {}",
-            self.command.display(),
-            self.config_file.display()
+            word(&self.command),
+            word(&self.config_file)
         )
     }
 
@@ -76,14 +80,13 @@ impl Panes {
 
     /// The cluster, with this agent at work: a cluster that does not run is started, an agent that has ended is
     /// started again in its pane, and so is one that cannot be used.
-    async fn with_agent(&self, name: &str, is_usable: bool) -> Result<ClusterManager> {
+    async fn with_agent(&self, name: &str, is_usable: bool) -> Result<()> {
         let mut held = self.cluster.lock().await;
-        let is_first = !self.is_used.swap(true, Ordering::Relaxed);
         let cluster = match held.take() {
             Some(cluster) if cluster.status().await.is_ok() => cluster,
-            _ => self.open(is_first).await?,
+            _ => self.open().await?,
         };
-        let cluster = held.insert(cluster).clone();
+        let cluster = held.insert(cluster);
         let status = cluster.status().await?;
         if status
             .agents
@@ -92,10 +95,20 @@ impl Panes {
         {
             cluster.restart(name).await.map_err(start_error)?;
         }
-        Ok(cluster)
+        Ok(())
     }
 
-    async fn open(&self, is_first: bool) -> Result<ClusterManager> {
+    /// Uses the cluster that an earlier program has left; starts it if it does not run.
+    async fn attach(&self) -> Result<()> {
+        let mut held = self.cluster.lock().await;
+        if held.is_none() {
+            *held = Some(self.open().await?);
+        }
+        Ok(())
+    }
+
+    async fn open(&self) -> Result<ClusterManager> {
+        let is_first = !self.is_used.swap(true, Ordering::Relaxed);
         let builder = || -> Result<_> {
             let config = ClusterConfig::load(&self.config_file)?;
             Ok(ClusterManager::builder(config)
@@ -119,7 +132,12 @@ impl Panes {
             &format!("watch: {attach}"),
         );
         if let Some(page) = &self.page {
-            page.follow(Arc::new(ClusterSource::new(cluster.clone())));
+            let mut shown = self.shown.lock().await;
+            let source = match &*shown {
+                Some(earlier) => earlier.started_again(cluster.clone()),
+                None => ClusterSource::new(cluster.clone()),
+            };
+            page.follow(Arc::new(shown.insert(source).clone()));
         }
         if is_first {
             tokio::spawn(print_messages(self.log.clone(), self.report));
@@ -230,6 +248,9 @@ impl CrewAgent for PaneAgent {
     }
 
     async fn answer(&mut self, receipt: &Value) -> std::result::Result<String, NoAnswer> {
+        // Before a wait that a program continues: the panes are shown, and are ended with this program.
+        let attached = self.panes.attach().await;
+        attached.map_err(|error| NoAnswer::ended(with_causes(&*error)))?;
         let id = receipt["ask"].as_str().unwrap_or_default();
         let report = tokio::select! {
             report = self.wait(id) => report,
@@ -264,11 +285,22 @@ impl CrewAgent for PaneAgent {
         tmux.arg("-S").arg(cluster.socket());
         tmux.args(["display-message", "-p", "-t", &pane, "#{pane_pid}"]);
         let output = tmux.output().await.ok()?;
-        String::from_utf8(output.stdout).ok()?.trim().parse().ok()
+        let shell = String::from_utf8(output.stdout).ok()?.trim().parse().ok()?;
+        pane_processes::program_below(shell)
     }
 
     fn ask_command(&self) -> Option<String> {
-        Some(format!("{} ask", self.panes.command.display()))
+        Some(format!("{} ask", word(&self.panes.command)))
+    }
+}
+
+/// A path as a word of a shell command, quoted only if it must be: the agents read it.
+fn word(path: &Path) -> String {
+    let word = path.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    match word.chars().all(is_plain) {
+        true => word.into_owned(),
+        false => quoted(&word),
     }
 }
 

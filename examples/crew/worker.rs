@@ -6,14 +6,16 @@
 //! ```
 //!
 //! Unlike a member of a crew, which holds one role for all of its tasks, a worker takes the next task
-//! of any role with a new agent. So any number of workers can share the tasks of one role. Workers
-//! and `crew --redis` with the same file share one list.
+//! of any role with a new agent. So any number of workers can share the tasks of one role. Each task is one prompt
+//! in an empty folder, with the answers of the tasks before it: there are no panes and no page, so a role that
+//! asks for permissions is refused, and the directives `scripted` of the file have no effect. The budget
+//! holds for the agents of this worker. Workers and `crew --redis` with the same file share one list.
 //!
 //! Machines may come and go at any time. A task of a machine that dies or is cut off goes to another
 //! one when its lease has expired; see the theory of [`task_list`](examples::task_list).
 
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,12 +23,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use agent_snapshot::open_storage;
 use examples::task_list::{Overtaken, Place, TakenTask, Task, TaskList};
 use examples::{Result, scripted_agent, until_signal, with_causes};
-use exec_core::{ExecutionContext, ExecutionService, NewChatRequest};
+use exec_core::{ExecutionContext, ExecutionService, LaunchRequest, NewChatRequest, RunResult};
 use exec_profiles::ProfileRegistry;
 use serde_json::{Value, json};
 
 use crate::crew;
-use crate::crew_file::{CrewFile, Lives, storage_address};
+use crate::crew_file::{CrewFile, Lives, Permissions, storage_address};
 use crate::effects::{Announced, Effect, Effects};
 
 /// Prefix of an answer that reports a failure.
@@ -46,7 +48,7 @@ pub(crate) struct WorkerArguments {
     redis: Option<String>,
     /// The storage of the answers, such as postgres://user@host/db [default: as the file says; the
     /// Redis server in place of files]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = crate::storage)]
     storage: Option<String>,
     /// The name of this worker [default: the name of the machine and the process id]
     #[arg(long)]
@@ -80,8 +82,14 @@ pub(crate) struct WorkerArguments {
 pub(crate) async fn run(arguments: WorkerArguments) -> Result<ExitCode> {
     let worker = Arc::new(Worker::open(arguments).await?);
     let service = worker.service.clone();
-    let done = until_signal(Arc::clone(&worker).work_in_parallel()).await;
+    let limit = worker.file.wall_time();
+    let work = tokio::time::timeout(limit, Arc::clone(&worker).work_in_parallel());
+    let done = until_signal(async { Ok(work.await) }).await;
     service.shutdown(Duration::from_secs(2)).await;
+    let Ok(done) = done? else {
+        let limit = limit.as_secs();
+        return Err(format!("the budget of {limit} s for the whole crew is used up").into());
+    };
     done?;
     let done = worker.list.done().await?;
     let failed = done.iter().filter(|done| done.answer.starts_with(FAILED));
@@ -108,6 +116,21 @@ impl Worker {
             role.lives = Lives::Headless;
         }
         file.mix(&arguments.agents)?;
+        let mut asking = file
+            .roles
+            .iter()
+            .filter(|role| role.permissions == Permissions::Ask);
+        if let Some(role) = asking.next() {
+            let reason = "`permissions = \"ask\"` needs a page, which a worker does not have";
+            return Err(format!("role `{}`: {reason}", role.name).into());
+        }
+        if let Some(role) = arguments
+            .role
+            .as_ref()
+            .filter(|role| file.role(role).is_none())
+        {
+            return Err(format!("--role: there is no role `{role}`").into());
+        }
         let dir = std::path::absolute(&arguments.dir)?;
         let storage = arguments.storage.as_deref().unwrap_or(&file.storage);
         let storage = storage_address(storage, arguments.redis.as_deref(), &dir);
@@ -121,7 +144,7 @@ impl Worker {
         let mut private = std::fs::DirBuilder::new();
         private.recursive(true).mode(0o700).create(&dir)?;
         let list = TaskList::builder(place, open_storage(&storage).await?, file.tasks());
-        let list = list.name(&file.name).lease(lease).open().await?;
+        let list = list.name(file.list_name()).lease(lease).open().await?;
         let effects = arguments.redis.as_deref();
         let effects = effects.map(|url| Effects::new(url, list.name()));
         let name = arguments.name.clone().unwrap_or_else(crew::worker);
@@ -261,17 +284,33 @@ impl Worker {
         }
         let mut reason = String::new();
         for _ in 0..ATTEMPTS {
-            let request = NewChatRequest {
-                context: ExecutionContext::for_workspace(agent, &workspace)?,
-                prompt: prompt.clone(),
-            };
-            let result = self.service.run(request).await?;
-            match result.failure {
-                None => return Ok(result.text),
-                Some(failure) => reason = failure.message,
+            match self.run_agent(agent, &workspace, &prompt).await {
+                Ok(result) if result.is_success() => return Ok(result.text),
+                Ok(result) => reason = failure_of(&result),
+                // An agent that cannot be started: another worker cannot start it, either.
+                Err(error) => reason = with_causes(&error),
             }
         }
+        let fields = json!({"event": "failed", "task": task.id, "error": reason});
+        self.tell(fields, &format!("{} failed: {reason}", task.id));
         Ok(format!("{FAILED}{reason}"))
+    }
+
+    async fn run_agent(
+        &self,
+        agent: &str,
+        workspace: &Path,
+        prompt: &str,
+    ) -> std::result::Result<RunResult, exec_core::Error> {
+        let mut request = LaunchRequest::try_from(NewChatRequest {
+            context: ExecutionContext::for_workspace(agent, workspace)?,
+            prompt: prompt.to_owned(),
+        })?;
+        if let Some(budget) = self.file.budget(self.list.name()) {
+            request = request.budget(budget);
+        }
+        let limit = self.file.wall_time();
+        self.service.run(request).time_limit(limit).await
     }
 
     fn overtaken(&self, task: &str, token: u64) -> Result<()> {
@@ -294,5 +333,14 @@ impl Worker {
         } else {
             println!("{}: {text}", self.name);
         }
+    }
+}
+
+/// Why an agent has no answer.
+fn failure_of(result: &RunResult) -> String {
+    match (&result.exit.budget, &result.failure) {
+        (Some(notice), _) => notice.to_string(),
+        (None, Some(failure)) => failure.message.clone(),
+        (None, None) => "the agent was stopped".to_owned(),
     }
 }

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
 
 use agent_snapshot::conversation::{Message, Role};
-use agent_snapshot::{AgentState, Event, Status, Tick};
+use agent_snapshot::{AgentState, Error as StorageError, Event, Status, Tick};
 use examples::{Result, with_causes};
 use exec_core::{
     AgentEventKind, Error, Execution, ExecutionService, FailureKind, LimitPolicy, LiveSession,
@@ -34,6 +34,9 @@ use crate::daemon::Log;
 
 /// Messages of an earlier session that a new one is told.
 const MAX_TOLD: usize = 20;
+
+/// The pause before a save is repeated.
+const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
 /// How far the first message of the queue is.
 const NOTES: [&str; 2] = ["delivering", "delivered"];
@@ -100,7 +103,8 @@ impl AgentKeeper {
         if self.state.tick_index() == 0 {
             // Idempotent: an event with an id is queued once, even if this runs again.
             let prompt = Event::new("file", "prompt", json!(self.config.prompt));
-            self.state.enqueue(prompt.with_id("prompt")).await?;
+            let queued = self.state.enqueue(prompt.with_id("prompt")).await;
+            self.settle(queued).await?;
         }
         let (tick, messages) = (self.state.tick_index(), self.state.history().len());
         self.say(&format!("hydrated: tick {tick}, {messages} messages"));
@@ -146,7 +150,12 @@ impl AgentKeeper {
             };
             let error = match self.service.open_live(request).await {
                 Ok(session) => {
-                    self.opened(&session, known.is_some()).await?;
+                    let opened = self.opened(&session, known.is_some()).await;
+                    if let Err(error) = opened {
+                        // Another daemon may have the agent: no second process of it stays.
+                        session.close().await?;
+                        return Err(error);
+                    }
                     return Ok(Ok(session));
                 }
                 Err(error) => error,
@@ -283,9 +292,11 @@ impl AgentKeeper {
     async fn take(&mut self, letter: Letter) {
         let event = Event::new("user", "message", json!(letter.text));
         let saved = self.state.enqueue(event).await;
+        let saved = self.settle(saved).await;
         let name = &self.config.name;
-        let saved = saved.map(|()| format!("saved for {name}"));
-        let _ = letter.saved.send(saved.map_err(Into::into));
+        let _ = letter
+            .saved
+            .send(saved.map(|()| format!("saved for {name}")));
     }
 
     /// Takes messages for a time.
@@ -326,8 +337,30 @@ impl AgentKeeper {
     async fn save(&mut self, change: impl FnOnce(&mut Tick<'_>)) -> Result<()> {
         let mut tick = self.state.begin_tick()?;
         change(&mut tick);
-        tick.commit().await?;
-        Ok(())
+        let saved = tick.commit().await.map(drop);
+        self.settle(saved).await
+    }
+
+    /// Repeats a save that the storage has not answered until it does: a server that is restarted ends no agent. Any
+    /// other error is final, such as the conflict with another daemon.
+    async fn settle(&mut self, saved: std::result::Result<(), StorageError>) -> Result<()> {
+        let mut saved = saved;
+        let mut is_told = false;
+        loop {
+            match saved {
+                Err(error) if error.is_backend_failure() => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        let reason = with_causes(&error);
+                        self.say(&format!(
+                            "the storage does not answer: {reason}; the save is repeated"
+                        ));
+                    }
+                }
+                other => return Ok(other?),
+            }
+            tokio::time::sleep(SAVE_AGAIN).await;
+            saved = self.state.retry_commit().await.map(drop);
+        }
     }
 
     fn say(&self, text: &str) {

@@ -10,8 +10,8 @@
 //!    share the file of the claims. A claim that is lost, because this process was stopped for longer
 //!    than its lease, ends the daemon.
 //! 3. **Recovery.** The journal of a killed daemon names every process that it had started. An agent
-//!    that is alive is adopted and stopped: its pipes died with its host, so it can neither be asked nor
-//!    be heard. Only then a new process continues its session.
+//!    that is alive is adopted and stopped: its pipes ended with its host, so it gets no input, and its
+//!    output has no reader. Only then a new process continues its session.
 //! 4. **Hydration** raises the epoch of each snapshot: a save of an earlier holder is refused.
 
 use std::collections::HashMap;
@@ -117,20 +117,18 @@ fn deliver(call: ControlCall, letters: &HashMap<String, mpsc::Sender<Letter>>) {
     };
     let sender = letters.get(agent).cloned();
     let text = text.clone();
-    let refused = match &sender {
-        None => format!("there is no agent {agent}"),
-        Some(_) => format!("agent {agent} takes no message now"),
-    };
+    let unknown = format!("there is no agent {agent}");
+    let in_doubt = format!(
+        "the daemon ends: whether the message for {agent} was saved is not known; `status` counts those that wait"
+    );
     tokio::spawn(async move {
+        let Some(sender) = sender else {
+            return call.reply(Err(unknown.into())).await;
+        };
         let (saved, is_saved) = tokio::sync::oneshot::channel();
-        if let Some(sender) = sender
-            && sender.send(Letter { text, saved }).await.is_ok()
-            && let Ok(result) = is_saved.await
-        {
-            call.reply(result).await;
-        } else {
-            call.reply(Err(refused.into())).await;
-        }
+        let _ = sender.send(Letter { text, saved }).await;
+        let result = is_saved.await.unwrap_or_else(|_| Err(in_doubt.into()));
+        call.reply(result).await;
     });
 }
 

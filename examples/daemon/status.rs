@@ -1,10 +1,12 @@
 //! The agents of a file, as their snapshots and claims have them. Nothing is changed.
 
+use std::time::Duration;
+
 use agent_snapshot::conversation::Role;
 use agent_snapshot::{AgentSnapshot, open_storage};
 use examples::Result;
 use serde_json::{Value, json};
-use timed_store::TimedStorage;
+use timed_store::{LockPolicy, TimedStorage};
 
 use crate::config::DaemonConfig;
 
@@ -14,7 +16,10 @@ pub(crate) async fn print(config: &DaemonConfig, is_json: bool) -> Result<()> {
         let agents: Vec<Value> = names.map(|name| describe(name, None, None)).collect();
         return show(config, &agents, is_json);
     }
-    let claims = TimedStorage::<String>::open(config.claims_file())?;
+    // The daemon holds the lock for a moment when it renews its claims.
+    let claims = TimedStorage::<String>::builder(config.claims_file())
+        .lock(LockPolicy::Wait(Duration::from_secs(10)))
+        .open()?;
     let holders = claims.entries().await?;
     let storage = open_storage(&config.storage()).await?;
     let mut agents = Vec::new();

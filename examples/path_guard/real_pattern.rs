@@ -52,7 +52,12 @@ pub(crate) fn real_path(path: &Path) -> Result<PathBuf> {
         }
         match real.canonicalize() {
             Ok(found) => real = found,
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                // A write through a link creates the file that the link names. A loop of links is another error.
+                if let (Ok(target), Some(folder)) = (real.read_link(), real.parent()) {
+                    real = real_path(&folder.join(target))?;
+                }
+            }
             Err(error) => return Err(error.into()),
         }
     }

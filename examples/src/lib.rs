@@ -1,6 +1,6 @@
 //! Shared by the example programs: the end by a signal, a stand-in for a coding agent, the JSON form
-//! of live sessions, the terminal input of a program in a tmux pane, private servers of Redis and
-//! PostgreSQL, a list of tasks that workers share, and the board.
+//! of live sessions, the terminal input and the processes of a program in a tmux pane, private servers
+//! of Redis and PostgreSQL, a list of tasks that workers share, and the board.
 
 #![allow(
     clippy::missing_errors_doc,
@@ -16,6 +16,7 @@ pub mod bus_command;
 pub mod console;
 pub mod live_json;
 pub mod pane_agent;
+pub mod pane_processes;
 pub mod postgres_server;
 pub mod redis_server;
 pub mod scripted_agent;

@@ -94,17 +94,6 @@ pub enum LiveCommand {
     Close {},
 }
 
-/// A command in the form of a line: with an id of the caller's choice, which the reply repeats.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CommandLine {
-    /// The id.
-    #[serde(default)]
-    pub id: Value,
-    /// The command.
-    #[serde(flatten)]
-    pub command: LiveCommand,
-}
-
 /// The commands with their fields.
 const COMMANDS: [(&str, &[(&str, FieldKind)]); 11] = [
     ("prompt", &[("text", FieldKind::Text)]),
@@ -247,6 +236,14 @@ pub fn reply_json(id: Value, result: Result<Value>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A command in the form of a line: with an id of the caller's choice, which the reply repeats.
+    #[derive(Serialize, Deserialize)]
+    struct CommandLine {
+        id: Value,
+        #[serde(flatten)]
+        command: LiveCommand,
+    }
 
     #[test]
     fn commands_have_the_documented_form() {

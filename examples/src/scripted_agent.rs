@@ -235,7 +235,8 @@ impl Conversation {
             // A conversation is private.
             .mode(0o600)
             .open(path)?;
-        writeln!(file, "{line}")
+        // One write: an agent that is killed leaves a whole line or none.
+        file.write_all(format!("{line}\n").as_bytes())
     }
 
     pub(crate) fn say(&self, text: &str) -> io::Result<()> {

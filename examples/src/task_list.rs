@@ -618,7 +618,7 @@ fn check(tasks: &[Task]) -> Result<()> {
 }
 
 /// FNV-1a: the same on every machine and in every version, unlike the hasher of the standard library.
-fn digest(bytes: &[u8]) -> String {
+pub fn digest(bytes: &[u8]) -> String {
     let mut digest = 0xcbf2_9ce4_8422_2325_u64;
     for byte in bytes {
         digest = (digest ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);

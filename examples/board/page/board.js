@@ -111,6 +111,10 @@ function applyEvent(event) {
       break;
     case "permission":
       board.permissions.set(event.permission.id, event.permission);
+      for (const [id, { settled }] of board.permissions) {
+        if (board.permissions.size <= 300) break;
+        if (settled) board.permissions.delete(id);
+      }
       later("needs", "settled", "agents", "totals");
       break;
     case "queued": board.queue.set(event.item.id, event.item); later("queue"); break;
@@ -938,10 +942,11 @@ $("actions").addEventListener("click", async (event) => {
   const button = event.target.closest("button");
   if (!button) return;
   const { act } = button.dataset;
-  if (act === "stop" && !button.classList.contains("sure")) {
-    // A second press within four seconds confirms.
+  if (act === "stop" && !(button.classList.contains("sure") && button.dataset.agent === view.agent)) {
+    // A second press within four seconds confirms, for the same agent.
     button.classList.add("sure");
     button.lastChild.textContent = "Really stop?";
+    button.dataset.agent = view.agent;
     setTimeout(() => { button.classList.remove("sure"); button.lastChild.textContent = "Stop"; }, 4000);
     return;
   }

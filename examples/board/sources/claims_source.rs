@@ -1,10 +1,11 @@
 //! Claims of a timed store.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use serde_json::Value;
-use timed_store::TimedStorage;
+use timed_store::{LockPolicy, TimedStorage};
 
 use super::super::change::Change;
 use super::super::entities::{Claim, milliseconds};
@@ -14,6 +15,8 @@ use crate::Result;
 
 /// The longest time between two looks: an entry that expires is no change of the file.
 const LOOK: Duration = Duration::from_secs(5);
+/// The longest wait for the lock of a file.
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
 /// Two computed ends of one entry differ by rounding.
 const ROUNDING_MS: u64 = 1_000;
 
@@ -31,6 +34,13 @@ impl ClaimsSource {
             label: label.into(),
             store,
         }
+    }
+
+    /// A source for a store in a file. A read waits for the lock of a writer.
+    pub fn of_file(label: impl Into<String>, file: impl AsRef<Path>) -> Result<Self> {
+        let store = TimedStorage::builder(file.as_ref());
+        let store = store.lock(LockPolicy::Wait(LOCK_LIMIT)).open()?;
+        Ok(Self::new(label, store))
     }
 
     async fn claims(&self, before: &[Claim]) -> Result<Vec<Claim>> {

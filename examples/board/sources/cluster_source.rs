@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use tmux_bus::{AgentStatus, ClusterManager, LogFilter, MessageLog, MessageType, SendToOptions};
+use tmux_bus::{
+    AgentStatus, ClusterManager, LogFilter, LogFollower, MessageLog, MessageType, SendToOptions,
+};
+use tokio::sync::Mutex as AsyncMutex;
 
 use super::super::action::{Action, ActionError};
 use super::super::change::{AgentChange, Change};
@@ -19,7 +20,7 @@ use super::super::hub::{Feed, lock, now};
 use super::super::source::Source;
 use super::left_messages::is_left;
 use super::pane_questions::Question;
-use crate::{Result, with_causes};
+use crate::{Result, pane_processes, with_causes};
 
 /// The time between two looks at the panes while a client is there. tmux reports no change of an
 /// agent's state, only bytes.
@@ -45,6 +46,8 @@ pub struct ClusterSource(pub(super) Arc<Shared>);
 
 pub(super) struct Shared {
     pub(super) cluster: ClusterManager,
+    /// Held by the source that reads it. It keeps its place: no message is shown twice.
+    log: Arc<AsyncMutex<LogFollower>>,
     feed: OnceLock<Feed>,
     waiting: Mutex<BTreeMap<String, Waiting>>,
     /// The open question of each agent that waits for approval.
@@ -65,8 +68,21 @@ impl ClusterSource {
     /// A source for a cluster that runs.
     #[must_use]
     pub fn new(cluster: ClusterManager) -> Self {
+        let log = MessageLog::follow(cluster.logger().path(), LogFilter::default());
+        Self::with_log(cluster, Arc::new(AsyncMutex::new(log)))
+    }
+
+    /// A source for the same cluster after its tmux server was started again. The log is read by one of
+    /// both sources.
+    #[must_use]
+    pub fn started_again(&self, cluster: ClusterManager) -> Self {
+        Self::with_log(cluster, self.0.log.clone())
+    }
+
+    fn with_log(cluster: ClusterManager, log: Arc<AsyncMutex<LogFollower>>) -> Self {
         Self(Arc::new(Shared {
             cluster,
+            log,
             feed: OnceLock::new(),
             waiting: Mutex::default(),
             questions: Mutex::default(),
@@ -75,8 +91,8 @@ impl ClusterSource {
     }
 
     async fn follow_log(&self, feed: &Feed) -> Result<()> {
-        let (began, path) = (now(), self.0.cluster.logger().path());
-        let mut log = MessageLog::follow(path, LogFilter::default());
+        let began = now();
+        let mut log = self.0.log.lock().await;
         loop {
             let entry = log.next().await?;
             let at = OffsetDateTime::parse(&entry.timestamp, &Rfc3339).ok();
@@ -208,13 +224,7 @@ impl ClusterSource {
         waiting.messages.push_back((id.clone(), text.clone()));
         let start = !std::mem::replace(&mut waiting.delivering, true);
         drop(all);
-        feed.push(Change::Queued(QueueItem {
-            id,
-            agent: agent.to_owned(),
-            from: "user".to_owned(),
-            text,
-            at: 0,
-        }));
+        feed.push(queued(id, agent, text));
         if start {
             let (source, feed, agent) = (self.clone(), feed.clone(), agent.to_owned());
             tokio::spawn(async move { source.deliver(&agent, &feed).await });
@@ -225,6 +235,7 @@ impl ClusterSource {
     /// Delivers the messages of one agent, one after the other, each when the agent is idle.
     async fn deliver(&self, agent: &str, feed: &Feed) {
         let idle = tmux_bus::AgentState::Idle;
+        let mut told = String::new();
         loop {
             let wait = Duration::from_secs(60);
             let ready = self.0.cluster.wait_for(agent, idle.clone(), wait).await;
@@ -249,16 +260,34 @@ impl ClusterSource {
                 continue;
             };
             let outcome = "delivered";
-            feed.push(Change::QueuedGone { id, outcome });
+            let gone = id.clone();
+            feed.push(Change::QueuedGone { id: gone, outcome });
             let user = self.0.cluster.outsider("user");
             let options = SendToOptions::default().timeout(ANSWER_LIMIT);
             // The failure of a message that was sent is in the log, which is followed.
-            if let Err(error) = user.ask(agent, &text, &options).await
-                && error.is_not_sent()
-            {
-                self.fail(feed, agent, "not_sent", &with_causes(&error));
+            match user.ask(agent, &text, &options).await {
+                // Such as a draft in the input line, or a question that came between: it waits again.
+                Err(error) if error.is_not_sent() => {
+                    let reason = with_causes(&error);
+                    if reason != told {
+                        self.fail(feed, agent, "not_sent", &reason);
+                    }
+                    told = reason;
+                    self.put_back(agent, id, text, feed);
+                    tokio::time::sleep(LOOK).await;
+                }
+                _ => told.clear(),
             }
         }
+    }
+
+    /// A message that was not sent is the next one again.
+    fn put_back(&self, agent: &str, id: String, text: String, feed: &Feed) {
+        let mut all = lock(&self.0.waiting);
+        let waiting = all.entry(agent.to_owned()).or_default();
+        waiting.messages.push_front((id.clone(), text.clone()));
+        drop(all);
+        feed.push(queued(id, agent, text));
     }
 
     /// Runs a command of tmux for the pane of an agent.
@@ -285,27 +314,15 @@ impl ClusterSource {
         }
     }
 
-    /// Ends the program in the pane of an agent; the pane stays for a restart.
-    ///
-    /// Race: the program can end, and its number be given to another process, between the look and
-    /// the signal. The descriptor names one process; if the pane still has that number after the
-    /// descriptor was opened, it is the program.
+    /// Ends the program in the pane of an agent with all its processes; the pane stays for a restart.
     async fn stop(&self, agent: &str) -> std::result::Result<(), ActionError> {
-        const LOOK: [&str; 2] = ["-p", "#{?pane_dead,0,#{pane_pid}}"];
-        let failed = |error: Errno| ActionError::failed(&error);
-        let gone = || ActionError::new("gone", "the program has ended already");
-        let pid = self.tmux(agent, "display-message", &LOOK).await?;
-        let process = pid.parse().ok().and_then(Pid::from_raw).ok_or_else(gone)?;
-        let process = pidfd_open(process, PidfdFlags::empty()).map_err(|_| gone())?;
-        if self.tmux(agent, "display-message", &LOOK).await? != pid {
-            return Err(gone());
+        const LAUNCH: [&str; 2] = ["-p", "#{?pane_dead,,#{@tmux_bus_launch}}"];
+        let launch = self.tmux(agent, "display-message", &LAUNCH).await?;
+        if launch.is_empty() {
+            return Err(ActionError::new("gone", "the program has ended already"));
         }
-        pidfd_send_signal(&process, Signal::TERM).map_err(failed)?;
-        // A program may ignore the first signal; it is not asked twice.
-        tokio::spawn(async move {
-            tokio::time::sleep(STOP_GRACE).await;
-            let _ = pidfd_send_signal(&process, Signal::KILL);
-        });
+        // A program may take its time; the page sees its end.
+        tokio::spawn(async move { pane_processes::end(&launch, STOP_GRACE).await });
         Ok(())
     }
 }
@@ -388,6 +405,16 @@ impl Source for ClusterSource {
             } => self.answer(&agent, &permission, decision).await,
         }
     }
+}
+
+fn queued(id: String, agent: &str, text: String) -> Change {
+    Change::Queued(QueueItem {
+        id,
+        agent: agent.to_owned(),
+        from: "user".to_owned(),
+        text,
+        at: 0,
+    })
 }
 
 /// Whether the agent works by our own knowledge alone.

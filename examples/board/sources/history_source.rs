@@ -19,32 +19,31 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Most sessions that are shown: the newest.
 const MAX_SESSIONS: usize = 100;
 
-/// Shows the executions of other programs by their records: each session is an agent, or all of
-/// them count for one agent that another source shows.
+/// Shows the executions of other programs by their records: each session is an agent.
 pub struct HistorySource {
     state_dir: PathBuf,
-    agent: Option<String>,
+}
+
+/// What the board has been told.
+#[derive(Default)]
+struct Told {
+    sessions: BTreeSet<String>,
+    /// The executions whose failures are shown.
+    failures: BTreeSet<String>,
 }
 
 /// What tells that the records have changed.
 type Fingerprint = Option<(u64, Option<SystemTime>)>;
 
 impl HistorySource {
-    /// A source that shows each session as an agent.
+    /// A source for a state folder.
     #[must_use]
     pub fn new(state_dir: impl Into<PathBuf>) -> Self {
-        let (state_dir, agent) = (state_dir.into(), None);
-        Self { state_dir, agent }
+        let state_dir = state_dir.into();
+        Self { state_dir }
     }
 
-    /// A source whose usage and failures count for one agent.
-    #[must_use]
-    pub fn for_agent(state_dir: impl Into<PathBuf>, agent: impl Into<String>) -> Self {
-        let (state_dir, agent) = (state_dir.into(), Some(agent.into()));
-        Self { state_dir, agent }
-    }
-
-    fn show(&self, entries: &[HistoryEntry], told: &mut BTreeSet<String>, feed: &Feed) {
+    fn show(&self, entries: &[HistoryEntry], told: &mut Told, feed: &Feed) {
         let mut sessions: BTreeMap<&str, Vec<&HistoryEntry>> = BTreeMap::new();
         for entry in entries {
             let session = entry.session_id.as_str();
@@ -52,19 +51,18 @@ impl HistorySource {
         }
         let mut newest: Vec<(&str, Vec<&HistoryEntry>)> = sessions.into_iter().collect();
         newest.sort_by_key(|(_, entries)| entries.last().map(|entry| entry.started_at));
-        let all: Usage = newest.iter().fold(Usage::default(), |sum, (_, entries)| {
-            plus(sum, usage(entries))
-        });
-        if let Some(agent) = &self.agent {
-            feed.push(AgentChange::new(agent).usage(all));
+        newest.drain(..newest.len().saturating_sub(MAX_SESSIONS));
+        let shown = newest.iter().map(|(session, _)| (*session).to_owned());
+        let shown: BTreeSet<String> = shown.collect();
+        // First, so that there is a place for the newer ones.
+        for agent in told.sessions.difference(&shown).cloned() {
+            feed.push(Change::AgentGone { agent });
         }
-        for (session, entries) in newest.iter().rev().take(MAX_SESSIONS).rev() {
-            let id = self.agent.as_deref().unwrap_or(session);
-            if self.agent.is_none() {
-                self.show_session(id, entries, feed);
-            }
+        told.sessions = shown;
+        for (session, entries) in &newest {
+            self.show_session(session, entries, feed);
             for entry in entries {
-                self.show_failure(id, entry, told, feed);
+                self.show_failure(session, entry, &mut told.failures, feed);
             }
         }
     }
@@ -151,7 +149,7 @@ impl Source for HistorySource {
 
     async fn follow(&self, feed: Feed) -> Result<()> {
         let history = History::new(&self.state_dir);
-        let (mut told, mut before) = (BTreeSet::new(), None);
+        let (mut told, mut before) = (Told::default(), None);
         loop {
             let found = fingerprint(&self.state_dir);
             if found.is_some() && found != before {

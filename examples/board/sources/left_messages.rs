@@ -8,8 +8,9 @@ use super::super::action::ActionError;
 use super::super::change::Change;
 use super::super::entities::{QueueItem, milliseconds};
 use super::super::hub::Feed;
+use super::super::source::Source;
 use super::cluster_source::{ClusterSource, LOOK};
-use crate::Result;
+use crate::{Result, with_causes};
 
 /// The ids of messages in the inbox of the cluster begin so on the board.
 const LEFT: &str = "left-";
@@ -23,9 +24,25 @@ impl ClusterSource {
     /// Shows the messages that agents have left for each other.
     pub(super) async fn follow_inbox(&self, feed: &Feed) -> Result<()> {
         let (mut waiting, mut told) = (BTreeSet::new(), BTreeSet::new());
+        let mut failure = String::new();
         loop {
             let inbox = self.0.cluster.inbox().clone();
-            let entries = tokio::task::spawn_blocking(move || inbox.all_entries()).await??;
+            let entries = tokio::task::spawn_blocking(move || inbox.all_entries()).await?;
+            let entries = match entries {
+                Ok(entries) => entries,
+                // The next look may succeed; the messages that were shown stay until then.
+                Err(error) => {
+                    let message = with_causes(&error);
+                    if message != failure {
+                        self.fail(feed, &self.name(), "source", &message);
+                    }
+                    failure = message;
+                    tokio::time::sleep(LOOK).await;
+                    feed.audience().await;
+                    continue;
+                }
+            };
+            failure.clear();
             let mut ended: BTreeMap<MessageId, &'static str> = BTreeMap::new();
             let mut now_waiting = BTreeSet::new();
             for entry in entries {

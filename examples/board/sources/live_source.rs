@@ -167,8 +167,11 @@ impl Source for LiveSource {
                     Decision::Allow => exec_core::Decision::Allow,
                     Decision::Deny => exec_core::Decision::Deny,
                 };
-                let id = agent.native(&permission);
-                agent.session().answer(id, decision).map_err(refusal)
+                let session = agent.session();
+                // A request of an earlier process ended with it.
+                let id = permission.strip_prefix(&*agent.request(&session, ""));
+                let id = id.ok_or_else(|| ActionError::new("gone", "its process has ended"))?;
+                session.answer(id, decision).map_err(refusal)
             }
             Action::TakeBack { agent, item } => {
                 let agent = self.agent(&agent)?;
@@ -192,6 +195,11 @@ impl LiveAgent {
     /// An id of the session, made unique on the board.
     fn unique(&self, id: impl std::fmt::Display) -> String {
         format!("{}/{id}", self.name)
+    }
+
+    /// A permission request, made unique on the board: each process counts its requests anew.
+    fn request(&self, session: &LiveSession, id: &str) -> String {
+        format!("{}/{}/{id}", self.name, session.execution().id())
     }
 
     fn native<'a>(&self, id: &'a str) -> &'a str {
@@ -446,7 +454,7 @@ impl LiveAgent {
             }
             LiveEvent::TurnEnded { turn, outcome, .. } => self.turn_ended(feed, *turn, outcome),
             LiveEvent::PermissionAsked(request) => {
-                feed.push(Change::Permission(self.permission(request)));
+                feed.push(Change::Permission(self.permission(session, request)));
             }
             LiveEvent::PermissionSettled {
                 permission,
@@ -457,7 +465,7 @@ impl LiveAgent {
                 if *by == SettledBy::Policy {
                     // What a rule decides is never asked: the request is shown with its end.
                     feed.push(Change::Permission(Permission {
-                        id: self.unique(permission),
+                        id: self.request(session, permission),
                         agent: self.name.clone(),
                         tool: tool.clone(),
                         ..Permission::default()
@@ -474,7 +482,7 @@ impl LiveAgent {
                     _ => "cancel",
                 };
                 feed.push(Change::PermissionSettled {
-                    id: self.unique(permission),
+                    id: self.request(session, permission),
                     decision,
                     by: by.to_owned(),
                 });
@@ -486,7 +494,7 @@ impl LiveAgent {
         }
     }
 
-    fn permission(&self, request: &PermissionRequest) -> Permission {
+    fn permission(&self, session: &LiveSession, request: &PermissionRequest) -> Permission {
         let detail = match &request.command {
             Some(command) => command.clone(),
             // The root stands for paths that are not all known.
@@ -501,7 +509,7 @@ impl LiveAgent {
         let limit = self.permission_limit.map(|limit| limit.as_millis());
         let limit = limit.and_then(|limit| u64::try_from(limit).ok());
         Permission {
-            id: self.unique(&request.id),
+            id: self.request(session, &request.id),
             agent: self.name.clone(),
             tool: request.tool.clone(),
             detail,

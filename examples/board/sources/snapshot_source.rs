@@ -47,18 +47,19 @@ impl SnapshotSource {
 
     async fn look(&self, feed: &Feed, seen: &mut BTreeMap<String, AgentInfo>) -> Result<()> {
         let mut after = None;
-        while seen.len() < MAX_AGENTS {
+        loop {
             let page = self.storage.page(after.as_ref(), PAGE).await?;
-            let full = page.len() == PAGE;
+            let is_last = page.len() < PAGE;
             after = page.last().map(|info| info.agent.clone());
             for info in page {
-                let id = info.agent.as_str().to_owned();
-                if seen.get(&id) == Some(&info) {
+                let Some(agent) = info.agent.as_str().strip_prefix(&self.prefix) else {
+                    continue;
+                };
+                let known = seen.get(agent);
+                if known == Some(&info) || known.is_none() && seen.len() >= MAX_AGENTS {
                     continue;
                 }
-                if let (Some(position), Some(agent)) =
-                    (info.position, id.strip_prefix(&self.prefix))
-                {
+                if let Some(position) = info.position {
                     feed.push(Change::Snapshot(Snapshot {
                         agent: agent.to_owned(),
                         tick: position.tick,
@@ -68,13 +69,12 @@ impl SnapshotSource {
                         at: milliseconds(info.changed),
                     }));
                 }
-                seen.insert(id, info);
+                seen.insert(agent.to_owned(), info);
             }
-            if !full {
-                break;
+            if is_last {
+                return Ok(());
             }
         }
-        Ok(())
     }
 }
 

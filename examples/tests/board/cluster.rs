@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use examples::board::sources::ClusterSource;
 use examples::pane_agent::quoted;
@@ -73,34 +74,117 @@ id = 'run'
 all = ['^Run .*[?] Enter: yes, Esc: no']
 ";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_approval_in_a_pane_is_denied_and_allowed_from_the_page() {
-    let folder = tempfile::tempdir().unwrap();
+/// One agent that is this script.
+async fn toy(folder: &Path, script: &str) -> StopOnDrop {
     let write_file = |name: &str, text: &str| {
-        let path = folder.path().join(name);
+        let path = folder.join(name);
         std::fs::write(&path, text).unwrap();
         path
     };
-    write_file("asking.sh", ASKING);
+    write_file("asking.sh", script);
     write_file("prompt.txt", "You ask.");
     let rules = write_file("agents.toml", ASKING_RULES);
     let config = json!({
-        "cluster": {"name": "asking", "session_name": "asking", "work_dir": folder.path()},
+        "cluster": {"name": "asking", "session_name": "asking", "work_dir": folder},
         "agents": [{
             "name": "asker", "role": "asks", "pane_index": 0, "marker": "TOY OK", "agent": "toy",
-            "personality_prompt_path": folder.path().join("prompt.txt"),
+            "personality_prompt_path": folder.join("prompt.txt"),
             "command": "exec bash asking.sh",
         }],
     });
     let config = write_file("cluster.yaml", &config.to_string());
     let cluster = ClusterManager::builder(ClusterConfig::load(config).unwrap())
-        .runtime_dir(folder.path().join("run"))
-        .log_file(folder.path().join("messages.jsonl"))
+        .runtime_dir(folder.join("run"))
+        .log_file(folder.join("messages.jsonl"))
         .agent_definitions(rules)
         .start()
         .await
-        .unwrap()
-        .stop_on_drop();
+        .unwrap();
+    cluster.stop_on_drop()
+}
+
+/// Presses keys in the pane of the toy.
+fn press(cluster: &ClusterManager, keys: &[&str]) {
+    let pane = cluster.get_pane("asker").unwrap().to_string();
+    let mut tmux = Command::new("tmux");
+    tmux.arg("-S").arg(cluster.socket());
+    tmux.args(["send-keys", "-t", &pane]).args(keys);
+    assert!(tmux.status().unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_an_agent_refuses_waits_for_the_next_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = toy(folder.path(), ASKING).await;
+    let board = Board::of(Arc::new(ClusterSource::new(cluster.clone()))).await;
+    let tab = open(&board).await;
+    tab.shows(".agent[data-agent=asker]", "idle").await;
+    // A person has begun to type: nothing is put into the draft.
+    press(&cluster, &["-l", "half a line"]);
+    tab.click(".agent[data-agent=asker]").await;
+    tab.click("#tab-output").await;
+    tab.shows("#output pre", "half a line").await;
+    tab.click("#tab-messages").await;
+    write(&tab, "go").await;
+    tab.shows("#failures .class", "not sent").await;
+    tab.shows("#queue .sub", "go").await;
+    // The person erases the line.
+    press(&cluster, &["C-u"]);
+    tab.shows("#needs .ask pre", "Run first?").await;
+    tab.click("[data-answer=deny]").await;
+    tab.shows("#needs .ask pre", "Run second?").await;
+    tab.click("[data-answer=deny]").await;
+    tab.shows(ANSWER, "asked twice").await;
+    tab.until("document.querySelectorAll('#queue li').length === 0")
+        .await;
+    cluster.stop().await.unwrap();
+}
+
+/// The processes that work in a folder.
+fn processes_in(folder: &Path) -> Vec<String> {
+    let folder = std::fs::canonicalize(folder).unwrap();
+    let processes = Path::new("/proc").read_dir().unwrap().flatten();
+    let there = processes.filter(|process| {
+        let cwd = process.path().join("cwd").read_link();
+        cwd.is_ok_and(|cwd| cwd == folder)
+    });
+    let lines = there.map(|process| std::fs::read(process.path().join("cmdline")));
+    lines
+        .flatten()
+        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_from_the_page_ends_all_processes_of_the_agent() {
+    let folder = tempfile::tempdir().unwrap();
+    // The agent ignores the end of its terminal, and its tool is in a session of its own.
+    let script = format!(
+        "trap '' HUP\nsetsid sh -c 'trap \"\" TERM; while :; do sleep 600; done' &\n{ASKING}"
+    );
+    let cluster = toy(folder.path(), &script).await;
+    let board = Board::of(Arc::new(ClusterSource::new(cluster.clone()))).await;
+    let tab = open(&board).await;
+    tab.shows(".agent[data-agent=asker]", "idle").await;
+    let is_ours = |line: &String| line.contains("asking.sh") || line.contains("sleep 600");
+    let left = || processes_in(folder.path()).into_iter().filter(is_ours);
+    assert!(left().count() >= 3, "{:?}", left().collect::<Vec<_>>());
+    tab.click(".agent[data-agent=asker]").await;
+    tab.click("[data-act=stop]").await;
+    tab.click("[data-act=stop]").await;
+    tab.shows(".agent[data-agent=asker]", "exited").await;
+    let end = Instant::now() + Duration::from_secs(60);
+    while left().count() > 0 {
+        assert!(Instant::now() < end, "{:?}", left().collect::<Vec<_>>());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    cluster.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_in_a_pane_is_denied_and_allowed_from_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = toy(folder.path(), ASKING).await;
     let board = Board::of(Arc::new(ClusterSource::new(cluster.clone()))).await;
     let tab = open(&board).await;
     tab.shows(".agent[data-agent=asker]", "idle").await;

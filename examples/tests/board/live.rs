@@ -135,6 +135,12 @@ async fn a_live_session_is_steered_from_the_page() {
             .await,
         false
     );
+    // Each process counts its requests from one: this one has the number of a settled request.
+    write(&tab, "more [[tool touch again.txt]] [[say done again]]").await;
+    tab.shows("#needs .ask pre", "touch again.txt").await;
+    tab.click("[data-answer=allow]").await;
+    tab.shows(ANSWER, "done again").await;
+    assert!(folder.path().join("again.txt").exists());
     // What was asked and never answered was not done.
     tab.click("[data-act=stop]").await;
     tab.click("[data-act=stop]").await;

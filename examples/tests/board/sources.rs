@@ -1,16 +1,19 @@
 //! What the board shows of stores, storages and state folders of other programs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentState, MemoryStorage};
+use async_trait::async_trait;
 use examples::board::sources::{ClaimsSource, HistorySource, SnapshotSource};
+use examples::board::{Action, ActionError, AgentChange, Feed, Source};
 use examples::scripted_agent;
 use exec_core::{CommandConfig, ExecutionContext, ExecutionService, NewChatRequest};
 use exec_profiles::ProfileRegistry;
 use serde_json::{Value, json};
-use timed_store::{SessionId, TimedStorage};
+use timed_store::{LockPolicy, SessionId, TimedStorage};
 
 use crate::board::Board;
 use crate::client::Client;
@@ -49,6 +52,83 @@ async fn claims_come_and_go_with_their_time() {
     worker.remove().await.unwrap();
     let none = |event: &Value| event["claims"].as_array().is_some_and(Vec::is_empty);
     client.event_when(none).await;
+}
+
+/// Fails at first, as a source whose server is away.
+struct Shaky(AtomicBool);
+
+#[async_trait]
+impl Source for Shaky {
+    fn name(&self) -> String {
+        "shaky".to_owned()
+    }
+
+    async fn follow(&self, feed: Feed) -> examples::Result<()> {
+        if !self.0.swap(true, Ordering::Relaxed) {
+            return Err("the server is away".into());
+        }
+        feed.push(AgentChange::new("back"));
+        std::future::pending().await
+    }
+
+    async fn perform(&self, _: Action) -> Result<(), ActionError> {
+        Err(ActionError::new("not_able", "nothing"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_fails_is_reported_and_followed_again() {
+    let board = Board::of(Arc::new(Shaky(AtomicBool::new(false)))).await;
+    let mut client = Client::open(&board).await;
+    client.agent("back").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_are_shown_while_other_programs_write_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ports.json");
+    let writer = TimedStorage::<Value>::builder(&file)
+        .session(SessionId::new("writer").unwrap())
+        .lock(LockPolicy::Wait(Duration::from_secs(60)))
+        .open()
+        .unwrap();
+    writer.store(&json!(0)).await.unwrap();
+    let source = ClaimsSource::of_file("ports", &file).unwrap();
+    let board = Board::of(Arc::new(source)).await;
+    let mut client = Client::open(&board).await;
+    let last = 300;
+    let shown = json!(last.to_string());
+    for number in 1..=last {
+        writer.store(&json!(number)).await.unwrap();
+    }
+    client
+        .event_when(|event| {
+            assert_ne!(event["type"], "failure", "{event}");
+            event["claims"][0]["value"] == shown
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storage_with_a_thousand_agents_is_followed() {
+    let storage = Arc::new(MemoryStorage::new());
+    let id = |number: usize| AgentId::new(format!("agent-{number:04}")).unwrap();
+    for number in 0..1_000 {
+        AgentState::hydrate(storage.clone(), id(number))
+            .await
+            .unwrap();
+    }
+    let board = Board::of(Arc::new(SnapshotSource::new("memory", storage.clone()))).await;
+    let mut client = Client::open(&board).await;
+    let (mut agent, _) = AgentState::hydrate(storage, id(500)).await.unwrap();
+    for _ in 0..2 {
+        agent.begin_tick().unwrap().commit().await.unwrap();
+        let tick = agent.tick_index();
+        let is_it = |event: &Value| {
+            event["snapshot"]["agent"] == "agent-0500" && event["snapshot"]["tick"] == tick
+        };
+        client.event_when(is_it).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,4 +193,36 @@ async fn a_state_folder_shows_sessions_with_usage_and_classed_failures() {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_sessions_of_a_state_folder_are_shown() {
+    let state = tempfile::tempdir().unwrap();
+    let file = state.path().join("history.jsonl");
+    let session = |number: usize| format!("A:p:session-{number}");
+    let record = |number: usize| {
+        let id = format!("6f9619ff-8b86-4d01-b42d-{number:012}");
+        let started = json!({
+            "at": 1_700_000_000_000_u64 + u64::try_from(number).unwrap(), "execution_id": id,
+            "event": "started", "session_id": session(number), "profile": "a", "kind": "new",
+            "workspace": "/tmp", "process_id": 7,
+        });
+        format!("{started}\n")
+    };
+    let records = |numbers: std::ops::Range<usize>| numbers.map(record).collect::<String>();
+    std::fs::write(&file, records(0..250)).unwrap();
+    let board = Board::of(Arc::new(HistorySource::new(state.path()))).await;
+    let mut client = Client::open(&board).await;
+    client.agent(&session(249)).await;
+    // More than the board has places for.
+    for (newest, count) in [(350, 100), (360, 10)] {
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text + &records(newest - count..newest)).unwrap();
+        client.agent(&session(newest - 1)).await;
+    }
+    let client = Client::open(&board).await;
+    let shown = client.state["agents"].as_array().unwrap();
+    assert_eq!(shown.len(), 100);
+    let is_old = |agent: &&Value| agent["id"] == *session(259);
+    assert_eq!(shown.iter().find(is_old), None);
 }

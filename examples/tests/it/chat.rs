@@ -103,6 +103,16 @@ impl Talk {
     }
 }
 
+fn kill_agents(sandbox: &Sandbox) {
+    for process in sandbox.processes() {
+        let (pid, line) = process.split_once(": ").unwrap();
+        if line.contains("scripted-agent") {
+            let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
+            kill_process(pid, Signal::KILL).unwrap();
+        }
+    }
+}
+
 #[test]
 fn questions_are_answered_once_and_the_agent_remembers() {
     let sandbox = Sandbox::new();
@@ -236,13 +246,7 @@ fn a_killed_agent_is_resumed_and_gets_no_prompt_twice() {
     talk.until_line("[y/n]");
     talk.say("Second [[say second-answer]]");
     talk.until_line("message 2 waits");
-    for process in sandbox.processes() {
-        let (pid, line) = process.split_once(": ").unwrap();
-        if line.contains("scripted-agent") {
-            let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
-            kill_process(pid, Signal::KILL).unwrap();
-        }
-    }
+    kill_agents(&sandbox);
     talk.until_line("the agent has ended in its turn");
     talk.until_line("/resume");
     talk.say("/resume");
@@ -256,6 +260,44 @@ fn a_killed_agent_is_resumed_and_gets_no_prompt_twice() {
     talk.until_line("Earlier messages: 2; the first was: First");
     talk.say("/quit");
     assert_eq!(talk.exit_code(), Some(0));
+    sandbox.nothing_runs();
+}
+
+#[test]
+fn a_signal_ends_the_program_after_the_end_of_the_agent() {
+    for signal in SIGNALS {
+        let sandbox = Sandbox::new();
+        let mut talk = Talk::start(&chat(&sandbox, &[]));
+        talk.until_line("is ready");
+        kill_agents(&sandbox);
+        talk.until_line("/resume");
+        talk.signal(signal);
+        assert_eq!(talk.exit_code(), Some(128 + signal.as_raw()));
+        sandbox.nothing_runs();
+    }
+}
+
+#[test]
+fn a_prompt_is_answered_although_the_input_ends_at_once() {
+    let sandbox = Sandbox::new();
+    let prompt = json!({"id": 1, "command": "prompt", "text": "Count [[say 3]]"}).to_string();
+    for _ in 0..5 {
+        let mut command = chat(&sandbox, &["--json"]);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        writeln!(input, "{prompt}").unwrap();
+        drop(input);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        let events = String::from_utf8(output.stdout).unwrap();
+        let ended = events.lines().find(|line| line.contains("turn_ended"));
+        let ended = ended.unwrap_or_else(|| panic!("the prompt is lost:\n{events}"));
+        assert!(ended.contains("completed"), "{ended}");
+    }
     sandbox.nothing_runs();
 }
 

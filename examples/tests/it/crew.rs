@@ -291,6 +291,108 @@ fn a_role_is_held_by_one_process_and_the_next_one_takes_over() {
     run.left_nothing();
 }
 
+/// The manager waits with the answers so far; what it continues has all of them.
+const WAITING: &str = r#"
+[crew]
+goal = "none"
+[[role]]
+name = "manager"
+personality = "You manage."
+lives = "headless"
+[[role]]
+name = "coder"
+personality = "You code."
+lives = "headless"
+[[task]]
+id = "plan"
+role = "manager"
+text = "Plan. [[tool while ! test -e go; do sleep 0.1; done]]"
+[[task]]
+id = "code"
+role = "coder"
+text = "Code."
+after = ["plan"]
+[[task]]
+id = "summary"
+role = "manager"
+text = "Sum up. [[slow 30]]"
+after = ["code"]
+"#;
+
+#[test]
+fn a_program_that_has_waited_for_a_role_knows_all_answers() {
+    let run = CrewRun::new();
+    let file = run.sandbox.tmp().join("waiting.toml");
+    std::fs::write(&file, WAITING).unwrap();
+    let arguments = ["--file", file.to_str().unwrap()];
+    let mut first = run.start(&arguments);
+    first.until("works on plan");
+    let mut second = run.start(&arguments);
+    second.until("manager is held by ");
+    std::fs::write(run.sandbox.home().join("crew/workspace/go"), "").unwrap();
+    first.until("works on summary");
+    first.kill();
+    // It continues the turn: it does not think for another half minute.
+    second.until("has done summary");
+    second.finish();
+    let folder = run.sandbox.home().join("crew/state/scripted-agent");
+    let mut prompts = 0;
+    for file in folder.read_dir().unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        for prompt in text.lines().filter(|line| line.contains("Sum up.")) {
+            assert!(prompt.contains("The answer to code:"), "{prompt}");
+            prompts += 1;
+        }
+    }
+    assert_eq!(prompts, 2);
+    std::fs::remove_file(file).unwrap();
+    run.left_nothing();
+}
+
+#[test]
+fn programs_that_begin_in_one_new_folder_are_one_crew() {
+    let run = CrewRun::new();
+    let programs = [(); 3].map(|()| run.start(&["--kill", "none", "--headless", "--json"]));
+    let mut crews = programs.map(|mut program| {
+        let started: Value = serde_json::from_str(&program.until("started")).unwrap();
+        program.finish();
+        started["crew"].clone()
+    });
+    crews.sort_by_key(ToString::to_string);
+    assert_eq!(crews[0], crews[2]);
+    run.did_everything_once();
+    run.left_nothing();
+}
+
+#[test]
+fn an_interrupt_of_a_continued_crew_leaves_nothing_behind() {
+    let run = CrewRun::new();
+    let mut first = run.start(&["--kill", "none", "[[slow 600]]"]);
+    first.until("works on aim");
+    first.kill();
+    let mut second = run.start(&[]);
+    // It sends nothing: it waits for the answer to what the first program has asked.
+    second.until("works on aim");
+    kill_process(Pid::from_child(&second.child), Signal::INT).unwrap();
+    second.lines.read_to_string(&mut String::new()).unwrap();
+    assert_eq!(second.child.wait().unwrap().code(), Some(130));
+    run.left_nothing();
+}
+
+#[test]
+fn the_process_of_an_agent_in_a_pane_is_the_agent() {
+    let run = CrewRun::new();
+    let mut crew = run.start(&["--kill", "none", "--json", "[[slow 600]]"]);
+    let asked: Value = serde_json::from_str(&crew.until(r#""event":"asked""#)).unwrap();
+    let line = format!("/proc/{}/cmdline", asked["process_id"]);
+    let line = std::fs::read_to_string(line).unwrap();
+    assert_eq!(line.split('\0').nth(1), Some("scripted-agent"), "{line}");
+    kill_process(Pid::from_child(&crew.child), Signal::INT).unwrap();
+    crew.lines.read_to_string(&mut String::new()).unwrap();
+    crew.child.wait().unwrap();
+    run.left_nothing();
+}
+
 #[test]
 fn a_killed_tmux_server_is_started_again() {
     let run = CrewRun::new();
@@ -356,6 +458,23 @@ fn programs_with_one_redis_share_the_tasks_and_a_killed_one_is_replaced() {
     );
     // The killed program has left its agents; the next one in its folder ends them.
     start("one").finish();
+    run.sandbox.nothing_runs();
+}
+
+#[test]
+fn another_goal_on_the_same_redis_is_another_crew() {
+    let run = CrewRun::new();
+    let data = tempfile::tempdir().unwrap();
+    let server = RedisServer::start(data.path(), SyncLog::EverySecond).unwrap();
+    let file = config("three.toml");
+    for goal in ["A haiku", "A poem"] {
+        let mut command = run.sandbox.example("crew");
+        command.args(["--json", "--headless", "--redis", &server.url()]);
+        command.args(["--file", file.to_str().unwrap(), "--dir", goal, goal]);
+        let events = run.sandbox.json_lines(&mut command);
+        let draft = &events[position(&events, "answered", "draft")]["answer"];
+        assert!(draft.as_str().unwrap().contains(goal), "{draft}");
+    }
     run.sandbox.nothing_runs();
 }
 

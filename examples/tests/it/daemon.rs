@@ -8,6 +8,7 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use examples::redis_server::{RedisServer, SyncLog};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -293,6 +294,71 @@ fn a_living_agent_of_a_killed_daemon_is_stopped_before_it_is_continued() {
     let session = before["session"].as_str().unwrap();
     let line = format!("recovered {session}: adopted and stopped");
     assert!(daemon.log().contains(&line), "{}", daemon.log());
+    daemon.stop(&mut running);
+}
+
+#[test]
+fn a_daemon_that_has_lost_its_agent_leaves_no_process_of_it() {
+    let daemon = Daemon::new(&[]);
+    let head = |folder: &str| format!("folder = '{folder}'\nstorage = 'file:snapshots'\n");
+    daemon.write("other.toml", &head("other"), &[("one", "Begin.")]);
+    daemon.write("agents.toml", &head(".daemon"), &[("one", "Begin.")]);
+    let file = daemon.sandbox.home().join("agents.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = text.replace("first_s = 0.1\nmax_s = 0.15", "first_s = 3\nmax_s = 3");
+    std::fs::write(&file, text).unwrap();
+    let mut first = daemon.start();
+    kill_agent(&daemon.answered("one", 1));
+    eventually("the agent is about to be restarted", || {
+        daemon.status()["one"]["state"] == "restarting"
+    });
+    kill_process(Pid::from_child(&first), Signal::STOP).unwrap();
+    // Other claims and the same storage: the second daemon takes over.
+    let mut second = with_default_signals(&daemon.command("run", "other.toml"));
+    let log = daemon.sandbox.home().join("other-log");
+    let mut second = second.stdout(File::create(&log).unwrap()).spawn().unwrap();
+    eventually("the second daemon has its agent", || {
+        std::fs::read_to_string(&log).unwrap().contains("process ")
+    });
+    kill_process(Pid::from_child(&first), Signal::CONT).unwrap();
+    eventually("the first daemon gives up", || {
+        daemon.log().contains("one: gave up")
+    });
+    assert_eq!(daemon.agents_alive()[&daemon.workspace("one")], 1);
+    for child in [&mut first, &mut second] {
+        daemon.sandbox.ends_by(child, Signal::TERM);
+    }
+    daemon.sandbox.nothing_runs();
+}
+
+#[test]
+fn an_agent_survives_a_restart_of_the_storage() {
+    let daemon = Daemon::new(&[]);
+    let data = tempfile::tempdir().unwrap();
+    let server = RedisServer::start(data.path(), SyncLog::EveryWrite).unwrap();
+    let head = format!("storage = '{}'\n", server.url());
+    daemon.write("agents.toml", &head, &[("one", "Begin.")]);
+    let mut running = daemon.start();
+    daemon.answered("one", 1);
+    daemon.send(
+        "one",
+        "[[tool touch began; while ! test -e go; do sleep 0.1; done]] Work.",
+    );
+    let workspace = daemon.workspace("one");
+    eventually("the tool runs", || workspace.join("began").exists());
+    drop(server);
+    std::fs::write(workspace.join("go"), "").unwrap();
+    eventually("a save has failed", || {
+        daemon.log().contains("the storage does not answer")
+    });
+    let _server = RedisServer::start(data.path(), SyncLog::EveryWrite).unwrap();
+    daemon.answered("one", 2);
+    daemon.send("one", "Go on.");
+    let after = daemon.answered("one", 3);
+    assert_eq!(
+        (&after["state"], &after["restarts"]),
+        (&"idle".into(), &0.into())
+    );
     daemon.stop(&mut running);
 }
 

@@ -2,7 +2,7 @@
 //! third takes over, and no effect happens twice.
 //!
 //! A host is a namespace for the network and for processes, with a virtual cable to the server's
-//! namespace. To die is `kill -9` of all its processes; to be cut off is that the cable is down.
+//! namespace. A host dies by `kill -9` of all its processes. A host is cut off when its cable is set down.
 //! Where namespaces are not allowed a host is a process, and to be cut off is SIGSTOP. In both cases
 //! the host that comes back goes on with its work as if it had not lost its leases (`--ignore-loss`):
 //! the fencing must refuse it. With namespaces the answers are on the Redis server, too; with processes
@@ -24,7 +24,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::sandbox::{SIGNALS, Sandbox, eventually, stdout, with_default_signals};
+use crate::sandbox::{SIGNALS, Sandbox, eventually, stderr, stdout, with_default_signals};
 
 const LEASE: f64 = 2.0;
 const HOSTS: usize = 3;
@@ -199,6 +199,78 @@ fn a_signal_ends_a_worker_and_its_agents() {
         sandbox.ends_by(&mut worker, signal);
         sandbox.nothing_runs();
     }
+}
+
+/// A worker has no page on which a person could answer.
+#[test]
+fn a_worker_refuses_a_role_that_asks_for_permissions() {
+    let sandbox = Sandbox::new();
+    let task = ("one", "Begin.".to_owned(), vec![]);
+    write_crew(&sandbox, [task].into_iter());
+    change_crew(&sandbox, |text| {
+        text.replace(
+            "name = \"worker\"",
+            "name = \"worker\"\npermissions = \"ask\"",
+        )
+    });
+    let mut worker = sandbox.example("crew");
+    worker.args(["worker", "crew.toml"]);
+    sandbox.refuses(&mut worker, 1, &["role `worker`", "permissions"]);
+    sandbox.holds(&["crew.toml"]);
+}
+
+#[test]
+fn the_budget_and_the_time_limit_hold_for_a_worker() {
+    for (budget, expected) in [("tokens = 1", "tokens"), ("wall_time_s = 1", "1 s")] {
+        let sandbox = Sandbox::new();
+        let text = "[[tool true]][[ponder 30]][[say long answer]]".to_owned();
+        write_crew(&sandbox, [("one", text, vec![])].into_iter());
+        change_crew(&sandbox, |text| format!("{text}[budget]\n{budget}\n"));
+        let mut worker = sandbox.example("crew");
+        worker.args(["worker", "crew.toml"]);
+        let output = sandbox.run(&mut worker);
+        assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+        let told = stdout(&output) + &stderr(&output);
+        assert!(told.contains(expected), "{told}");
+        sandbox.nothing_runs();
+    }
+}
+
+#[test]
+fn an_agent_that_cannot_be_started_fails_its_task() {
+    let sandbox = Sandbox::new();
+    let task = ("one", "Begin.".to_owned(), vec![]);
+    write_crew(&sandbox, [task].into_iter());
+    let mut worker = sandbox.example("crew");
+    worker.args(["worker", "--agents", "claude-code", "crew.toml"]);
+    // Neither the agent nor a program that could fetch it.
+    worker.env("PATH", sandbox.bin());
+    let output = sandbox.run(&mut worker);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    let told = stdout(&output);
+    assert!(told.contains("all 1 tasks are done, 1 failed"), "{told}");
+}
+
+#[test]
+fn a_worker_refuses_an_unknown_role_and_a_storage_that_others_cannot_read() {
+    let sandbox = Sandbox::new();
+    let task = ("one", "Begin.".to_owned(), vec![]);
+    write_crew(&sandbox, [task].into_iter());
+    for (arguments, code, expected) in [
+        (["--role", "wroker"], 1, "there is no role `wroker`"),
+        (["--storage", "memory:"], 2, "unknown storage `memory`"),
+    ] {
+        let mut worker = sandbox.example("crew");
+        worker.arg("worker").args(arguments).arg("crew.toml");
+        sandbox.refuses(&mut worker, code, &[expected]);
+    }
+    sandbox.holds(&["crew.toml"]);
+}
+
+fn change_crew(sandbox: &Sandbox, change: impl FnOnce(String) -> String) {
+    let file = sandbox.home().join("crew.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(file, change(text)).unwrap();
 }
 
 /// Writes `crew.toml` with one role and tasks of id, text and the tasks before.
@@ -584,8 +656,7 @@ impl Host {
         }
     }
 
-    /// All processes of the host end at once. Of a host that is a process, its agents end with it: their
-    /// watcher sees to that.
+    /// All processes of the host end at once. Of a host that is a process, the agents end with their input.
     fn kill(mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();

@@ -76,7 +76,15 @@ fn files_of_another_session_are_refused() {
     let root = guard.0.home();
     std::fs::create_dir_all(root.join("src/parser")).unwrap();
     std::os::unix::fs::symlink("src", root.join("link")).unwrap();
-    for name in ["./src/../src/parser/mod.rs", "link/parser/new/file.rs"] {
+    // The file does not exist yet: a write through the links creates it.
+    std::os::unix::fs::symlink("src/parser/new.rs", root.join("first")).unwrap();
+    std::os::unix::fs::symlink("first", root.join("second")).unwrap();
+    for name in [
+        "./src/../src/parser/mod.rs",
+        "link/parser/new/file.rs",
+        "first",
+        "second",
+    ] {
         guard.refuses("b", &["check", name], "session a");
     }
     guard.refuses(

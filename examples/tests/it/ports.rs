@@ -104,6 +104,21 @@ fn a_range_without_a_port_is_refused() {
 }
 
 #[test]
+fn a_program_that_listens_on_the_other_loopback_address_has_its_port() {
+    let ports = Ports::new();
+    let _listener = match TcpListener::bind(("::1", ports.first)) {
+        Ok(listener) => listener,
+        Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
+            println!("this machine has no IPv6");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    // A wait that no clock can hold is long, not an error.
+    ports.gets("a", &["--wait", "18446744073709551615"], 1);
+}
+
+#[test]
 fn a_session_has_several_ports_by_name() {
     let ports = Ports::new();
     ports.gets("a", &[], 0);
