@@ -129,7 +129,9 @@ impl Pane {
         while let Some(message) = console.read_message("> ")? {
             // The first line has the sender and the number of the message.
             let head = message.lines().next().unwrap_or_default();
-            writeln!(inbox, "{head} {}", receipt(&message))?;
+            // One write: a kill does not leave half a line.
+            let line = format!("{head} {}\n", receipt(&message));
+            inbox.write_all(line.as_bytes())?;
             // Time in which a kill can interrupt the work.
             std::thread::sleep(Duration::from_millis((message.len() % 300) as u64));
             console::print(&format!("{}\n", answer(&self.name, &message)))?;
