@@ -355,9 +355,15 @@ impl Database {
             let (removed, bytes) = row.end.remove_before(&self.connection, start)?;
             self.connection
                 .prepare_cached(
-                    "UPDATE agents SET stamp = ?2, bytes = bytes - ?3 WHERE number = ?1",
+                    "UPDATE agents SET stamp = ?2, bytes = bytes - ?3, last = iif(?4, NULL, last)
+                     WHERE number = ?1",
                 )?
-                .execute(params![row.end.agent, stamp.to_text(), bytes])?;
+                .execute(params![
+                    row.end.agent,
+                    stamp.to_text(),
+                    bytes,
+                    start == stamp.next
+                ])?;
             Ok(removed)
         };
         cap().map_err(|error| self.failed("cap a stream in", error))
