@@ -132,8 +132,11 @@ impl Database {
     pub(super) fn follow_file(&mut self) -> Result<(), Error> {
         if identity(&self.path)? != self.identity {
             tracing::warn!(path = %self.path.display(), "the database file was replaced");
-            *self = Self::open(&self.path, self.busy_timeout)?;
-            self.prepare()?;
+            // A failed `prepare` leaves a transaction open; dropping the connection ends it. The next
+            // call tries again.
+            let fresh = Self::open(&self.path, self.busy_timeout)?;
+            fresh.prepare()?;
+            *self = fresh;
         }
         Ok(())
     }
