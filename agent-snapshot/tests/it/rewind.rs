@@ -146,6 +146,8 @@ enum Disturbance {
     RewindsTo(MemoryStorage),
     /// Another process deletes the agent directly after the load.
     Deletes,
+    /// Another process saves after the load.
+    Saves(Box<AgentSnapshot>),
 }
 
 impl DisturbedStorage {
@@ -167,6 +169,10 @@ impl SnapshotStorage for DisturbedStorage {
             Some(Disturbance::NeverAnswers) => std::future::pending().await,
             Some(Disturbance::RewindsTo(backup)) => {
                 self.memory.rewind_to(&backup);
+                loaded
+            }
+            Some(Disturbance::Saves(snapshot)) => {
+                self.memory.save(&snapshot).await?;
                 loaded
             }
             Some(Disturbance::Deletes) => {
@@ -240,6 +246,26 @@ async fn a_delete_during_a_hydration_leaves_a_blank_agent_that_is_fenced() {
     assert_eq!(agent.tick_index(), 0);
     assert!(agent.snapshot().epoch > epoch);
     work(&mut agent, 1).await;
+}
+
+/// The snapshot has no numbered message, so the save of a blank state would not be `Rewound`.
+#[tokio::test]
+async fn a_first_save_during_a_hydration_is_not_overwritten() {
+    for epoch_of_a_deleted_agent in [0, 7] {
+        let disturbed = DisturbedStorage::default();
+        let storage: Arc<dyn SnapshotStorage> = Arc::new(disturbed.clone());
+        let mut prepared = AgentSnapshot::new(id());
+        prepared.epoch = epoch_of_a_deleted_agent;
+        storage.save(&prepared).await.unwrap();
+        storage.delete(&id()).await.unwrap();
+
+        let variables = &mut prepared.memory.working_variables;
+        variables.insert("role".to_owned(), "reviewer".into());
+        disturbed.disturb(Disturbance::Saves(Box::new(prepared)));
+        let agent = hydrate(&storage).await;
+        assert_eq!(agent.variables()["role"], "reviewer");
+        assert!(agent.snapshot().epoch > epoch_of_a_deleted_agent);
+    }
 }
 
 /// Polls a future `polls` times and then drops it.
