@@ -419,6 +419,8 @@ impl AgentState {
         self.check_no_doubt()?;
         self.committed.revision = self.committed.revision.saturating_add(1);
         let mut revised = self.committed.clone();
+        // A save whose answer is lost must be known to the next one.
+        revised.lineage = self.committed.lineage.share();
         change(&mut revised);
         revised.set_timestamp(SystemTime::now());
         self.storage.save(&revised).await?;
