@@ -140,8 +140,8 @@ impl<F: Folder> AgentFiles<F> {
         Ok(!matches!(self.files.read(), Ok(Found::Nothing { .. })))
     }
 
-    /// Deletes the agent if its last write is not younger than `age`.
-    pub(super) fn expire(&mut self, age: Duration) -> Result<bool, Error> {
+    /// Deletes the agent if its last write is not younger than `age`. Calls `begin` before it deletes.
+    pub(super) fn expire(&mut self, age: Duration, begin: impl FnOnce()) -> Result<bool, Error> {
         let _lock = self.lock()?;
         let stored = match self.files.read() {
             Ok(Found::Stored(stored)) => stored,
@@ -153,6 +153,7 @@ impl<F: Folder> AgentFiles<F> {
         if !is_old || self.files.assemble(&stored).is_err() {
             return Ok(false);
         }
+        begin();
         self.delete_locked()?;
         Ok(true)
     }

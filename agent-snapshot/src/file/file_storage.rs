@@ -323,9 +323,11 @@ impl SnapshotStorage for FileStorage {
     async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
         let mut expired = Vec::new();
         for agent in self.list().await? {
-            let job = move |files: &mut AgentFiles<OsFolder>| files.expire(older_than);
+            let (shared, name) = (self.shared.clone(), agent.clone());
+            let job = move |files: &mut AgentFiles<OsFolder>| {
+                files.expire(older_than, || shared.memory.note_delete(&name))
+            };
             if self.with(&agent, job).await? {
-                self.shared.memory.note_delete(&agent);
                 expired.push(agent);
             }
         }

@@ -13,7 +13,7 @@ use super::save_queue::SaveQueue;
 use crate::backend::{self, SavePlan, Stamp};
 use crate::conversation::Message;
 use crate::storage::{
-    CompareAndSwap, StampCache, StoredStamp, Swap, overwrite_by_swap, save_by_swap,
+    CompareAndSwap, StampCache, StoredStamp, Swap, overwrite_by_swap, save_by_swap, task_result,
     without_password,
 };
 use crate::{AgentId, AgentInfo, AgentSnapshot, Error, SnapshotStorage};
@@ -494,17 +494,22 @@ impl SnapshotStorage for PostgresStorage {
     async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
         // The server has no times before 4713 BC: 3,000 years are longer than any retention.
         let seconds = older_than.as_secs_f64().min(1e11);
-        let sql = "SELECT {schema}.expire(now() - make_interval(secs => $1))";
-        let rows = self
-            .query("expire the agents of", sql, &[(&seconds, Type::FLOAT8)])
-            .await?;
-        rows.iter()
-            .map(|row| {
-                let agent = AgentId::new(self.column::<&str>(row, 0)?)?;
-                self.shared.stamps.forget_deleted(&agent);
-                Ok(agent)
-            })
-            .collect()
+        let storage = self.clone();
+        // In a task: a dropped future must not keep the deletes from being noted.
+        let expiry = tokio::spawn(async move {
+            let sql = "SELECT {schema}.expire(now() - make_interval(secs => $1))";
+            let rows = storage
+                .query("expire the agents of", sql, &[(&seconds, Type::FLOAT8)])
+                .await?;
+            rows.iter()
+                .map(|row| {
+                    let agent = AgentId::new(storage.column::<&str>(row, 0)?)?;
+                    storage.shared.stamps.forget_deleted(&agent);
+                    Ok(agent)
+                })
+                .collect()
+        });
+        task_result(expiry.await)
     }
 
     async fn cap_stream(&self, agent: &AgentId, keep: u64) -> Result<u64, Error> {

@@ -350,6 +350,20 @@ impl RedisStorage {
         }
     }
 
+    /// Deletes an agent that was not saved for `age` milliseconds; `false` if it was.
+    async fn expire_agent(&self, agent: &AgentId, age: u64) -> Result<bool, Error> {
+        let (record, messages) = self.keys(agent);
+        let mut script = self.shared.delete.key(&record);
+        // The keys for damaged data are not used here.
+        script.key(&messages).key(&record).key(&messages);
+        script.arg(0).arg(self.shared.ttl).arg(age);
+        let is_expired = self.invoke(agent, "delete from", &script).await?;
+        if is_expired {
+            self.shared.stamps.forget_deleted(agent);
+        }
+        Ok(is_expired)
+    }
+
     /// The messages in view.
     async fn view(&self, agent: &AgentId, stamp: &Stamp) -> Result<Vec<String>, Error> {
         if stamp.first == stamp.next {
@@ -516,16 +530,11 @@ impl SnapshotStorage for RedisStorage {
         let age = u64::try_from(older_than.as_millis()).unwrap_or(u64::MAX);
         let mut expired = Vec::new();
         for agent in self.index_members().await? {
-            let (record, messages) = self.keys(&agent);
-            let mut script = self.shared.delete.key(&record);
-            // The keys for damaged data are not used here.
-            script.key(&messages).key(&record).key(&messages);
-            script.arg(0).arg(self.shared.ttl).arg(age);
-            match self.invoke(&agent, "delete from", &script).await {
-                Ok(true) => {
-                    self.shared.stamps.forget_deleted(&agent);
-                    expired.push(agent);
-                }
+            // In a task: a dropped future must not keep the delete from being noted.
+            let (storage, name) = (self.clone(), agent.clone());
+            let expiry = tokio::spawn(async move { storage.expire_agent(&name, age).await });
+            match task_result(expiry.await) {
+                Ok(true) => expired.push(agent),
                 Ok(false) => {}
                 Err(error) if error.is_damaged() => {}
                 Err(error) => return Err(error),

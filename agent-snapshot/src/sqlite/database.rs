@@ -310,8 +310,12 @@ impl Database {
     }
 
     /// Deletes the agents that were not saved since `before`, in milliseconds since 1970, within a
-    /// transaction.
-    pub(super) fn expire(&self, before: i64) -> Result<Vec<AgentId>, Error> {
+    /// transaction. Calls `begin` before it deletes an agent.
+    pub(super) fn expire(
+        &self,
+        before: i64,
+        begin: impl Fn(&AgentId),
+    ) -> Result<Vec<AgentId>, Error> {
         let failed = |error| self.failed("expire the agents of", error);
         let mut select = self
             .connection
@@ -331,6 +335,7 @@ impl Database {
                 .and_then(|rows| rows.map(|rows| rows.assemble(&agent, "")).transpose());
             match readable {
                 Ok(_) => {
+                    begin(&agent);
                     self.delete(&agent)?;
                     expired.push(agent);
                 }
