@@ -574,13 +574,16 @@ impl SnapshotStorage for RedisStorage {
         agent: &AgentId,
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, Error> {
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
         // Nearly every stream starts at 0. Otherwise the script returns the stamp with the start.
         let mut start = 0;
         loop {
             let (record, messages) = self.keys(agent);
             let first = range.start.max(start);
             let index = |seq: u64| i64::try_from(seq - start).unwrap_or(i64::MAX);
-            let last = range.end.saturating_sub(1);
+            let last = range.end - 1;
             let mut script = self.shared.stream.key(record);
             script.key(messages).arg(start);
             if last < first {
@@ -593,6 +596,9 @@ impl SnapshotStorage for RedisStorage {
                 return Ok(Vec::new());
             };
             let Some(messages) = messages else {
+                if start == stamp.stream_start {
+                    return Err(self.damaged(agent, "its stream does not start at its stamp"));
+                }
                 start = stamp.stream_start;
                 continue;
             };
