@@ -48,6 +48,8 @@ struct OpenLog<F: Folder> {
     is_torn: bool,
     ticks: u64,
     document_len: u64,
+    /// The JSON file that the log belongs to.
+    document_version: Option<F::Version>,
 }
 
 impl<F: Folder> AgentFiles<F> {
@@ -93,7 +95,7 @@ impl<F: Folder> AgentFiles<F> {
         if plan.is_none() && !self.is_uncertain {
             return Ok(new_stamp);
         }
-        if let Some(Found::Stored(stored)) = &found {
+        if let Some(Found::Stored(stored)) = &mut found {
             self.open_log = self.open_log(stored)?;
         }
         let may_append = self.policy.min_ticks > 0 && !self.is_uncertain;
@@ -123,10 +125,10 @@ impl<F: Folder> AgentFiles<F> {
         let _lock = self.lock()?;
         match self.files.read()? {
             Found::Nothing { .. } => Ok(None),
-            Found::Stored(stored) => {
+            Found::Stored(mut stored) => {
                 if self.open_log.is_none() || !self.is_current()? {
                     // Only a preparation for the next save, which reports an error itself.
-                    self.open_log = self.open_log(&stored).unwrap_or_default();
+                    self.open_log = self.open_log(&mut stored).unwrap_or_default();
                 }
                 let snapshot = self.files.assemble(&stored)?;
                 Ok(Some((snapshot, stored.parts.stamp)))
@@ -159,7 +161,7 @@ impl<F: Folder> AgentFiles<F> {
     }
 
     /// The time of the last write.
-    fn changed(&self, stored: &StoredAgent) -> Result<SystemTime, FileError> {
+    fn changed(&self, stored: &StoredAgent<F>) -> Result<SystemTime, FileError> {
         let folder = &self.files.folder;
         let document = folder.modified(&self.files.name("json"))?;
         let log = folder.modified(&self.files.log_name(stored.meta.generation))?;
@@ -243,7 +245,10 @@ impl<F: Folder> AgentFiles<F> {
                 generation,
                 epoch_floor,
             }) => {
-                if !self.is_uncertain {
+                // An interrupted delete leaves dead files, or a tombstone that has no epoch to keep.
+                let has_tombstone = self.files.read_tombstone()?.is_some();
+                let is_done = self.dead_files()?.is_empty() && (epoch_floor > 0 || !has_tombstone);
+                if is_done && !self.is_uncertain {
                     return Ok(());
                 }
                 (generation, epoch_floor)
@@ -274,12 +279,17 @@ impl<F: Folder> AgentFiles<F> {
         Ok(())
     }
 
+    /// The files that a tombstone has killed.
+    fn dead_files(&self) -> Result<Vec<String>, FileError> {
+        let mut names = self.files.own_files()?;
+        names.retain(|name| !name.ends_with(".deleted") && !name.ends_with(".lock"));
+        Ok(names)
+    }
+
     fn remove_dead_files(&self, tombstone: &Tombstone) -> Result<(), FileError> {
         let folder = &self.files.folder;
-        for name in self.files.own_files()? {
-            if !name.ends_with(".deleted") && !name.ends_with(".lock") {
-                folder.remove(&name)?;
-            }
+        for name in self.dead_files()? {
+            folder.remove(&name)?;
         }
         if tombstone.epoch_floor == 0 {
             // The tombstone has no epoch to keep. It must be the last file to go: a dead file
@@ -359,10 +369,11 @@ impl<F: Folder> AgentFiles<F> {
         let folder = &self.files.folder;
         let generation = log.meta.generation;
         // By inode: a restored backup has the names and perhaps the lengths of the files, but an
-        // append to the log that was replaced would be lost.
+        // append to the log that was replaced would be lost. Not by the log of the next generation:
+        // that generation may have none.
         Ok(folder.len(&log.file)? == log.len
             && folder.is_file_at(&log.file, &self.files.log_name(generation))?
-            && !folder.exists(&self.files.log_name(generation + 1))?
+            && folder.version(&self.files.name("json"))? == log.document_version
             && !folder.exists(&self.files.name("deleted"))?)
     }
 
@@ -460,6 +471,7 @@ impl<F: Folder> AgentFiles<F> {
         folder.sync_names()?;
         self.replace(&self.files.name("json"), &document)?;
         folder.sync_names()?;
+        let document_version = folder.version(&self.files.name("json"))?;
         Ok(log.map(|(file, len, crc)| OpenLog {
             meta: meta.clone(),
             stamp: parts.stamp,
@@ -469,6 +481,7 @@ impl<F: Folder> AgentFiles<F> {
             is_torn: false,
             ticks: 0,
             document_len: document.len() as u64,
+            document_version,
         }))
     }
 
@@ -511,13 +524,13 @@ impl<F: Folder> AgentFiles<F> {
         folder.rename(&temporary, name)
     }
 
-    fn open_log(&self, stored: &StoredAgent) -> Result<Option<OpenLog<F>>, FileError> {
+    fn open_log(&self, stored: &mut StoredAgent<F>) -> Result<Option<OpenLog<F>>, FileError> {
         let Some(end) = &stored.log else {
             return Ok(None);
         };
         let folder = &self.files.folder;
         let generation = stored.meta.generation;
-        // Interrupted operations left them; `is_current` would take them for another process.
+        // Interrupted operations left them; `is_current` would take a tombstone for another process.
         folder.remove(&self.files.log_name(generation + 1))?;
         folder.remove(&self.files.name("deleted"))?;
         let file = folder.open_to_append(&self.files.log_name(generation))?;
@@ -530,6 +543,7 @@ impl<F: Folder> AgentFiles<F> {
             is_torn: end.is_torn,
             ticks: end.ticks,
             document_len: stored.document_len,
+            document_version: stored.document_version.take(),
         }))
     }
 }
