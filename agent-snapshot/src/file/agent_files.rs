@@ -123,7 +123,7 @@ impl<F: Folder> AgentFiles<F> {
 
     pub(super) fn load(&mut self) -> Result<Option<(AgentSnapshot, Stamp)>, Error> {
         let _lock = self.lock()?;
-        match self.files.read()? {
+        match self.read_stored()? {
             Found::Nothing { .. } => Ok(None),
             Found::Stored(mut stored) => {
                 if self.open_log.is_none() || !self.is_current()? {
@@ -134,6 +134,16 @@ impl<F: Folder> AgentFiles<F> {
                 Ok(Some((snapshot, stored.parts.stamp)))
             }
         }
+    }
+
+    /// Reads the files. If there are none, the lock file goes too: callers may ask for any number of
+    /// agents that do not exist.
+    fn read_stored(&self) -> Result<Found<F>, Error> {
+        let found = self.files.read()?;
+        if matches!(found, Found::Nothing { epoch_floor: 0, .. }) {
+            self.files.folder.remove(&self.files.name("lock"))?;
+        }
+        Ok(found)
     }
 
     /// Whether a snapshot is stored, readable or not.
@@ -303,7 +313,7 @@ impl<F: Folder> AgentFiles<F> {
 
     pub(super) fn stream(&mut self, range: &Range<u64>) -> Result<Vec<(u64, Message)>, Error> {
         let _lock = self.lock()?;
-        let Found::Stored(stored) = self.files.read()? else {
+        let Found::Stored(stored) = self.read_stored()? else {
             return Ok(Vec::new());
         };
         let stamp = &stored.parts.stamp;
@@ -326,6 +336,11 @@ impl<F: Folder> AgentFiles<F> {
         messages.truncate((end - first) as usize);
         let location = self.files.location("json");
         backend::decode_messages(&self.files.agent, &location, first, messages)
+    }
+
+    /// Whether a write failed and nothing was written since.
+    pub(super) fn is_uncertain(&self) -> bool {
+        self.is_uncertain
     }
 
     /// Whether a log with saves was left open.

@@ -40,6 +40,8 @@
 //! After a failed write or sync it is unknown what the disk holds: on Linux a sync that fails
 //! forgets the data, and the next sync succeeds without it. So after any failure nothing is
 //! appended any more (`is_uncertain`); the next call reads the files and writes a new generation.
+//! **Limit:** only the handle that saw the failure knows it. Another process that appends before
+//! that call appends behind a line that the disk may not have.
 //!
 //! **Races.** A process keeps the log open between calls. Under the lock it first checks
 //! that the log has the length that it left and still has its name, that `a.json` is the same file
