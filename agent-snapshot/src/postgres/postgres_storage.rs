@@ -22,7 +22,10 @@ use crate::{AgentId, AgentInfo, AgentSnapshot, Error, SnapshotStorage};
 ///
 /// A save is one round trip and one transaction. Saves that arrive while another one is under way
 /// share the next transaction, so 64 agents do not cost 64 commits. A lost connection is opened
-/// again; calls retry for about six seconds before they fail. An address may name several hosts,
+/// again; a call fails after seven attempts: about six seconds if the server refuses connections. A
+/// server that does not answer takes ten seconds for each host and attempt, for one caller after the
+/// other. A statement has no limit: a row lock of another session, or a stopped server, blocks the
+/// saves of this storage; `options=-c%20statement_timeout%3D30s` in the address sets one. An address may name several hosts,
 /// `postgres://one,two/db?target_session_attrs=read-write`: after a failover the storage finds the
 /// new primary.
 ///

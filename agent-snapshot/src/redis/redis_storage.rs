@@ -20,8 +20,9 @@ use crate::{AgentId, AgentInfo, AgentSnapshot, Error, SnapshotStorage};
 /// Keeps snapshots in Redis 6 or later, on one server or a cluster.
 ///
 /// An agent is a hash and a list under one hash tag. Each change is one script, so it takes effect
-/// as a whole or not at all, also on a cluster. A lost connection is opened again; calls retry for
-/// about three seconds before they fail.
+/// as a whole or not at all, also on a cluster. A lost connection is opened again; a call fails
+/// after six attempts: about three seconds if the server refuses connections, up to a minute if it
+/// does not answer.
 ///
 /// Saves are as durable as the server: with `appendonly yes` and `appendfsync always` every save
 /// is, with `everysec` up to a second is lost. [`warnings`](Self::warnings) and the log name
@@ -323,8 +324,8 @@ impl RedisStorage {
     }
 
     /// A server with an eviction policy removes keys one by one. A list without its record is what
-    /// is left of an agent, not a new one. If the list is gone too, nothing shows that the agent
-    /// was there.
+    /// is left of an agent, not a new one. If the list is gone too, the loss cannot be
+    /// detected.
     async fn check_not_evicted(&self, agent: &AgentId) -> Result<(), Error> {
         let (record, messages) = self.keys(agent);
         // One command for both keys: a first save between two commands would look like an eviction.

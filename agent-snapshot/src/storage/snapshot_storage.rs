@@ -92,7 +92,7 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a load changes nothing.
+    /// Cancel safe: a load does not change the stored state.
     async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error>;
 
     /// Removes an agent and its stream.
