@@ -251,9 +251,16 @@ impl FileStorage {
         Ok(agent)
     }
 
-    async fn write(&self, snapshot: &AgentSnapshot, intent: Intent) -> Result<(), Error> {
-        let copy = snapshot.copy_of_same_object();
-        let job = move |files: &mut AgentFiles<OsFolder>| files.save(&copy, &intent);
+    async fn write(
+        &self,
+        snapshot: &AgentSnapshot,
+        intent: fn(&HandleMemory, &AgentSnapshot) -> Intent,
+    ) -> Result<(), Error> {
+        let (copy, shared) = (snapshot.copy_of_same_object(), self.shared.clone());
+        // In the job: an expiry that was queued earlier has noted its delete by then.
+        let job = move |files: &mut AgentFiles<OsFolder>| {
+            files.save(&copy, &intent(&shared.memory, &copy))
+        };
         if let Some(stamp) = self.with(&snapshot.agent_id, job).await? {
             self.shared.memory.note(snapshot, &stamp);
         }
@@ -273,12 +280,11 @@ impl FileStorage {
 #[async_trait]
 impl SnapshotStorage for FileStorage {
     async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
-        let intent = self.shared.memory.save_intent(snapshot);
-        self.write(snapshot, intent).await
+        self.write(snapshot, HandleMemory::save_intent).await
     }
 
     async fn overwrite(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
-        self.write(snapshot, Intent::Overwrite).await
+        self.write(snapshot, |_, _| Intent::Overwrite).await
     }
 
     async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
