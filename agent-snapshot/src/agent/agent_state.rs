@@ -16,7 +16,9 @@
 //!   the save is `Rewound`. We hold nothing that the caller has seen, so we load again.
 //! - The agent was deleted. The storage still knows its epoch (rule 7), but `load` returns
 //!   `None`. Hydration therefore saves a blank state with epoch 0: if an epoch is stored, the
-//!   save is a conflict that names it; if not, the blank state is the correct first state.
+//!   save is a conflict that names it, and the next attempt saves the blank state with that epoch.
+//! - Another process makes the first save between our load and our save of a blank state. The blank
+//!   state is not newer at the same epoch, so its save is a conflict. We load again.
 //!
 //! **Example.** Worker A holds epoch 1 at tick 10 and hangs. Worker B hydrates: loads tick 10, saves
 //! tick 10 with epoch 2. A wakes up and commits tick 11 with epoch 1: `Conflict` with
@@ -417,6 +419,8 @@ impl AgentState {
         self.check_no_doubt()?;
         self.committed.revision = self.committed.revision.saturating_add(1);
         let mut revised = self.committed.clone();
+        // A save whose answer is lost must be known to the next one.
+        revised.lineage = self.committed.lineage.share();
         change(&mut revised);
         revised.set_timestamp(SystemTime::now());
         self.storage.save(&revised).await?;
@@ -448,12 +452,17 @@ async fn take_over(
         let mut snapshot = match storage.load(agent).await? {
             Some(stored) => stored,
             None => {
-                let blank = AgentSnapshot::new(agent.clone());
-                if known_epoch == 0 {
-                    match storage.save(&blank).await {
-                        Err(Error::Conflict { stored_epoch, .. }) => known_epoch = stored_epoch,
-                        result => result?,
+                // At the epoch of the deleted agent, not above it: the save passes only if nothing
+                // is stored. A higher epoch would win over a first save of another process.
+                let mut blank = AgentSnapshot::new(agent.clone());
+                blank.epoch = known_epoch;
+                match storage.save(&blank).await {
+                    Err(Error::Conflict { stored_epoch, .. }) if attempt < MAX_ATTEMPTS => {
+                        known_epoch = known_epoch.max(stored_epoch);
+                        back_off(attempt).await;
+                        continue;
                     }
+                    result => result?,
                 }
                 blank
             }

@@ -43,6 +43,8 @@ pub struct Tick<'a> {
 impl<'a> Tick<'a> {
     pub(super) fn new(agent: &'a mut AgentState) -> Self {
         let mut working = agent.committed.clone();
+        // `intend_tool` saves through the agent, and the commit must know that save.
+        working.lineage = agent.committed.lineage.share();
         working.tick_index = working.tick_index.saturating_add(1);
         working.revision = 0;
         Self {

@@ -41,8 +41,8 @@ const CLAUSE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Runs every clause, each on a fresh fixture.
 ///
-/// Needs a tokio runtime with its timer enabled. A clause that takes longer than a minute has
-/// failed.
+/// Needs a tokio runtime with its timer enabled. A clause that takes longer than ten
+/// minutes has failed.
 ///
 /// # Cancel safety
 ///

@@ -24,6 +24,7 @@ clauses! {
     16 a_capped_stream_keeps_its_newest_messages,
     16 a_cap_removes_no_message_in_view,
     16 a_cap_changes_nothing_else,
+    16 a_cap_of_an_agent_without_messages_in_view_spares_the_others,
     16 a_writer_continues_after_a_cap,
     16 a_cap_can_be_repeated,
     16 a_cap_of_an_unknown_agent_removes_nothing,
@@ -283,6 +284,45 @@ async fn a_cap_changes_nothing_else(fixture: ClauseFixture) -> ClauseResult {
     stored(&*storage, &other).await?;
     let stream = whole_stream(&*storage, &other.agent_id).await?;
     ensure!(stream.len() == 9, "{} of 9 messages are left", stream.len());
+    Ok(())
+}
+
+/// A cap to nothing, then messages of two agents: the next cap of one leaves the other as it is.
+async fn a_cap_of_an_agent_without_messages_in_view_spares_the_others(
+    fixture: ClauseFixture,
+) -> ClauseResult {
+    let storage = fixture.open().await?;
+    let mut snapshot = ticked("a", 10)?;
+    storage.save(&snapshot).await?;
+    snapshot.revision += 1;
+    snapshot.memory.short_term_history.drop_front(10);
+    storage.save(&snapshot).await?;
+    let removed = storage.cap_stream(&snapshot.agent_id, 0).await?;
+    ensure!(removed == 10, "{removed} of 10 messages were removed");
+    let left = numbers(&*storage).await?;
+    ensure!(left.is_empty(), "left are {left:?}");
+
+    let other = ticked("other", 10)?;
+    storage.save(&other).await?;
+    for _ in 0..2 {
+        tick(&mut snapshot);
+        storage.save(&snapshot).await?;
+    }
+    snapshot.revision += 1;
+    snapshot.memory.short_term_history.drop_front(2);
+    storage.save(&snapshot).await?;
+    let removed = storage.cap_stream(&snapshot.agent_id, 1).await?;
+    ensure!(removed == 1, "{removed} messages were removed");
+    let left = numbers(&*storage).await?;
+    ensure!(left == [11], "left are {left:?}");
+    stored(&*storage, &snapshot).await?;
+    stored(&*storage, &other).await?;
+    let stream = whole_stream(&*storage, &other.agent_id).await?;
+    ensure!(
+        stream.len() == 10,
+        "{} of 10 messages are left",
+        stream.len()
+    );
     Ok(())
 }
 

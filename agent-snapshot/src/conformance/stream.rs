@@ -71,6 +71,7 @@ async fn a_range_beyond_the_stream_is_cut(fixture: ClauseFixture) -> ClauseResul
         (3..99, 2),
         (5..9, 0),
         (99..u64::MAX, 0),
+        (0..0, 0),
         (4..4, 0),
         (4..2, 0),
     ] {

@@ -48,6 +48,8 @@ struct OpenLog<F: Folder> {
     is_torn: bool,
     ticks: u64,
     document_len: u64,
+    /// The JSON file that the log belongs to.
+    document_version: Option<F::Version>,
 }
 
 impl<F: Folder> AgentFiles<F> {
@@ -93,7 +95,7 @@ impl<F: Folder> AgentFiles<F> {
         if plan.is_none() && !self.is_uncertain {
             return Ok(new_stamp);
         }
-        if let Some(Found::Stored(stored)) = &found {
+        if let Some(Found::Stored(stored)) = &mut found {
             self.open_log = self.open_log(stored)?;
         }
         let may_append = self.policy.min_ticks > 0 && !self.is_uncertain;
@@ -121,17 +123,27 @@ impl<F: Folder> AgentFiles<F> {
 
     pub(super) fn load(&mut self) -> Result<Option<(AgentSnapshot, Stamp)>, Error> {
         let _lock = self.lock()?;
-        match self.files.read()? {
+        match self.read_stored()? {
             Found::Nothing { .. } => Ok(None),
-            Found::Stored(stored) => {
+            Found::Stored(mut stored) => {
                 if self.open_log.is_none() || !self.is_current()? {
                     // Only a preparation for the next save, which reports an error itself.
-                    self.open_log = self.open_log(&stored).unwrap_or_default();
+                    self.open_log = self.open_log(&mut stored).unwrap_or_default();
                 }
                 let snapshot = self.files.assemble(&stored)?;
                 Ok(Some((snapshot, stored.parts.stamp)))
             }
         }
+    }
+
+    /// Reads the files. If there are none, the lock file goes too: callers may ask for any number of
+    /// agents that do not exist.
+    fn read_stored(&self) -> Result<Found<F>, Error> {
+        let found = self.files.read()?;
+        if matches!(found, Found::Nothing { epoch_floor: 0, .. }) {
+            self.files.folder.remove(&self.files.name("lock"))?;
+        }
+        Ok(found)
     }
 
     /// Whether a snapshot is stored, readable or not.
@@ -140,8 +152,8 @@ impl<F: Folder> AgentFiles<F> {
         Ok(!matches!(self.files.read(), Ok(Found::Nothing { .. })))
     }
 
-    /// Deletes the agent if its last write is not younger than `age`.
-    pub(super) fn expire(&mut self, age: Duration) -> Result<bool, Error> {
+    /// Deletes the agent if its last write is not younger than `age`. Calls `begin` before it deletes.
+    pub(super) fn expire(&mut self, age: Duration, begin: impl FnOnce()) -> Result<bool, Error> {
         let _lock = self.lock()?;
         let stored = match self.files.read() {
             Ok(Found::Stored(stored)) => stored,
@@ -153,12 +165,13 @@ impl<F: Folder> AgentFiles<F> {
         if !is_old || self.files.assemble(&stored).is_err() {
             return Ok(false);
         }
+        begin();
         self.delete_locked()?;
         Ok(true)
     }
 
     /// The time of the last write.
-    fn changed(&self, stored: &StoredAgent) -> Result<SystemTime, FileError> {
+    fn changed(&self, stored: &StoredAgent<F>) -> Result<SystemTime, FileError> {
         let folder = &self.files.folder;
         let document = folder.modified(&self.files.name("json"))?;
         let log = folder.modified(&self.files.log_name(stored.meta.generation))?;
@@ -242,7 +255,10 @@ impl<F: Folder> AgentFiles<F> {
                 generation,
                 epoch_floor,
             }) => {
-                if !self.is_uncertain {
+                // An interrupted delete leaves dead files, or a tombstone that has no epoch to keep.
+                let has_tombstone = self.files.read_tombstone()?.is_some();
+                let is_done = self.dead_files()?.is_empty() && (epoch_floor > 0 || !has_tombstone);
+                if is_done && !self.is_uncertain {
                     return Ok(());
                 }
                 (generation, epoch_floor)
@@ -273,12 +289,17 @@ impl<F: Folder> AgentFiles<F> {
         Ok(())
     }
 
+    /// The files that a tombstone has killed.
+    fn dead_files(&self) -> Result<Vec<String>, FileError> {
+        let mut names = self.files.own_files()?;
+        names.retain(|name| !name.ends_with(".deleted") && !name.ends_with(".lock"));
+        Ok(names)
+    }
+
     fn remove_dead_files(&self, tombstone: &Tombstone) -> Result<(), FileError> {
         let folder = &self.files.folder;
-        for name in self.files.own_files()? {
-            if !name.ends_with(".deleted") && !name.ends_with(".lock") {
-                folder.remove(&name)?;
-            }
+        for name in self.dead_files()? {
+            folder.remove(&name)?;
         }
         if tombstone.epoch_floor == 0 {
             // The tombstone has no epoch to keep. It must be the last file to go: a dead file
@@ -292,7 +313,7 @@ impl<F: Folder> AgentFiles<F> {
 
     pub(super) fn stream(&mut self, range: &Range<u64>) -> Result<Vec<(u64, Message)>, Error> {
         let _lock = self.lock()?;
-        let Found::Stored(stored) = self.files.read()? else {
+        let Found::Stored(stored) = self.read_stored()? else {
             return Ok(Vec::new());
         };
         let stamp = &stored.parts.stamp;
@@ -315,6 +336,11 @@ impl<F: Folder> AgentFiles<F> {
         messages.truncate((end - first) as usize);
         let location = self.files.location("json");
         backend::decode_messages(&self.files.agent, &location, first, messages)
+    }
+
+    /// Whether a write failed and nothing was written since.
+    pub(super) fn is_uncertain(&self) -> bool {
+        self.is_uncertain
     }
 
     /// Whether a log with saves was left open.
@@ -358,10 +384,11 @@ impl<F: Folder> AgentFiles<F> {
         let folder = &self.files.folder;
         let generation = log.meta.generation;
         // By inode: a restored backup has the names and perhaps the lengths of the files, but an
-        // append to the log that was replaced would be lost.
+        // append to the log that was replaced would be lost. Not by the log of the next generation:
+        // that generation may have none.
         Ok(folder.len(&log.file)? == log.len
             && folder.is_file_at(&log.file, &self.files.log_name(generation))?
-            && !folder.exists(&self.files.log_name(generation + 1))?
+            && folder.version(&self.files.name("json"))? == log.document_version
             && !folder.exists(&self.files.name("deleted"))?)
     }
 
@@ -459,6 +486,7 @@ impl<F: Folder> AgentFiles<F> {
         folder.sync_names()?;
         self.replace(&self.files.name("json"), &document)?;
         folder.sync_names()?;
+        let document_version = folder.version(&self.files.name("json"))?;
         Ok(log.map(|(file, len, crc)| OpenLog {
             meta: meta.clone(),
             stamp: parts.stamp,
@@ -468,6 +496,7 @@ impl<F: Folder> AgentFiles<F> {
             is_torn: false,
             ticks: 0,
             document_len: document.len() as u64,
+            document_version,
         }))
     }
 
@@ -510,13 +539,13 @@ impl<F: Folder> AgentFiles<F> {
         folder.rename(&temporary, name)
     }
 
-    fn open_log(&self, stored: &StoredAgent) -> Result<Option<OpenLog<F>>, FileError> {
+    fn open_log(&self, stored: &mut StoredAgent<F>) -> Result<Option<OpenLog<F>>, FileError> {
         let Some(end) = &stored.log else {
             return Ok(None);
         };
         let folder = &self.files.folder;
         let generation = stored.meta.generation;
-        // Interrupted operations left them; `is_current` would take them for another process.
+        // Interrupted operations left them; `is_current` would take a tombstone for another process.
         folder.remove(&self.files.log_name(generation + 1))?;
         folder.remove(&self.files.name("deleted"))?;
         let file = folder.open_to_append(&self.files.log_name(generation))?;
@@ -529,6 +558,7 @@ impl<F: Folder> AgentFiles<F> {
             is_torn: end.is_torn,
             ticks: end.ticks,
             document_len: stored.document_len,
+            document_version: stored.document_version.take(),
         }))
     }
 }

@@ -62,8 +62,8 @@ pub(super) fn read(bytes: &[u8]) -> ChecksummedLines<'_> {
 }
 
 /// A crash leaves a line without its end, or zeros where data did not reach the disk (JSON text
-/// has no zeros). Anything else was changed after it was written. So is a line that is complete
-/// except for its last byte: a cut at that place would have left no byte there.
+/// has no zeros). Anything else was changed after it was written. A line
+/// whose last byte differs was changed too: a torn write ends before the byte.
 ///
 /// Each line is synced before the next one is written, so a crash can only tear the last line. A
 /// line after the bad one proves that the bad one was complete once.

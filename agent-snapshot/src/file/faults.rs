@@ -343,3 +343,88 @@ fn a_log_that_cannot_be_loaded_is_not_built_upon() {
     assert!(refused.is_damaged(), "{refused}");
     assert!(files.load().unwrap_err().is_damaged());
 }
+
+/// One process keeps a log open; another one, which writes no log, fails or is killed at any step
+/// of its save.
+#[test]
+fn a_rewrite_without_a_log_is_noticed_by_a_process_with_an_open_log() {
+    let script = script();
+    let saves: Vec<&AgentSnapshot> = script[..4]
+        .iter()
+        .map(|step| step.after.as_ref().unwrap())
+        .collect();
+    for fault in [Fault::Fail, Fault::Crash] {
+        for at in 0.. {
+            let folder = SimulatedFolder::with(fault(at));
+            let mut with_log = open(&folder, false);
+            let prepared = saves[..2]
+                .iter()
+                .all(|save| save_to(&mut with_log, save).is_ok());
+            if !prepared {
+                continue;
+            }
+            let steps = folder.steps();
+            let other = save_to(&mut open(&folder, true), saves[2]);
+            let is_over = folder.steps() <= at;
+            folder.heal();
+            folder.uncrash();
+            let what = format!("{:?} after {steps} steps ({other:?})", fault(at));
+            save_to(&mut with_log, saves[3]).unwrap();
+            matches(&mut open(&folder, false), Some(saves[3]), 4)
+                .unwrap_or_else(|reason| panic!("{what}: {reason}"));
+            if is_over {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_repeated_delete_removes_the_files_that_the_first_one_left() {
+    for epoch in [0, 3] {
+        let mut snapshot = AgentSnapshot::new(AgentId::new("a").unwrap());
+        snapshot.epoch = epoch;
+        let first = save(&mut snapshot, "one").after.unwrap();
+        snapshot.memory.short_term_history.drop_front(1);
+        let second = save(&mut snapshot, "two").after.unwrap();
+        for fault in [Fault::Fail, Fault::Crash] {
+            for at in 0.. {
+                let folder = SimulatedFolder::with(fault(at));
+                let mut files = open(&folder, false);
+                let saved = save_to(&mut files, &first)
+                    .and_then(|()| save_to(&mut files, &second))
+                    .and_then(|()| files.compact());
+                if saved.is_err() {
+                    continue;
+                }
+                let _ = files.delete();
+                let is_over = folder.steps() <= at;
+                folder.heal();
+                folder.uncrash();
+                open(&folder, false).delete().unwrap();
+                let left = folder.list().unwrap();
+                let expected: &[&str] = if epoch == 0 { &[] } else { &["a.deleted"] };
+                assert_eq!(left, expected, "{:?}, epoch {epoch}", fault(at));
+                if is_over {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_damaged_tombstone_is_kept_aside_by_a_delete() {
+    let folder = SimulatedFolder::default();
+    let mut files = open(&folder, false);
+    let script = script();
+    assert_eq!(run(&mut files, &script[..9]), None);
+    let mut tombstone = folder.create("a.deleted").unwrap();
+    folder.write(&mut tombstone, b"?").unwrap();
+
+    let mut files = open(&folder, false);
+    assert!(files.load().unwrap_err().is_damaged());
+    files.delete().unwrap();
+    assert_eq!(folder.read("a.damaged.1.deleted").unwrap().unwrap(), b"?");
+    finish(&mut files, &script, 9, "after a damaged tombstone");
+}

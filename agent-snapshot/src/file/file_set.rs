@@ -18,16 +18,17 @@ pub(super) struct FileSet<F: Folder> {
 }
 
 /// The result of reading the files.
-pub(super) enum Found {
+pub(super) enum Found<F: Folder> {
     Nothing { generation: u64, epoch_floor: u64 },
-    Stored(Box<StoredAgent>),
+    Stored(Box<StoredAgent<F>>),
 }
 
 /// Everything that is stored, except the archive.
-pub(super) struct StoredAgent {
+pub(super) struct StoredAgent<F: Folder> {
     pub(super) meta: StorageMeta,
     pub(super) parts: SnapshotParts,
     pub(super) document_len: u64,
+    pub(super) document_version: Option<F::Version>,
     /// `None` if the generation has no log.
     pub(super) log: Option<LogEnd>,
 }
@@ -49,7 +50,9 @@ impl<F: Folder> FileSet<F> {
         }
     }
 
-    pub(super) fn read(&self) -> Result<Found, Error> {
+    pub(super) fn read(&self) -> Result<Found<F>, Error> {
+        // Before the file is read: a program that takes no lock may replace it in between.
+        let version = self.folder.version(&self.name("json"))?;
         let json = self.folder.read(&self.name("json"))?;
         let tombstone = self.read_tombstone()?;
         let Some(json) = json else {
@@ -83,7 +86,8 @@ impl<F: Folder> FileSet<F> {
             });
         }
         let tombstone = tombstone.unwrap_or_default();
-        let stored = self.read_log(document, json.len() as u64, &tombstone)?;
+        let mut stored = self.read_log(document, json.len() as u64, &tombstone)?;
+        stored.document_version = version;
         Ok(Found::Stored(Box::new(stored)))
     }
 
@@ -92,7 +96,7 @@ impl<F: Folder> FileSet<F> {
         document: SnapshotDocument,
         document_len: u64,
         tombstone: &Tombstone,
-    ) -> Result<StoredAgent, Error> {
+    ) -> Result<StoredAgent<F>, Error> {
         let SnapshotDocument {
             meta,
             agent: _,
@@ -111,6 +115,7 @@ impl<F: Folder> FileSet<F> {
             meta,
             parts,
             document_len,
+            document_version: None,
             log: None,
         };
         if !stored.meta.log {
@@ -145,7 +150,7 @@ impl<F: Folder> FileSet<F> {
         Ok(stored)
     }
 
-    pub(super) fn assemble(&self, stored: &StoredAgent) -> Result<AgentSnapshot, Error> {
+    pub(super) fn assemble(&self, stored: &StoredAgent<F>) -> Result<AgentSnapshot, Error> {
         let parts = &stored.parts;
         let view = parts.messages.iter().skip(parts.hidden());
         let location = self.location("json");
@@ -159,7 +164,7 @@ impl<F: Folder> FileSet<F> {
         )
     }
 
-    pub(super) fn read_archive(&self, stored: &StoredAgent) -> Result<Vec<String>, Error> {
+    pub(super) fn read_archive(&self, stored: &StoredAgent<F>) -> Result<Vec<String>, Error> {
         let archive = &stored.meta.archive;
         let kind = format!("{}.history", archive.birth);
         let bytes = self.folder.read(&self.archive_name(archive.birth))?;
@@ -201,11 +206,13 @@ impl<F: Folder> FileSet<F> {
             !all.iter().any(|name| name.starts_with(&prefix))
         };
         let number = (1..).find(is_free).unwrap_or_default();
+        // A readable tombstone stays: it holds the epoch.
+        let mut kinds = vec![".json", ".log", ".history"];
+        if self.read_tombstone().is_err() {
+            kinds.push(".deleted");
+        }
         for name in self.own_files()? {
-            if [".json", ".log", ".history"]
-                .iter()
-                .any(|end| name.ends_with(end))
-            {
+            if kinds.iter().any(|kind| name.ends_with(kind)) {
                 let (_, kind) = name.split_once('.').unwrap_or_default();
                 let aside = format!("{}.damaged.{number}.{kind}", self.stem);
                 self.folder.rename(&name, &aside)?;

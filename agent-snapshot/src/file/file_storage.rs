@@ -1,4 +1,4 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -203,13 +203,18 @@ impl FileStorage {
             with_closed_log,
         } = &mut *agents;
         if files.len() >= MAX_OPEN {
-            // Everything that an unused entry knows is in the files.
+            // Everything that an unused entry knows is in the files, except that a write failed.
             files.retain(|agent, files| {
-                let is_used = Arc::strong_count(files) > 1;
-                if !is_used && files.try_lock().is_ok_and(|files| files.has_open_log()) {
+                if Arc::strong_count(files) > 1 {
+                    return true;
+                }
+                let Ok(files) = files.try_lock() else {
+                    return true;
+                };
+                if !files.is_uncertain() && files.has_open_log() {
                     with_closed_log.insert(agent.clone());
                 }
-                is_used
+                files.is_uncertain()
             });
         }
         with_closed_log.remove(agent);
@@ -224,25 +229,38 @@ impl FileStorage {
     /// The agent whose files have this name. The name of a long id is only a part of it, so the id
     /// comes from the file.
     async fn agent_of(&self, stem: &str) -> Result<Option<AgentId>, Error> {
+        let is_own = |agent: &AgentId| agent.file_stem() == stem;
         if !stem.contains('~') {
-            let agent = AgentId::from_encoded(stem);
-            return Ok(agent.filter(|agent| agent.file_stem() == stem));
-        }
-        #[derive(serde::Deserialize)]
-        struct Probe {
-            agent_id: AgentId,
+            return Ok(AgentId::from_encoded(stem).filter(is_own));
         }
         let folder = self.shared.folder.clone();
         let name = format!("{stem}.json");
         let bytes = run_blocking(move || Ok(folder.read(&name)?)).await?;
-        let probe = serde_json::from_slice(&bytes.unwrap_or_default());
-        let agent = probe.map(|probe: Probe| probe.agent_id).ok();
-        Ok(agent.filter(|agent| agent.file_stem() == stem))
+        let text = String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned();
+        // The rest of the file may be damaged. The name has a digest of the id, so another field
+        // called `agent_id` does not match.
+        let agent = text.split("\"agent_id\"").skip(1).find_map(|rest| {
+            let value = rest.trim_start().strip_prefix(':')?;
+            let mut values = serde_json::Deserializer::from_str(value).into_iter();
+            values.next()?.ok().filter(is_own)
+        });
+        if agent.is_none() {
+            let folder = self.shared.folder.path().display();
+            tracing::warn!(%folder, stem, "not listed: the files do not name their agent");
+        }
+        Ok(agent)
     }
 
-    async fn write(&self, snapshot: &AgentSnapshot, intent: Intent) -> Result<(), Error> {
-        let copy = snapshot.copy_of_same_object();
-        let job = move |files: &mut AgentFiles<OsFolder>| files.save(&copy, &intent);
+    async fn write(
+        &self,
+        snapshot: &AgentSnapshot,
+        intent: fn(&HandleMemory, &AgentSnapshot) -> Intent,
+    ) -> Result<(), Error> {
+        let (copy, shared) = (snapshot.copy_of_same_object(), self.shared.clone());
+        // In the job: an expiry that was queued earlier has noted its delete by then.
+        let job = move |files: &mut AgentFiles<OsFolder>| {
+            files.save(&copy, &intent(&shared.memory, &copy))
+        };
         if let Some(stamp) = self.with(&snapshot.agent_id, job).await? {
             self.shared.memory.note(snapshot, &stamp);
         }
@@ -262,12 +280,11 @@ impl FileStorage {
 #[async_trait]
 impl SnapshotStorage for FileStorage {
     async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
-        let intent = self.shared.memory.save_intent(snapshot);
-        self.write(snapshot, intent).await
+        self.write(snapshot, HandleMemory::save_intent).await
     }
 
     async fn overwrite(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
-        self.write(snapshot, Intent::Overwrite).await
+        self.write(snapshot, |_, _| Intent::Overwrite).await
     }
 
     async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
@@ -286,20 +303,32 @@ impl SnapshotStorage for FileStorage {
     async fn list(&self) -> Result<Vec<AgentId>, Error> {
         let folder = self.shared.folder.clone();
         let names = run_blocking(move || Ok(folder.list()?)).await?;
-        let tombstones: HashSet<&str> = names
-            .iter()
-            .filter_map(|name| name.strip_suffix(".deleted"))
-            .collect();
-        let mut agents = Vec::new();
+        let mut stems: BTreeMap<&str, ListedFiles> = BTreeMap::new();
         for name in &names {
-            let Some(stem) = name.strip_suffix(".json") else {
+            let Some((stem, kind)) = name.split_once('.') else {
                 continue;
             };
+            let kinds = match kind {
+                "json" => &mut stems.entry(stem).or_default().json,
+                "deleted" => &mut stems.entry(stem).or_default().tombstone,
+                // Not a file that was kept aside.
+                kind if is_numbered(kind) => &mut stems.entry(stem).or_default().numbered,
+                _ => continue,
+            };
+            *kinds = true;
+        }
+        let mut agents = Vec::new();
+        for (stem, found) in stems {
+            if !found.json && !found.numbered {
+                continue;
+            }
             let Some(agent) = self.agent_of(stem).await? else {
                 continue;
             };
-            // An interrupted delete leaves a dead file beside its tombstone.
-            if !tombstones.contains(stem) || self.with(&agent, AgentFiles::is_stored).await? {
+            // An interrupted delete leaves dead files beside its tombstone, an interrupted first save
+            // leaves a log. A log or archive that has lost its JSON file is damage.
+            let is_certain = found.json && !found.tombstone;
+            if is_certain || self.with(&agent, AgentFiles::is_stored).await? {
                 agents.push(agent);
             }
         }
@@ -323,9 +352,11 @@ impl SnapshotStorage for FileStorage {
     async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
         let mut expired = Vec::new();
         for agent in self.list().await? {
-            let job = move |files: &mut AgentFiles<OsFolder>| files.expire(older_than);
+            let (shared, name) = (self.shared.clone(), agent.clone());
+            let job = move |files: &mut AgentFiles<OsFolder>| {
+                files.expire(older_than, || shared.memory.note_delete(&name))
+            };
             if self.with(&agent, job).await? {
-                self.shared.memory.note_delete(&agent);
                 expired.push(agent);
             }
         }
@@ -359,6 +390,22 @@ impl SnapshotStorage for FileStorage {
         }
         Ok(())
     }
+}
+
+/// The kinds of files that a list found for one name.
+#[derive(Default)]
+struct ListedFiles {
+    json: bool,
+    tombstone: bool,
+    numbered: bool,
+}
+
+/// Whether this is the end of the name of a log or an archive: `7.log`, `1.history`.
+fn is_numbered(kind: &str) -> bool {
+    let number = kind
+        .strip_suffix(".log")
+        .or_else(|| kind.strip_suffix(".history"));
+    number.is_some_and(|number| number.parse::<u64>().is_ok())
 }
 
 impl fmt::Debug for FileStorage {

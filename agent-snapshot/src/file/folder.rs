@@ -1,4 +1,4 @@
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,8 @@ use crate::shared::private_file::{self, FileError};
 pub(super) trait Folder: Send + Sync + 'static {
     type File: Send;
     type Lock: Send;
+    /// Differs after the file was replaced or written.
+    type Version: PartialEq + Send;
 
     fn path(&self) -> &Path;
     /// The contents of a file; `None` if there is none.
@@ -20,6 +22,8 @@ pub(super) trait Folder: Send + Sync + 'static {
     fn exists(&self, name: &str) -> Result<bool, FileError>;
     /// Whether the name is that of this open file.
     fn is_file_at(&self, file: &Self::File, name: &str) -> Result<bool, FileError>;
+    /// The version of a file; `None` if there is none.
+    fn version(&self, name: &str) -> Result<Option<Self::Version>, FileError>;
     /// When a file was last written; `None` if there is none.
     fn modified(&self, name: &str) -> Result<Option<SystemTime>, FileError>;
     /// Creates an empty file, or empties an existing one.
@@ -47,6 +51,15 @@ pub(super) struct OsFolder {
     sync: bool,
 }
 
+/// The inode alone is not enough: a file system gives the number of a deleted file to the next one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct OsVersion {
+    inode: (u64, u64),
+    len: u64,
+    /// Seconds and nanoseconds of the last change. A program cannot set this time.
+    changed: (i64, i64),
+}
+
 /// An open file with its path for errors.
 pub(super) struct OsFile {
     file: File,
@@ -63,6 +76,19 @@ impl OsFolder {
         })
     }
 
+    /// A fact about a file; `None` if there is none.
+    fn inspect<T>(
+        &self,
+        name: &str,
+        fact: impl FnOnce(Metadata) -> io::Result<T>,
+    ) -> Result<Option<T>, FileError> {
+        let path = self.path.join(name);
+        match path.symlink_metadata().and_then(fact) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            fact => fact.map(Some).map_err(FileError::io("inspect", &path)),
+        }
+    }
+
     fn open_to_write(&self, name: &str) -> Result<OsFile, FileError> {
         let path = self.path.join(name);
         let mut options = File::options();
@@ -74,6 +100,7 @@ impl OsFolder {
 impl Folder for OsFolder {
     type File = OsFile;
     type Lock = LockedFile;
+    type Version = OsVersion;
 
     fn path(&self) -> &Path {
         &self.path
@@ -100,15 +127,18 @@ impl Folder for OsFolder {
         is_file_at(&file.file, &path).map_err(FileError::io("inspect", &path))
     }
 
+    fn version(&self, name: &str) -> Result<Option<OsVersion>, FileError> {
+        self.inspect(name, |metadata| {
+            Ok(OsVersion {
+                inode: (metadata.dev(), metadata.ino()),
+                len: metadata.len(),
+                changed: (metadata.ctime(), metadata.ctime_nsec()),
+            })
+        })
+    }
+
     fn modified(&self, name: &str) -> Result<Option<SystemTime>, FileError> {
-        let path = self.path.join(name);
-        let modified = path
-            .symlink_metadata()
-            .and_then(|metadata| metadata.modified());
-        match modified {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            modified => modified.map(Some).map_err(FileError::io("inspect", &path)),
-        }
+        self.inspect(name, |metadata| metadata.modified())
     }
 
     fn create(&self, name: &str) -> Result<OsFile, FileError> {

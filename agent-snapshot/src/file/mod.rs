@@ -26,7 +26,8 @@
 //!   it to `a.json`, sync the folder. The commit point is the rename. Every file that the new
 //!   `a.json` names is durable before it. Afterwards `a.7.log` is removed.
 //! - **Delete**: the rename of the tombstone. A file of the tombstone's generation or lower is dead
-//!   from then on, whether or not it is still there. Afterwards the dead files are removed. The
+//!   from then on, whether or not it is still there. Afterwards the dead files are removed; a
+//!   repeated delete removes what an interrupted one has left. The
 //!   tombstone stays if the agent had an epoch, because a fenced-off holder must stay fenced off.
 //!
 //! **Example.** Generation 7 is stored, and the machine crashes in a rewrite to 8.
@@ -39,11 +40,15 @@
 //! After a failed write or sync it is unknown what the disk holds: on Linux a sync that fails
 //! forgets the data, and the next sync succeeds without it. So after any failure nothing is
 //! appended any more (`is_uncertain`); the next call reads the files and writes a new generation.
+//! **Limit:** only the handle that saw the failure knows it. Another process that appends before
+//! that call appends behind a line that the disk may not have.
 //!
 //! **Races.** A process keeps the log open between calls. Under the lock it first checks
-//! that the log has the length that it left, still has its name, and that neither the log of the
-//! next generation nor a tombstone exists. Otherwise another process was here, and the files are
-//! read again.
+//! that the log has the length that it left and still has its name, that `a.json` is the same file
+//! (inode, length and time of change), and that no tombstone exists. Otherwise another process was
+//! here, and the files are read again. The log alone does not show a rewrite: a generation of
+//! [`rewrite_every_save`](FileStorageBuilder::rewrite_every_save) has no log, and its process may be
+//! killed before it removes the old one.
 //!
 //! Each line begins with a CRC-32 that is seeded with that of the line before it, so the last line
 //! proves the whole log, and a line that is missing in the middle is found.

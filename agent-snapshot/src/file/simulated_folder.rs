@@ -295,6 +295,7 @@ impl Disk {
 impl Folder for SimulatedFolder {
     type File = usize;
     type Lock = ();
+    type Version = (usize, Vec<u8>);
 
     fn path(&self) -> &Path {
         Path::new("")
@@ -317,6 +318,12 @@ impl Folder for SimulatedFolder {
     fn is_file_at(&self, file: &usize, name: &str) -> Result<bool, FileError> {
         let disk = self.disk();
         disk.answer(disk.names.get(name) == Some(file))
+    }
+
+    fn version(&self, name: &str) -> Result<Option<(usize, Vec<u8>)>, FileError> {
+        let disk = self.disk();
+        let file = disk.names.get(name);
+        disk.answer(file.map(|file| (*file, disk.files[*file].now.clone())))
     }
 
     fn modified(&self, name: &str) -> Result<Option<std::time::SystemTime>, FileError> {

@@ -188,7 +188,7 @@ impl Connection {
     }
 }
 
-/// Sets what the address leaves open.
+/// Sets the options that the address does not set.
 fn set_defaults(config: &mut Config) {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);

@@ -13,7 +13,7 @@ use super::save_queue::SaveQueue;
 use crate::backend::{self, SavePlan, Stamp};
 use crate::conversation::Message;
 use crate::storage::{
-    CompareAndSwap, StampCache, StoredStamp, Swap, overwrite_by_swap, save_by_swap,
+    CompareAndSwap, StampCache, StoredStamp, Swap, overwrite_by_swap, save_by_swap, task_result,
     without_password,
 };
 use crate::{AgentId, AgentInfo, AgentSnapshot, Error, SnapshotStorage};
@@ -22,7 +22,10 @@ use crate::{AgentId, AgentInfo, AgentSnapshot, Error, SnapshotStorage};
 ///
 /// A save is one round trip and one transaction. Saves that arrive while another one is under way
 /// share the next transaction, so 64 agents do not cost 64 commits. A lost connection is opened
-/// again; calls retry for about six seconds before they fail. An address may name several hosts,
+/// again; a call fails after seven attempts: about six seconds if the server refuses connections. A
+/// server that does not answer takes ten seconds for each host and attempt, for one caller after the
+/// other. A statement has no limit: a row lock of another session, or a stopped server, blocks the
+/// saves of this storage; `options=-c%20statement_timeout%3D30s` in the address sets one. An address may name several hosts,
 /// `postgres://one,two/db?target_session_attrs=read-write`: after a failover the storage finds the
 /// new primary.
 ///
@@ -494,17 +497,22 @@ impl SnapshotStorage for PostgresStorage {
     async fn expire(&self, older_than: Duration) -> Result<Vec<AgentId>, Error> {
         // The server has no times before 4713 BC: 3,000 years are longer than any retention.
         let seconds = older_than.as_secs_f64().min(1e11);
-        let sql = "SELECT {schema}.expire(now() - make_interval(secs => $1))";
-        let rows = self
-            .query("expire the agents of", sql, &[(&seconds, Type::FLOAT8)])
-            .await?;
-        rows.iter()
-            .map(|row| {
-                let agent = AgentId::new(self.column::<&str>(row, 0)?)?;
-                self.shared.stamps.forget_deleted(&agent);
-                Ok(agent)
-            })
-            .collect()
+        let storage = self.clone();
+        // In a task: a dropped future must not keep the deletes from being noted.
+        let expiry = tokio::spawn(async move {
+            let sql = "SELECT {schema}.expire(now() - make_interval(secs => $1))";
+            let rows = storage
+                .query("expire the agents of", sql, &[(&seconds, Type::FLOAT8)])
+                .await?;
+            rows.iter()
+                .map(|row| {
+                    let agent = AgentId::new(storage.column::<&str>(row, 0)?)?;
+                    storage.shared.stamps.forget_deleted(&agent);
+                    Ok(agent)
+                })
+                .collect()
+        });
+        task_result(expiry.await)
     }
 
     async fn cap_stream(&self, agent: &AgentId, keep: u64) -> Result<u64, Error> {

@@ -4,7 +4,7 @@
 //!
 //! | key | type | contents |
 //! |---|---|---|
-//! | `agent-snapshot:{worker_007}` | hash | `stamp`, `state`, `head`; `view`, `epoch`, `start` for scripts and operators; `floor`: the epoch floor |
+//! | `agent-snapshot:{worker_007}` | hash | `stamp`, `state`, `head`; `view`, `epoch`, `start` for scripts and operators; `labels`, `changed`, `bytes` (size of the messages) and `body` (size of the rest) for lists; `incarnation`, another one after each delete; `floor`: the epoch floor |
 //! | `agent-snapshot:{worker_007}:messages` | list | the stream, from number `start` on |
 //!
 //! The set `agent-snapshot:agents` names the agents. It is in another slot, so a save cannot change

@@ -20,8 +20,9 @@ use crate::{AgentId, AgentInfo, AgentSnapshot, Error, SnapshotStorage};
 /// Keeps snapshots in Redis 6 or later, on one server or a cluster.
 ///
 /// An agent is a hash and a list under one hash tag. Each change is one script, so it takes effect
-/// as a whole or not at all, also on a cluster. A lost connection is opened again; calls retry for
-/// about three seconds before they fail.
+/// as a whole or not at all, also on a cluster. A lost connection is opened again; a call fails
+/// after six attempts: about three seconds if the server refuses connections, up to a minute if it
+/// does not answer.
 ///
 /// Saves are as durable as the server: with `appendonly yes` and `appendfsync always` every save
 /// is, with `everysec` up to a second is lost. [`warnings`](Self::warnings) and the log name
@@ -323,8 +324,8 @@ impl RedisStorage {
     }
 
     /// A server with an eviction policy removes keys one by one. A list without its record is what
-    /// is left of an agent, not a new one. If the list is gone too, nothing shows that the agent
-    /// was there.
+    /// is left of an agent, not a new one. If the list is gone too, the loss cannot be
+    /// detected.
     async fn check_not_evicted(&self, agent: &AgentId) -> Result<(), Error> {
         let (record, messages) = self.keys(agent);
         // One command for both keys: a first save between two commands would look like an eviction.
@@ -348,6 +349,20 @@ impl RedisStorage {
             Err(error) if error.is_damaged() => Ok(String::new()),
             result => result.map(Option::unwrap_or_default),
         }
+    }
+
+    /// Deletes an agent that was not saved for `age` milliseconds; `false` if it was.
+    async fn expire_agent(&self, agent: &AgentId, age: u64) -> Result<bool, Error> {
+        let (record, messages) = self.keys(agent);
+        let mut script = self.shared.delete.key(&record);
+        // The keys for damaged data are not used here.
+        script.key(&messages).key(&record).key(&messages);
+        script.arg(0).arg(self.shared.ttl).arg(age);
+        let is_expired = self.invoke(agent, "delete from", &script).await?;
+        if is_expired {
+            self.shared.stamps.forget_deleted(agent);
+        }
+        Ok(is_expired)
     }
 
     /// The messages in view.
@@ -516,16 +531,11 @@ impl SnapshotStorage for RedisStorage {
         let age = u64::try_from(older_than.as_millis()).unwrap_or(u64::MAX);
         let mut expired = Vec::new();
         for agent in self.index_members().await? {
-            let (record, messages) = self.keys(&agent);
-            let mut script = self.shared.delete.key(&record);
-            // The keys for damaged data are not used here.
-            script.key(&messages).key(&record).key(&messages);
-            script.arg(0).arg(self.shared.ttl).arg(age);
-            match self.invoke(&agent, "delete from", &script).await {
-                Ok(true) => {
-                    self.shared.stamps.forget_deleted(&agent);
-                    expired.push(agent);
-                }
+            // In a task: a dropped future must not keep the delete from being noted.
+            let (storage, name) = (self.clone(), agent.clone());
+            let expiry = tokio::spawn(async move { storage.expire_agent(&name, age).await });
+            match task_result(expiry.await) {
+                Ok(true) => expired.push(agent),
                 Ok(false) => {}
                 Err(error) if error.is_damaged() => {}
                 Err(error) => return Err(error),
@@ -565,13 +575,16 @@ impl SnapshotStorage for RedisStorage {
         agent: &AgentId,
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, Error> {
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
         // Nearly every stream starts at 0. Otherwise the script returns the stamp with the start.
         let mut start = 0;
         loop {
             let (record, messages) = self.keys(agent);
             let first = range.start.max(start);
             let index = |seq: u64| i64::try_from(seq - start).unwrap_or(i64::MAX);
-            let last = range.end.saturating_sub(1);
+            let last = range.end - 1;
             let mut script = self.shared.stream.key(record);
             script.key(messages).arg(start);
             if last < first {
@@ -584,6 +597,9 @@ impl SnapshotStorage for RedisStorage {
                 return Ok(Vec::new());
             };
             let Some(messages) = messages else {
+                if start == stamp.stream_start {
+                    return Err(self.damaged(agent, "its stream does not start at its stamp"));
+                }
                 start = stamp.stream_start;
                 continue;
             };

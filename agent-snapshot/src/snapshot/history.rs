@@ -18,8 +18,8 @@
 //! before 3 is L3: the save appends messages 3 and 4 and keeps (5, L5). A history with another
 //! message 1 has another link before 3, although its messages 0 and 2 are the same.
 //!
-//! A link is computed once, when it is first needed, from the text that is written. It does not
-//! depend on how the history came about: pushed one by one, loaded, or made from scratch.
+//! A link is computed once, when it is first needed, from the text that is written. Equal
+//! messages give equal links: pushed one by one, loaded, or made from scratch.
 //!
 //! **Invariants.** `in_memory_from <= first <= next`; the entries of `in_memory_from..next` are in
 //! memory; the link before `in_memory_from` is known (`base`), so a history that released its hidden

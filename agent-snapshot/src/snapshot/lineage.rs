@@ -11,8 +11,8 @@
 //!
 //! `planned` are the digests of the saves that were judged for this object since its ancestor, stored
 //! or not. If the stored digest is one of them, this object wrote the stored state itself, whatever
-//! the handle. It matters after a save that failed or was cancelled: such a save may be stored, also
-//! later than the next one is judged, and only `planned` tells.
+//! the handle. A failed or cancelled save may still be stored, even after the next save was judged.
+//! `planned` is the only record of it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ struct Known {
     planned: VecDeque<u128>,
 }
 
-/// More saves than this do not fail in a row while an earlier one of them is still under way.
+/// Upper bound of saves that fail in a row while an earlier one still runs.
 const MAX_PLANNED: usize = 16;
 
 /// A state that a storage had.
@@ -48,7 +48,6 @@ impl Lineage {
     }
 
     /// The same lineage, for a copy that stands for the object itself: for example on another thread.
-    #[cfg(feature = "file")]
     pub(crate) fn share(&self) -> Self {
         Self(Arc::clone(&self.0))
     }

@@ -132,8 +132,11 @@ impl Database {
     pub(super) fn follow_file(&mut self) -> Result<(), Error> {
         if identity(&self.path)? != self.identity {
             tracing::warn!(path = %self.path.display(), "the database file was replaced");
-            *self = Self::open(&self.path, self.busy_timeout)?;
-            self.prepare()?;
+            // A failed `prepare` leaves a transaction open; dropping the connection ends it. The next
+            // call tries again.
+            let fresh = Self::open(&self.path, self.busy_timeout)?;
+            fresh.prepare()?;
+            *self = fresh;
         }
         Ok(())
     }
@@ -307,8 +310,12 @@ impl Database {
     }
 
     /// Deletes the agents that were not saved since `before`, in milliseconds since 1970, within a
-    /// transaction.
-    pub(super) fn expire(&self, before: i64) -> Result<Vec<AgentId>, Error> {
+    /// transaction. Calls `begin` before it deletes an agent.
+    pub(super) fn expire(
+        &self,
+        before: i64,
+        begin: impl Fn(&AgentId),
+    ) -> Result<Vec<AgentId>, Error> {
         let failed = |error| self.failed("expire the agents of", error);
         let mut select = self
             .connection
@@ -328,6 +335,7 @@ impl Database {
                 .and_then(|rows| rows.map(|rows| rows.assemble(&agent, "")).transpose());
             match readable {
                 Ok(_) => {
+                    begin(&agent);
                     self.delete(&agent)?;
                     expired.push(agent);
                 }
@@ -355,9 +363,15 @@ impl Database {
             let (removed, bytes) = row.end.remove_before(&self.connection, start)?;
             self.connection
                 .prepare_cached(
-                    "UPDATE agents SET stamp = ?2, bytes = bytes - ?3 WHERE number = ?1",
+                    "UPDATE agents SET stamp = ?2, bytes = bytes - ?3, last = iif(?4, NULL, last)
+                     WHERE number = ?1",
                 )?
-                .execute(params![row.end.agent, stamp.to_text(), bytes])?;
+                .execute(params![
+                    row.end.agent,
+                    stamp.to_text(),
+                    bytes,
+                    start == stamp.next
+                ])?;
             Ok(removed)
         };
         cap().map_err(|error| self.failed("cap a stream in", error))

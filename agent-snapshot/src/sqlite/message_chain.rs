@@ -36,16 +36,20 @@ impl ChainEnd {
     }
 
     /// Removes the messages before `start`, and returns the number and the size of them.
+    ///
+    /// SQLite uses the numbers of removed rows again, so `previous` of the oldest message may name
+    /// a row of another agent: the chain ends there.
     pub(super) fn remove_before(self, connection: &Connection, start: u64) -> Result<(u64, i64)> {
         let mut delete = connection.prepare_cached(
             "WITH RECURSIVE chain (id, previous, seq) AS (
-                 SELECT id, previous, seq FROM messages WHERE id = ?1
+                 SELECT id, previous, seq FROM messages WHERE id = ?1 AND agent = ?3
                  UNION ALL SELECT m.id, m.previous, m.seq
-                 FROM chain JOIN messages m ON m.id = chain.previous AND m.id < chain.id)
+                 FROM chain JOIN messages m
+                 ON m.id = chain.previous AND m.id < chain.id AND m.agent = ?3)
              DELETE FROM messages WHERE id IN (SELECT id FROM chain WHERE seq < ?2)
              RETURNING octet_length(json)",
         )?;
-        let mut sizes = delete.query(params![self.last, start.cast_signed()])?;
+        let mut sizes = delete.query(params![self.last, start.cast_signed(), self.agent])?;
         let (mut count, mut bytes) = (0, 0);
         while let Some(row) = sizes.next()? {
             count += 1;

@@ -260,11 +260,11 @@ impl SnapshotStorage for SqliteStorage {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let before = now.unwrap_or_default().saturating_sub(older_than);
         let before = i64::try_from(before.as_millis()).unwrap_or(i64::MAX);
-        let expired = self.write(move |database| database.expire(before)).await?;
-        for agent in &expired {
-            self.shared.stamps.forget_deleted(agent);
-        }
-        Ok(expired)
+        let shared = self.shared.clone();
+        self.write(move |database| {
+            database.expire(before, |agent| shared.stamps.forget_deleted(agent))
+        })
+        .await
     }
 
     async fn cap_stream(&self, agent: &AgentId, keep: u64) -> Result<u64, Error> {

@@ -3,7 +3,7 @@
 //! A commit waits for the disk, which takes most of the time of a save.
 //! While the thread waits, other callers queue their jobs. The next batch takes all of them, so
 //! the cost of a sync is shared by everything that arrived during the sync before it. With one
-//! caller each batch has one job, and nothing ever waits for a batch to fill.
+//! caller each batch has one job, and no job waits for a batch to fill.
 //!
 //! **Invariant.** A job is answered after the transaction with its changes is committed, never
 //! before. So a job that reports success is durable.
@@ -47,16 +47,10 @@ const MAX_BATCH: usize = 256;
 
 /// Opens a replaced file again; `false` if that failed, and with it all jobs.
 fn follow_file(database: &mut Database, jobs: &mut [Box<dyn Job>]) -> bool {
-    let mut is_followed = true;
-    for job in jobs {
-        // The first call opens the file, so the others cost a `stat` each only after a failure.
-        match database.follow_file() {
-            Ok(()) => break,
-            Err(error) => {
-                is_followed = false;
-                job.fail(error);
-            }
-        }
+    let followed = database.follow_file();
+    let is_followed = followed.is_ok();
+    if let Err(error) = followed {
+        fail_all(jobs, error);
     }
     is_followed
 }
@@ -105,9 +99,10 @@ impl Worker {
         Self::start("snapshot-writer", move |queue| {
             let mut batch = Vec::new();
             while queue.blocking_recv_many(&mut batch, MAX_BATCH) > 0 {
-                if !follow_file(&mut database, &mut batch) {
-                    // All jobs have failed.
-                } else if !commit(&database, &mut batch) && batch.len() > 1 {
+                if follow_file(&mut database, &mut batch)
+                    && commit(&database, &mut batch) == Batch::RolledBack
+                    && batch.len() > 1
+                {
                     for job in batch.chunks_mut(1) {
                         commit(&database, job);
                     }
@@ -181,28 +176,83 @@ impl Worker {
     }
 }
 
-/// Runs jobs in one transaction. `false` if nothing was committed.
-fn commit(database: &Database, jobs: &mut [Box<dyn Job>]) -> bool {
+/// The outcome of a transaction.
+#[derive(PartialEq)]
+enum Batch {
+    /// Every job has its result.
+    Answered,
+    /// Nothing was committed. Each job may succeed alone.
+    RolledBack,
+}
+
+/// Runs jobs in one transaction.
+fn commit(database: &Database, jobs: &mut [Box<dyn Job>]) -> Batch {
     if let Err(error) = database.begin() {
-        return fail(jobs, error);
+        // Another process holds the lock. Each job alone would wait for the busy timeout again,
+        // while the queue waits.
+        fail_all(jobs, error);
+        return Batch::Answered;
     }
     if !jobs.iter_mut().all(|job| job.run(database)) {
         database.roll_back();
-        return false;
+        return Batch::RolledBack;
     }
     if let Err(error) = database.commit() {
         database.roll_back();
-        return fail(jobs, error);
+        fail_all(jobs, error);
+        return Batch::RolledBack;
     }
-    true
+    Batch::Answered
 }
 
-/// Gives the error to the first job. The others get their own error when they run alone.
-fn fail(jobs: &mut [Box<dyn Job>], error: Error) -> bool {
-    if let Some(job) = jobs.first_mut() {
-        job.fail(error);
+/// Gives the error to every job; all but the first get a copy.
+fn fail_all(jobs: &mut [Box<dyn Job>], error: Error) {
+    let Some((first, others)) = jobs.split_first_mut() else {
+        return;
+    };
+    for job in others {
+        job.fail(copy_of(&error));
     }
-    false
+    first.fail(error);
+}
+
+/// A copy with the cause as text, because a cause cannot be cloned.
+fn copy_of(error: &Error) -> Error {
+    let cause = |error: &dyn std::error::Error| error.to_string().into();
+    match error {
+        Error::UnsupportedVersion {
+            what,
+            found,
+            supported,
+        } => Error::UnsupportedVersion {
+            what: what.clone(),
+            found: *found,
+            supported: *supported,
+        },
+        Error::Io {
+            action,
+            path,
+            source,
+        } => Error::Io {
+            action,
+            path: path.clone(),
+            source: io::Error::new(source.kind(), source.to_string()),
+        },
+        Error::Storage {
+            action,
+            location,
+            source,
+        } => Error::Storage {
+            action,
+            location: location.clone(),
+            source: cause(&**source),
+        },
+        error => Error::Storage {
+            action: "use",
+            location: "the database".to_owned(),
+            source: cause(error),
+        },
+    }
 }
 
 #[cfg(test)]

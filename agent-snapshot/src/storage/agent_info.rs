@@ -33,7 +33,8 @@ pub struct AgentInfo {
     /// The size of the stored texts in bytes.
     pub bytes: u64,
     /// The time of the last save, by the clock of the server or, for files and SQLite, of the
-    /// machine that saved.
+    /// machine that saved. For files it is the time of the last write, so `compact`, `close` and
+    /// `cap_stream` of a `FileStorage` change it too.
     pub changed: SystemTime,
     /// `AgentSnapshot::labels`.
     pub labels: BTreeMap<String, String>,

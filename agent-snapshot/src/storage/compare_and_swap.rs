@@ -111,8 +111,8 @@ pub(crate) async fn save_by_swap(
     cache: &StampCache,
     snapshot: &AgentSnapshot,
 ) -> Result<(), Error> {
-    let intent = cache.memory.save_intent(snapshot);
-    swap_until_current(backend, cache, snapshot, &intent).await
+    let intent = || cache.memory.save_intent(snapshot);
+    swap_until_current(backend, cache, snapshot, intent).await
 }
 
 /// As [`save_by_swap`], but replaces a stored state that the snapshot does not continue.
@@ -121,14 +121,14 @@ pub(crate) async fn overwrite_by_swap(
     cache: &StampCache,
     snapshot: &AgentSnapshot,
 ) -> Result<(), Error> {
-    swap_until_current(backend, cache, snapshot, &Intent::Overwrite).await
+    swap_until_current(backend, cache, snapshot, || Intent::Overwrite).await
 }
 
 async fn swap_until_current(
     backend: &impl CompareAndSwap,
     cache: &StampCache,
     snapshot: &AgentSnapshot,
-    intent: &Intent,
+    intent: impl Fn() -> Intent,
 ) -> Result<(), Error> {
     let agent = &snapshot.agent_id;
     let guess = cache.lock().get(agent).cloned();
@@ -138,7 +138,9 @@ async fn swap_until_current(
         None => backend.read_stamp(agent).await?,
     };
     loop {
-        match judge(snapshot, stored.stamp.as_ref(), stored.epoch_floor, intent) {
+        // After the stamp was read: this handle may have deleted the agent in between.
+        let intent = intent();
+        match judge(snapshot, stored.stamp.as_ref(), stored.epoch_floor, &intent) {
             Ok(Some(plan)) => {
                 let stamp = plan.stamp.clone();
                 cache.forget(agent);

@@ -35,7 +35,9 @@ pub struct CopyReport {
 /// Copies every agent with its whole stream, and verifies each copy by reading it.
 ///
 /// An agent that `to` has already is not overwritten: the same state is a success, an older one is
-/// continued, anything else is an error. So an interrupted copy can be repeated.
+/// continued, anything else is an error. So an interrupted copy can be repeated. An older copy whose
+/// next message `from` no longer has, because its stream was capped, is [`Error::Rewound`]: delete
+/// the copy first.
 ///
 /// Agents should not save meanwhile; one that does is copied at one of its ticks. The epochs of
 /// deleted agents are not copied, so start the agents on the new storage only after the old ones
@@ -191,7 +193,7 @@ pub async fn restore(
 }
 
 /// Makes a new agent from the messages of another one before message `at`, with its pinned messages,
-/// variables and labels. Events, replies and tool intents are not taken over.
+/// variables, labels and extra fields. Events, replies and tool intents are not taken over.
 ///
 /// The variables and the pinned messages are those of today, also if `at` is long ago: a storage keeps
 /// no earlier ones. A caller that needs others sets them in the result and saves it with the next
@@ -311,13 +313,19 @@ async fn read_whole(
         let start = stream.first().map_or(next, |(seq, _)| *seq);
         let has_gap = stream.len() as u64 != next - start;
         let has_view = start <= view.first_seq();
-        if has_gap || !has_view {
+        // Of the same length, but perhaps of another history.
+        let differs = view
+            .tail()
+            .rev()
+            .zip(stream.iter().rev())
+            .any(|(in_view, (seq, message))| in_view != (*seq, message));
+        if has_gap || !has_view || differs {
             let position = Some(Position::of(&snapshot));
             if doubted == position {
                 return Err(Error::Damaged {
                     agent: agent.clone(),
                     location: "the source".to_owned(),
-                    reason: format!("it should have messages {start} to {next}"),
+                    reason: format!("its stream does not fit its messages {start} to {next}"),
                 });
             }
             doubted = position;

@@ -109,7 +109,8 @@ impl MemoryStorage {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<AgentId, AgentSlot>> {
-        // A slot is changed only after everything that can panic, so it is never half changed.
+        // All steps that can panic come before the change of a slot, so a slot is never changed in
+        // part.
         let agents = self.shared.agents.lock();
         agents.unwrap_or_else(PoisonError::into_inner)
     }

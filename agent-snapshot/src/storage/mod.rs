@@ -9,7 +9,12 @@ mod handle_memory;
 mod memory_storage;
 mod open_storage;
 mod position;
-#[cfg(any(feature = "file", feature = "redis", feature = "sqlite"))]
+#[cfg(any(
+    feature = "file",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite"
+))]
 mod run_blocking;
 mod snapshot_storage;
 mod stamp;
@@ -29,6 +34,6 @@ pub use open_storage::{StorageLoader, open_storage};
 pub use position::Position;
 #[cfg(any(feature = "file", feature = "sqlite"))]
 pub(crate) use run_blocking::run_blocking;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use run_blocking::task_result;
 pub use snapshot_storage::SnapshotStorage;

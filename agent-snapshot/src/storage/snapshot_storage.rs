@@ -92,7 +92,7 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a load changes nothing.
+    /// Cancel safe: a load does not change the stored state.
     async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error>;
 
     /// Removes an agent and its stream.
@@ -194,7 +194,8 @@ pub trait SnapshotStorage: Debug + Send + Sync {
     /// [`Error::Unsupported`] by default.
     ///
     /// A storage on a server sends the call again if its answer was lost. Agents that the first one
-    /// deleted are then not in the result.
+    /// deleted are then not in the result. A save through the same handle between the delete and its
+    /// answer is [`Error::Rewound`].
     ///
     /// # Cancel safety
     ///

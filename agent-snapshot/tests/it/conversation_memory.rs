@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use agent_snapshot::conversation::{
-    EndReason, Error, InMemoryEngine, MemoryEngine, Message, Offload, Offloaded, SessionManager,
-    StateManager,
+    EndReason, Error, InMemoryEngine, MemoryEngine, Message, Offload, Offloaded, SessionId,
+    SessionManager, StateManager,
 };
-use agent_snapshot::{MemoryStorage, SnapshotStorage};
+use agent_snapshot::{AgentId, AgentSnapshot, MemoryStorage, SnapshotStorage};
 use async_trait::async_trait;
+use tokio::sync::Notify;
 
 type Result<T> = std::result::Result<T, Box<dyn StdError + Send + Sync>>;
 
@@ -152,6 +153,109 @@ async fn a_lost_acknowledgement_repeats_the_same_key() {
     assert_eq!(offered.len(), 2);
     assert_eq!(offered[0], offered[1]);
     assert_eq!(engine.inner.offloads().len(), 1);
+}
+
+/// An engine is idempotent by key, so an equal key would drop the second conversation.
+#[tokio::test]
+async fn two_sessions_of_one_id_have_different_keys() {
+    let (storage, engine) = (MemoryStorage::new(), InMemoryEngine::new());
+    let sessions = manager(&storage, &engine);
+    let id = SessionId::new("thread-42").unwrap();
+    for text in ["first", "second"] {
+        let mut session = sessions.create_as(&id, "alice", None).await.unwrap();
+        session.append(Message::user(text)).unwrap();
+        session.commit().await.unwrap();
+        sessions.destroy(&id).await.unwrap();
+    }
+    let offloads = engine.offloads();
+    let mut texts: Vec<_> = offloads
+        .iter()
+        .map(|offload| offload.messages.last().unwrap().content.as_deref())
+        .collect();
+    // The engine sorts by key.
+    texts.sort_unstable();
+    assert_eq!(texts, [Some("first"), Some("second")]);
+}
+
+/// Sessions of 0.1 have no `incarnation`: they are read, and keep the keys under which they may have
+/// been offered.
+#[tokio::test]
+async fn a_session_of_the_first_version_keeps_its_key() {
+    let (storage, engine) = (MemoryStorage::new(), InMemoryEngine::new());
+    let sessions = manager(&storage, &engine);
+    let record = r#"{"user":"alice","created":1706582400000,"start":0}"#;
+    let mut snapshot = AgentSnapshot::new(AgentId::new("session.thread-42").unwrap());
+    snapshot.tick_index = 1;
+    let record = serde_json::from_str(record).unwrap();
+    snapshot.extra.insert("session".into(), record);
+    let history = &mut snapshot.memory.short_term_history;
+    history.push(Message::user("hello"));
+    storage.save(&snapshot).await.unwrap();
+
+    let id = SessionId::new("thread-42").unwrap();
+    let mut session = sessions.get(&id).await.unwrap();
+    session.append(Message::assistant("Hi.")).unwrap();
+    session.commit().await.unwrap();
+    sessions.destroy(&id).await.unwrap();
+    let offloads = engine.offloads();
+    assert_eq!(offloads.len(), 1);
+    assert_eq!(offloads[0].key, "thread-42/0");
+    assert_eq!(offloads[0].messages.len(), 2);
+}
+
+/// An engine that holds each offload until it is released.
+#[derive(Clone, Default)]
+struct Held {
+    offered: Arc<Notify>,
+    release: Arc<Notify>,
+    inner: InMemoryEngine,
+}
+
+#[async_trait]
+impl MemoryEngine for Held {
+    async fn offload(&self, offload: &Offload) -> Result<()> {
+        self.offered.notify_one();
+        self.release.notified().await;
+        self.inner.offload(offload).await
+    }
+
+    async fn bootstrap(&self, user: &str) -> Result<Option<String>> {
+        self.inner.bootstrap(user).await
+    }
+}
+
+/// Two processes offer one conversation, and one of them is slow: meanwhile the id is used again.
+#[tokio::test]
+async fn a_late_acknowledgement_does_not_remove_another_conversation_of_the_same_id() {
+    let storage = MemoryStorage::new();
+    let (slow, down) = (Held::default(), Flaky::default());
+    let (here, there) = (manager(&storage, &down), manager(&storage, &slow));
+    let id = SessionId::new("thread-42").unwrap();
+    let talk = async |text: &str| {
+        let mut session = here.create_as(&id, "alice", None).await.unwrap();
+        session.append(Message::user(text)).unwrap();
+        session.commit().await.unwrap();
+        down.failures.store(1, Ordering::SeqCst);
+        here.destroy(&id).await.unwrap()
+    };
+    assert!(matches!(talk("first").await, Offloaded::Queued(_)));
+    let late = {
+        let there = there.clone();
+        tokio::spawn(async move { there.offload_pending().await })
+    };
+    slow.offered.notified().await;
+    assert!(here.offload_pending().await.unwrap().is_empty());
+    assert!(matches!(talk("second").await, Offloaded::Queued(_)));
+
+    slow.release.notify_one();
+    // After its acknowledgement the slow process offers the second conversation.
+    let offered = tokio::time::timeout(Duration::from_secs(60), slow.offered.notified());
+    offered.await.expect("it is offered");
+    assert!(here.offload_pending().await.unwrap().is_empty());
+    slow.release.notify_one();
+    assert!(late.await.unwrap().unwrap().is_empty());
+    assert_eq!(down.inner.offloads().len(), 2);
+    assert!(storage.list().await.unwrap().is_empty());
 }
 
 #[tokio::test]

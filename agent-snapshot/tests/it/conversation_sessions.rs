@@ -65,6 +65,74 @@ async fn an_id_of_the_caller_belongs_to_one_session_at_a_time() {
 }
 
 #[tokio::test]
+async fn a_late_commit_does_not_enter_a_new_session_of_the_same_id() {
+    let storage = MemoryStorage::new();
+    let (here, there) = (manager(&storage), manager(&storage));
+    let id = SessionId::new("thread-42").unwrap();
+    let mut late = here.create_as(&id, "alice", None).await.unwrap();
+    late.append(Message::user("a secret of alice")).unwrap();
+
+    there.destroy(&id).await.unwrap();
+    let carol = there.create_as(&id, "carol", None).await.unwrap();
+    let refused = late.commit().await;
+    assert!(
+        matches!(refused, Err(Error::UnknownSession { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(late.uncommitted().len(), 1);
+    assert!(there.stream(carol.id()).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_capped_session_is_read_and_delivered_without_the_capped_messages() {
+    let storage = MemoryStorage::new();
+    let engine = agent_snapshot::conversation::InMemoryEngine::new();
+    let sessions = SessionManager::new(Arc::new(storage.clone()), StateManager::new(60))
+        .memory(engine.clone());
+    let id = SessionId::new("thread-42").unwrap();
+    let mut session = sessions.create_as(&id, "alice", None).await.unwrap();
+    for n in 0..40 {
+        let text = format!("message {n:02}");
+        session.append(Message::user(text.clone())).unwrap();
+        session.append(Message::assistant(text)).unwrap();
+        session.commit().await.unwrap();
+    }
+    let agent = AgentId::new("session.thread-42").unwrap();
+    assert!(storage.cap_stream(&agent, 30).await.unwrap() > 0);
+    assert_eq!(sessions.stream(&id).await.unwrap().len(), 30);
+
+    // A reset delivers the conversation, and then the stream starts at the new one.
+    let mut session = sessions.reset(&id).await.unwrap();
+    session.append(Message::user("new")).unwrap();
+    session.commit().await.unwrap();
+    storage.cap_stream(&agent, 0).await.unwrap();
+    sessions.destroy(&id).await.unwrap();
+    let lengths: Vec<usize> = engine
+        .offloads()
+        .iter()
+        .map(|offload| offload.messages.len())
+        .collect();
+    assert_eq!(lengths, [30, 1]);
+    assert!(storage.list().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_reset_without_long_term_memory_deletes_the_old_messages() {
+    let storage = MemoryStorage::new();
+    let sessions = manager(&storage);
+    let mut session = sessions.create("alice", None).await.unwrap();
+    session.append(Message::user("old")).unwrap();
+    session.commit().await.unwrap();
+    let mut session = sessions.reset(session.id()).await.unwrap();
+    session.append(Message::user("new")).unwrap();
+    session.commit().await.unwrap();
+    let agent = AgentId::new(format!("session.{}", session.id())).unwrap();
+    let stream = storage.stream(&agent, 0..u64::MAX).await.unwrap();
+    let texts: Vec<_> = stream.iter().map(|(_, m)| m.content.as_deref()).collect();
+    assert_eq!(texts, [Some("new")]);
+}
+
+#[tokio::test]
 async fn sessions_are_created_found_listed_and_destroyed() {
     let storage = MemoryStorage::new();
     let sessions = manager(&storage);

@@ -115,26 +115,29 @@ async fn a_copy_overwrites_nothing() {
     assert_eq!(other.load(&id("a")).await.unwrap(), Some(unrelated));
 }
 
-/// Another process deletes the agent between the two reads of a copy.
+/// Another process deletes or replaces the agent between the two reads of a copy.
 #[derive(Debug)]
-struct DeletedMeanwhile(MemoryStorage);
+struct ChangedMeanwhile {
+    storage: MemoryStorage,
+    replacement: Option<AgentSnapshot>,
+}
 
 #[async_trait]
-impl SnapshotStorage for DeletedMeanwhile {
+impl SnapshotStorage for ChangedMeanwhile {
     async fn save(&self, snapshot: &AgentSnapshot) -> Result<(), Error> {
-        self.0.save(snapshot).await
+        self.storage.save(snapshot).await
     }
 
     async fn load(&self, agent: &AgentId) -> Result<Option<AgentSnapshot>, Error> {
-        self.0.load(agent).await
+        self.storage.load(agent).await
     }
 
     async fn delete(&self, agent: &AgentId) -> Result<(), Error> {
-        self.0.delete(agent).await
+        self.storage.delete(agent).await
     }
 
     async fn list(&self) -> Result<Vec<AgentId>, Error> {
-        self.0.list().await
+        self.storage.list().await
     }
 
     async fn stream(
@@ -142,18 +145,43 @@ impl SnapshotStorage for DeletedMeanwhile {
         agent: &AgentId,
         range: Range<u64>,
     ) -> Result<Vec<(u64, Message)>, Error> {
-        self.0.delete(agent).await?;
-        self.0.stream(agent, range).await
+        match &self.replacement {
+            Some(replacement) => self.storage.overwrite(replacement).await?,
+            None => self.storage.delete(agent).await?,
+        }
+        self.storage.stream(agent, range).await
     }
 }
 
 #[tokio::test]
 async fn an_agent_that_is_deleted_during_the_copy_is_not_damaged() {
-    let from = DeletedMeanwhile(filled().await);
+    let from = ChangedMeanwhile {
+        storage: filled().await,
+        replacement: None,
+    };
     let report = copy(&from, &MemoryStorage::new()).await.unwrap();
     assert_eq!(report.damaged, []);
     // The agents without a message: their stream is as empty as before.
     assert_eq!((report.agents, report.messages), (2, 0));
+}
+
+#[tokio::test]
+async fn an_agent_that_replaces_its_history_during_the_copy_is_copied_at_one_tick() {
+    let (storage, to) = (MemoryStorage::new(), MemoryStorage::new());
+    let with_text = |tick, text: &str| {
+        let mut snapshot = AgentSnapshot::new(id("a"));
+        snapshot.tick_index = tick;
+        snapshot.memory.short_term_history.push(Message::user(text));
+        snapshot
+    };
+    storage.save(&with_text(1, "old")).await.unwrap();
+    let replacement = Some(with_text(2, "new"));
+    let from = ChangedMeanwhile {
+        storage,
+        replacement,
+    };
+    copy(&from, &to).await.unwrap();
+    assert_eq!(to.load(&id("a")).await.unwrap(), from.replacement);
 }
 
 /// A move to another storage must not delete agents that the old one would have kept.

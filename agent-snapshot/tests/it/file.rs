@@ -395,6 +395,85 @@ async fn more_agents_than_open_files_work_and_are_compacted() {
 
 /// Zeros in the middle of the log are damage, wherever they are. The last line is the only one
 /// that a crash can tear.
+/// After a failed write the disk may not have what the page cache shows, so the next call writes
+/// everything again.
+#[tokio::test]
+async fn a_failed_write_is_not_forgotten_among_many_agents() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    let mut snapshot = ticked("a", 1);
+    storage.save(&snapshot).await.unwrap();
+    tick(&mut snapshot);
+    storage.save(&snapshot).await.unwrap();
+    // A folder in place of the temporary file makes the rewrite fail.
+    let obstacle = folder.path().join("a.json.tmp");
+    std::fs::create_dir(&obstacle).unwrap();
+    storage.compact(&snapshot.agent_id).await.unwrap_err();
+    std::fs::remove_dir(&obstacle).unwrap();
+
+    for n in 0..300 {
+        let other = AgentId::new(format!("other {n}")).unwrap();
+        storage.load(&other).await.unwrap();
+    }
+    storage.save(&snapshot).await.unwrap();
+    assert!(!folder.path().join("a.1.log").exists());
+    assert_eq!(
+        storage.load(&snapshot.agent_id).await.unwrap(),
+        Some(snapshot)
+    );
+}
+
+#[tokio::test]
+async fn a_load_of_an_unknown_agent_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    let unknown = AgentId::new("unknown").unwrap();
+    assert_eq!(storage.load(&unknown).await.unwrap(), None);
+    assert!(storage.stream(&unknown, 0..9).await.unwrap().is_empty());
+    assert_eq!(names(folder.path()), [""; 0]);
+}
+
+#[tokio::test]
+async fn an_agent_without_its_json_file_is_listed_as_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    let mut snapshot = ticked("a", 1);
+    storage.save(&snapshot).await.unwrap();
+    tick(&mut snapshot);
+    storage.save(&snapshot).await.unwrap();
+    std::fs::remove_file(folder.path().join("a.json")).unwrap();
+
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    assert!(
+        storage
+            .load(&snapshot.agent_id)
+            .await
+            .unwrap_err()
+            .is_damaged()
+    );
+    assert_eq!(
+        storage.list().await.unwrap(),
+        std::slice::from_ref(&snapshot.agent_id)
+    );
+    storage.delete(&snapshot.agent_id).await.unwrap();
+    assert!(storage.list().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_damaged_file_of_a_long_id_is_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = FileStorage::open(folder.path()).await.unwrap();
+    let snapshot = ticked(&"long-".repeat(50), 3);
+    storage.save(&snapshot).await.unwrap();
+    let names = names(folder.path());
+    let json = names.iter().find(|name| name.ends_with(".json")).unwrap();
+    assert!(json.contains('~'), "{json}");
+    let path = folder.path().join(json);
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, &text[..text.len() - 20]).unwrap();
+    assert_eq!(storage.list().await.unwrap(), [snapshot.agent_id]);
+}
+
 #[tokio::test]
 async fn zeros_in_the_middle_of_the_log_are_damage() {
     let folder = tempfile::tempdir().unwrap();

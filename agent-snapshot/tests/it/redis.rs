@@ -222,6 +222,20 @@ async fn every_kind_of_damage_is_an_error_and_is_kept_aside() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_does_not_start_at_its_stamp_is_damaged() {
+    let server = RedisServer::start();
+    let storage = RedisStorage::connect(&server.url()).await.unwrap();
+    let mut snapshot = blank("a");
+    tick(&mut snapshot);
+    storage.save(&snapshot).await.unwrap();
+    server.command(&["HDEL", "agent-snapshot:{a}", "start"]);
+    let stream = storage.stream(&snapshot.agent_id, 0..9);
+    let stream = tokio::time::timeout(Duration::from_secs(60), stream).await;
+    let error = stream.expect("it ends").unwrap_err();
+    assert!(error.is_damaged(), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_load_during_saves_returns_one_saved_state() {
     let server = RedisServer::start();
     let storage = RedisStorage::connect(&server.url()).await.unwrap();

@@ -2,9 +2,11 @@
 //! No message that survived is deleted, and the agent decides what happens next.
 
 use std::future::poll_fn;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::time::Duration;
 
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{
@@ -146,6 +148,8 @@ enum Disturbance {
     RewindsTo(MemoryStorage),
     /// Another process deletes the agent directly after the load.
     Deletes,
+    /// Another process saves after the load.
+    Saves(Box<AgentSnapshot>),
 }
 
 impl DisturbedStorage {
@@ -167,6 +171,10 @@ impl SnapshotStorage for DisturbedStorage {
             Some(Disturbance::NeverAnswers) => std::future::pending().await,
             Some(Disturbance::RewindsTo(backup)) => {
                 self.memory.rewind_to(&backup);
+                loaded
+            }
+            Some(Disturbance::Saves(snapshot)) => {
+                self.memory.save(&snapshot).await?;
                 loaded
             }
             Some(Disturbance::Deletes) => {
@@ -242,6 +250,26 @@ async fn a_delete_during_a_hydration_leaves_a_blank_agent_that_is_fenced() {
     work(&mut agent, 1).await;
 }
 
+/// The snapshot has no numbered message, so the save of a blank state would not be `Rewound`.
+#[tokio::test]
+async fn a_first_save_during_a_hydration_is_not_overwritten() {
+    for epoch_of_a_deleted_agent in [0, 7] {
+        let disturbed = DisturbedStorage::default();
+        let storage: Arc<dyn SnapshotStorage> = Arc::new(disturbed.clone());
+        let mut prepared = AgentSnapshot::new(id());
+        prepared.epoch = epoch_of_a_deleted_agent;
+        storage.save(&prepared).await.unwrap();
+        storage.delete(&id()).await.unwrap();
+
+        let variables = &mut prepared.memory.working_variables;
+        variables.insert("role".to_owned(), "reviewer".into());
+        disturbed.disturb(Disturbance::Saves(Box::new(prepared)));
+        let agent = hydrate(&storage).await;
+        assert_eq!(agent.variables()["role"], "reviewer");
+        assert!(agent.snapshot().epoch > epoch_of_a_deleted_agent);
+    }
+}
+
 /// Polls a future `polls` times and then drops it.
 async fn cancelled<T>(future: impl Future<Output = T>, polls: usize) {
     let mut future = pin!(future);
@@ -254,23 +282,27 @@ async fn cancelled<T>(future: impl Future<Output = T>, polls: usize) {
     }
 }
 
+/// The addresses of storages that need no server.
+fn local_urls(folder: &Path) -> Vec<String> {
+    let folder = folder.display();
+    let urls = [
+        ("memory:".to_owned(), true),
+        (format!("file:{folder}/files"), cfg!(feature = "file")),
+        (
+            format!("sqlite:{folder}/agents.db"),
+            cfg!(feature = "sqlite"),
+        ),
+    ];
+    let enabled = urls.into_iter().filter(|(_, is_on)| *is_on);
+    enabled.map(|(url, _)| url).collect()
+}
+
 /// A cancelled save may be stored, also after the next one has begun. The stored messages are then
 /// those of the same snapshot object, which may replace them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_history_can_be_replaced_after_a_cancelled_save() {
     let folder = tempfile::tempdir().unwrap();
-    let urls = [
-        ("memory:".to_owned(), true),
-        (
-            format!("file:{}/files", folder.path().display()),
-            cfg!(feature = "file"),
-        ),
-        (
-            format!("sqlite:{}/agents.db", folder.path().display()),
-            cfg!(feature = "sqlite"),
-        ),
-    ];
-    for (url, _) in urls.into_iter().filter(|(_, is_on)| *is_on) {
+    for url in local_urls(folder.path()) {
         let storage = agent_snapshot::open_storage(&url).await.unwrap();
         for n in 0..40 {
             let agent = AgentId::new(format!("agent {n}")).unwrap();
@@ -287,6 +319,25 @@ async fn a_history_can_be_replaced_after_a_cancelled_save() {
             saved.unwrap_or_else(|error| panic!("{url}, {} polls: {error}", n % 5));
             let stored = storage.load(&snapshot.agent_id).await.unwrap();
             assert_eq!(stored, Some(snapshot), "{url}");
+        }
+    }
+}
+
+/// A cancelled expiry may have deleted the agent. The storage has not gone back in time then.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_can_be_saved_after_a_cancelled_expiry() {
+    let folder = tempfile::tempdir().unwrap();
+    for url in local_urls(folder.path()) {
+        let storage = agent_snapshot::open_storage(&url).await.unwrap();
+        for n in 0..48 {
+            let mut snapshot = AgentSnapshot::new(AgentId::new(format!("agent {n}")).unwrap());
+            storage.save(&snapshot).await.unwrap();
+            let polls = 1 << (n % 12);
+            cancelled(storage.expire(Duration::ZERO), polls).await;
+            snapshot.tick_index += 1;
+            let saved = storage.save(&snapshot).await;
+            saved.unwrap_or_else(|error| panic!("{url}, {polls} polls: {error}"));
+            storage.delete(&snapshot.agent_id).await.unwrap();
         }
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use agent_snapshot::conversation::Message;
 use agent_snapshot::{
-    AgentId, AgentSnapshot, AgentState, Error, Event, MemoryStorage, Recovery, SnapshotStorage,
-    Status,
+    AgentId, AgentSnapshot, AgentState, Error, Event, History, MemoryStorage, Recovery,
+    SnapshotStorage, Status,
 };
 use async_trait::async_trait;
 use serde_json::json;
@@ -193,6 +193,42 @@ async fn the_commit_of_a_tick_clears_its_intents() {
     tick.intend_tool("ls", json!({})).await.unwrap();
     tick.commit().await.unwrap();
     assert!(hydrate(&storage).await.1.uncertain_tools.is_empty());
+}
+
+#[tokio::test]
+async fn a_tick_with_an_intent_can_replace_its_history() {
+    let storage = MemoryStorage::new();
+    let (mut agent, _) = hydrate(&storage).await;
+    let mut tick = agent.begin_tick().unwrap();
+    tick.history().push(Message::user("old"));
+    tick.commit().await.unwrap();
+
+    let mut tick = agent.begin_tick().unwrap();
+    tick.intend_tool("ls", json!({})).await.unwrap();
+    *tick.history() = History::new();
+    tick.history().push(Message::user("new"));
+    tick.commit().await.unwrap();
+    assert_eq!(agent.history().tail_len(), 1);
+}
+
+#[tokio::test]
+async fn a_history_can_be_replaced_after_a_save_whose_answer_was_lost() {
+    let storage = Arc::new(Flaky::default());
+    let (mut agent, _) = AgentState::hydrate(storage.clone(), id()).await.unwrap();
+    let mut tick = agent.begin_tick().unwrap();
+    tick.history().push(Message::user("old"));
+    tick.commit().await.unwrap();
+
+    for mode in [1, 2] {
+        storage.mode.store(mode, Ordering::SeqCst);
+        let event = Event::new("mcp", "task", json!(1));
+        agent.enqueue(event).await.unwrap_err();
+        storage.mode.store(0, Ordering::SeqCst);
+        let mut tick = agent.begin_tick().unwrap();
+        *tick.history() = History::new();
+        tick.history().push(Message::user(format!("new {mode}")));
+        tick.commit().await.unwrap();
+    }
 }
 
 #[tokio::test]

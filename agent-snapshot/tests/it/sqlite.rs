@@ -263,6 +263,78 @@ async fn a_database_that_stays_locked_is_an_error_after_the_timeout() {
     storage.save(&ticked(1)).await.unwrap();
 }
 
+/// Each save alone would wait for its own timeout: 40 seconds in all.
+#[tokio::test]
+async fn saves_that_wait_together_for_a_locked_database_share_the_timeout() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agents.db");
+    let builder = SqliteStorage::builder(&path).busy_timeout(Duration::from_millis(200));
+    let storage = builder.open().await.unwrap();
+    let blocker = rusqlite::Connection::open(&path).unwrap();
+    blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut saves = tokio::task::JoinSet::new();
+    for n in 0..200 {
+        let storage = storage.clone();
+        let snapshot = AgentSnapshot::new(AgentId::new(format!("agent {n}")).unwrap());
+        saves.spawn(async move { storage.save(&snapshot).await });
+    }
+    let all = tokio::time::timeout(Duration::from_secs(20), saves.join_all());
+    for result in all.await.expect("the saves are answered") {
+        let error = result.unwrap_err();
+        assert!(error.is_backend_failure(), "{error}");
+    }
+    blocker.execute_batch("ROLLBACK").unwrap();
+    storage.save(&ticked(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_newer_database_in_place_of_the_open_one_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, newer, good] =
+        ["agents.db", "newer.db", "good.db"].map(|name| folder.path().join(name));
+    for database in [&newer, &good] {
+        let storage = SqliteStorage::open(database).await.unwrap();
+        storage.close().await.unwrap();
+    }
+    sql(
+        &newer,
+        "PRAGMA user_version = 99; PRAGMA journal_mode = DELETE",
+    );
+    let storage = SqliteStorage::builder(&path)
+        .busy_timeout(Duration::from_millis(200))
+        .open()
+        .await
+        .unwrap();
+    storage.save(&ticked(1)).await.unwrap();
+
+    let replace = |by: &Path| {
+        for end in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(format!("{}{end}", path.display()));
+        }
+        std::fs::rename(by, &path).unwrap();
+    };
+    replace(&newer);
+    let (one, other) = (ticked(2), AgentSnapshot::new(AgentId::new("b").unwrap()));
+    for _ in 0..2 {
+        let (first, second, third) = tokio::join!(
+            storage.save(&one),
+            storage.save(&other),
+            storage.load(&other.agent_id)
+        );
+        for error in [first.err(), second.err(), third.err()] {
+            let error = error.expect("the database is newer");
+            assert!(
+                matches!(error, Error::UnsupportedVersion { found: 99, .. }),
+                "{error:?}"
+            );
+        }
+    }
+    // The newer program is not kept out.
+    sql(&path, "BEGIN IMMEDIATE; ROLLBACK");
+    replace(&good);
+    storage.save(&other).await.unwrap();
+}
+
 #[tokio::test]
 async fn the_longest_timeout_is_accepted() {
     let folder = tempfile::tempdir().unwrap();

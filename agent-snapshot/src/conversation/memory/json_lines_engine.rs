@@ -94,15 +94,12 @@ fn append(path: &Path, line: &[u8]) -> Result<(), Error> {
     let folder = folder.unwrap_or(Path::new("."));
     private_file::create_folder(folder)?;
     let file = json_lines::open_locked(path)?;
-    let end = json_lines::append(&file, line).map_err(FileError::io("write", path))?;
+    json_lines::append(&file, line).map_err(FileError::io("write", path))?;
     file.sync_all().map_err(FileError::io("sync", path))?;
-    let is_first = end == line.len() as u64 + 1;
-    if is_first {
-        // The name of a new file is durable only when its folder is synced.
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.map_err(FileError::io("sync", folder))?;
-    }
-    Ok(())
+    // The name of a new file is durable only when its folder is synced. Not only after the first
+    // line: its writer may have been killed before the sync.
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    Ok(synced.map_err(FileError::io("sync", folder))?)
 }
 
 fn read(path: &Path) -> Result<Vec<Offload>, Error> {

@@ -3,7 +3,7 @@
 //! # Theory
 //!
 //! A converter goes through a list once. The list was checked by [`Pairing`], so the results of a
-//! message with calls follow it directly. What is left are differences of form:
+//! message with calls follow it directly. The formats differ in these points:
 //!
 //! | | Anthropic | OpenAI Chat | OpenAI Responses | Gemini |
 //! |---|---|---|---|---|

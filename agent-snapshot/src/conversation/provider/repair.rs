@@ -83,7 +83,8 @@ pub struct Repaired {
 /// ```
 // Two passes, because the result of a call may stand anywhere in the list. The first splits the list
 // into exchanges and gives each result to an exchange: to the newest one if it has an open call for
-// it, else to an older one, where it is late. What no exchange wants is early or unknown. The second
+// it, else to an older one, where it is late. A result that no exchange wants is early or
+// unknown. The second
 // pass writes the exchanges and completes each with its late results, with early ones, or with error
 // results. Afterwards every call has exactly one result.
 //

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::session_record::{PendingOffload, StoredSession};
+use super::session_record::{PendingOffload, SessionRecord, StoredSession};
 use super::session_store::SaveOutcome;
 use super::{SessionId, SessionManager};
 use crate::History;
@@ -90,7 +90,7 @@ impl SessionManager {
                     Err(error @ Error::Memory { .. }) => return Ok(Offloaded::Queued(error)),
                     Err(error) => return Err(error),
                 }
-                self.acknowledge(id, pending.from).await?;
+                self.acknowledge(id, &stored.record, pending.from).await?;
             } else if stored.record.ended.is_none()
                 || self.store().delete(stored).await? == SaveOutcome::Saved
             {
@@ -115,9 +115,9 @@ impl SessionManager {
         };
         let mut messages = pending.pinned.clone();
         let stream = self.store().stream(id, pending.from..pending.to);
-        messages.extend(stream.await?);
+        messages.extend(stream.await?.into_iter().map(|(_, message)| message));
         let offload = Offload {
-            key: format!("{id}/{}", pending.from),
+            key: stored.record.conversation_key(id.as_str(), pending.from),
             session: id.clone(),
             user: stored.record.user.clone(),
             reason: pending.reason,
@@ -130,9 +130,18 @@ impl SessionManager {
             .map_err(failed)
     }
 
-    /// Removes a conversation from the queue.
-    async fn acknowledge(&self, id: &SessionId, from: u64) -> Result<(), Error> {
+    /// Removes a conversation of the session `offered` from the queue.
+    async fn acknowledge(
+        &self,
+        id: &SessionId,
+        offered: &SessionRecord,
+        from: u64,
+    ) -> Result<(), Error> {
         while let Some(mut stored) = self.store().load_any(id).await? {
+            if stored.record.incarnation != offered.incarnation {
+                // Another process has acknowledged it, and the id is in use again.
+                break;
+            }
             let queued = stored.record.pending.len();
             stored.record.pending.retain(|pending| pending.from != from);
             if stored.record.pending.len() == queued {
@@ -154,14 +163,19 @@ impl SessionManager {
     ///
     /// A storage replaces its stream if the saved history does not continue it. So the same
     /// messages are put into a history with another base link.
-    async fn drop_past(&self, id: &SessionId, stored: &mut StoredSession) -> Result<(), Error> {
-        let start = stored.record.start;
-        let messages = self.store().stream(id, start..stored.next_seq()).await?;
+    pub(super) async fn drop_past(
+        &self,
+        id: &SessionId,
+        stored: &mut StoredSession,
+    ) -> Result<(), Error> {
+        let range = stored.record.start..stored.next_seq();
+        let messages = self.store().stream(id, range.clone()).await?;
+        let start = messages.first().map_or(range.end, |(seq, _)| *seq);
         let history = &mut stored.snapshot.memory.short_term_history;
         let (pinned, summary) = (history.pinned().to_vec(), history.summary().cloned());
         let base = xxh3_128(format!("{id} from {start}").as_bytes());
         let mut fresh = History::from_parts(pinned, summary, start, base);
-        fresh.extend(messages);
+        fresh.extend(messages.into_iter().map(|(_, message)| message));
         fresh.drop_front((history.first_seq() - start) as usize);
         *history = fresh;
         Ok(())

@@ -24,7 +24,8 @@
 //! 2. *A message is stored once.* If the answer of a save is lost, the next commit conflicts with
 //!    it, finds its own messages in the stream by their ids, and leaves them out.
 //! 3. *A message never enters another conversation.* A reset changes `start`; a rebase that finds
-//!    another `start` fails with `SessionReset`.
+//!    another `start` fails with `SessionReset`. Each session has a random `incarnation`; a rebase
+//!    that finds another one, because the id is in use again, fails with `UnknownSession`.
 //! 4. *An ended session stays ended.* `load` treats it as unknown, and after its deletion the
 //!    storage refuses the old epoch.
 //!

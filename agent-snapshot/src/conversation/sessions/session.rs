@@ -319,6 +319,11 @@ impl Session {
     /// other processes have stored. Changes nothing if it fails.
     async fn rebase(&mut self) -> Result<usize, Error> {
         let stored = self.manager.store().load(&self.id).await?;
+        if stored.record.incarnation != self.stored.record.incarnation {
+            return Err(Error::UnknownSession {
+                session: self.id.clone(),
+            });
+        }
         if stored.record.start != self.stored.record.start {
             return Err(Error::SessionReset {
                 session: self.id.clone(),
@@ -326,7 +331,10 @@ impl Session {
         }
         let range = self.stored.next_seq()..stored.next_seq();
         let added = self.manager.store().stream(&self.id, range).await?;
-        let added_ids: HashSet<&str> = added.iter().filter_map(|m| m.id.as_deref()).collect();
+        let added_ids: HashSet<&str> = added
+            .iter()
+            .filter_map(|(_, message)| message.id.as_deref())
+            .collect();
         let history = stored.snapshot.memory.short_term_history.clone();
         let state = self.manager.state();
         let mut conversation = state.conversation_with_key(history, stored.key())?;

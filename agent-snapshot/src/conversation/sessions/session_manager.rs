@@ -3,6 +3,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use uuid::Uuid;
+
 use super::delivery::{Offloaded, timed_out};
 use super::session_record::{PendingOffload, SessionRecord, StoredSession};
 use super::session_store::{SaveOutcome, SessionStore};
@@ -182,6 +184,12 @@ impl SessionManager {
     /// [`Error::SessionExists`] if the id is in use, also by an ended session whose conversation
     /// long-term memory has not acknowledged yet. Otherwise as [`create`](Self::create).
     ///
+    /// # Races
+    ///
+    /// If two processes delete the ended session of this id, and one of them pauses before its
+    /// last call to the storage, that call deletes a session that was created in between. A new id
+    /// for each session excludes this.
+    ///
     /// # Cancel safety
     ///
     /// Cancel safe: the session is created or not.
@@ -200,6 +208,7 @@ impl SessionManager {
         let record = SessionRecord {
             user: user.to_owned(),
             created: SystemTime::now(),
+            incarnation: Uuid::new_v4().to_string(),
             prompt: prompt.map(str::to_owned),
             start: 0,
             ended: None,
@@ -257,7 +266,8 @@ impl SessionManager {
     }
 
     /// Reads the whole conversation from the stream, including messages that a trim removed from
-    /// view: the system prompt, and every message since the session was created or reset.
+    /// view: the system prompt, and every message since the session was created or reset, except
+    /// messages that [`cap_stream`](SnapshotStorage::cap_stream) has deleted.
     ///
     /// # Errors
     ///
@@ -270,7 +280,8 @@ impl SessionManager {
         let stored = self.store.load(id).await?;
         let mut messages = stored.prompt();
         let range = stored.record.start..stored.next_seq();
-        messages.extend(self.store.stream(id, range).await?);
+        let stream = self.store.stream(id, range).await?;
+        messages.extend(stream.into_iter().map(|(_, message)| message));
         Ok(messages)
     }
 
@@ -299,6 +310,9 @@ impl SessionManager {
             history.drop_front(history.tail_len());
             history.set_summary(None);
             history.pin(pinned.clone());
+            if stored.record.pending.is_empty() {
+                self.drop_past(id, &mut stored).await?;
+            }
             if self.store.save(&stored).await? == SaveOutcome::Saved {
                 break;
             }

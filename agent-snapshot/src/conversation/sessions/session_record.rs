@@ -13,6 +13,10 @@ pub(super) struct SessionRecord {
     pub(super) user: String,
     #[serde(with = "unix_millis")]
     pub(super) created: SystemTime,
+    /// Random, and another one for each session that had this id, one after the other. Empty for a
+    /// session of version 0.1.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) incarnation: String,
     /// The system prompt of the caller, without what long-term memory added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) prompt: Option<String>,
@@ -26,6 +30,16 @@ pub(super) struct SessionRecord {
     /// The conversations that long-term memory has not acknowledged, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) pending: Vec<PendingOffload>,
+}
+
+impl SessionRecord {
+    /// Identifies the conversation that starts at `start`, among all sessions that had this id.
+    pub(super) fn conversation_key(&self, id: &str, start: u64) -> String {
+        match &*self.incarnation {
+            "" => format!("{id}/{start}"),
+            incarnation => format!("{id}/{incarnation}/{start}"),
+        }
+    }
 }
 
 /// An ended conversation: the messages of the stream with the numbers `from..to`.
@@ -87,7 +101,8 @@ impl StoredSession {
 
     /// Identifies the conversation: another one after each reset.
     pub(super) fn key(&self) -> String {
-        format!("{}/{}", self.snapshot.agent_id, self.record.start)
+        let id = self.snapshot.agent_id.as_str();
+        self.record.conversation_key(id, self.record.start)
     }
 
     /// The sequence number after the newest message.

@@ -96,6 +96,10 @@ impl SessionStore {
     /// A commit that is under way must not create the session again, so the epoch is raised first:
     /// the storage remembers it and refuses the commit. Not earlier than here, because a higher
     /// epoch wins over an equal tick, and so over messages that another process has stored.
+    ///
+    /// **Limit.** The delete itself has no condition: if this process pauses before it, another one
+    /// may delete the session and create it again. The storage has no conditional delete, and ended
+    /// sessions that stay as tombstones would make every list longer for ever.
     pub(super) async fn delete(&self, mut stored: StoredSession) -> Result<SaveOutcome, Error> {
         stored.snapshot.epoch += 1;
         let swap = self.save(&stored).await?;
@@ -105,14 +109,16 @@ impl SessionStore {
         Ok(swap)
     }
 
-    /// The messages of the stream with the numbers `range`; a missing one is an error.
+    /// The messages of the stream with the numbers `range`. The oldest ones are missing if an
+    /// operator has capped the stream; any other missing one is an error.
     pub(super) async fn stream(
         &self,
         id: &SessionId,
         range: Range<u64>,
-    ) -> Result<Vec<Message>, Error> {
-        let expected = range.end.saturating_sub(range.start);
-        let messages = self.storage.stream(id.agent(), range).await?;
+    ) -> Result<Vec<(u64, Message)>, Error> {
+        let messages = self.storage.stream(id.agent(), range.clone()).await?;
+        let first = messages.first().map_or(range.end, |(seq, _)| *seq);
+        let expected = range.end.saturating_sub(first);
         if messages.len() as u64 != expected {
             let found = messages.len();
             return Err(Error::DamagedSession {
@@ -120,7 +126,7 @@ impl SessionStore {
                 reason: format!("its stream has {found} of {expected} messages"),
             });
         }
-        Ok(messages.into_iter().map(|(_, message)| message).collect())
+        Ok(messages)
     }
 }
 
