@@ -371,6 +371,14 @@ impl Inbox {
         })
     }
 
+    pub(super) fn is_waiting(&self, id: &MessageId) -> Result<bool, Error> {
+        let now = millis(SystemTime::now());
+        self.shared.file.read(|model, _| {
+            let letter = model.letter(id);
+            Ok(letter.is_some_and(|letter| is_deliverable(letter, now)))
+        })
+    }
+
     /// Records that a message is about to be typed; `false` if it does not wait any more.
     pub(super) fn begin(&self, id: &MessageId) -> Result<bool, Error> {
         let now = millis(SystemTime::now());
