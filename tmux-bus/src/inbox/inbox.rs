@@ -403,11 +403,7 @@ impl Inbox {
                 id,
                 reason: DeadReason::Refused(reason.to_string()),
             },
-            // A program that was stopped for seconds can read the Enter and the keys that remove
-            // the text later.
-            Err(error) if error.is_not_sent() && !is_not_taken(error) => {
-                InboxRecord::NotSent { id }
-            }
+            Err(error) if error.is_not_sent() => InboxRecord::NotSent { id },
             Err(error) => InboxRecord::Uncertain {
                 id,
                 reason: error.to_string(),
@@ -472,10 +468,7 @@ pub(super) fn is_for_good(reason: Refusal) -> bool {
             | Refusal::Unbracketed
             | Refusal::SpecialCharacter { .. }
             | Refusal::LineTooLong { .. }
+            // The text switches the input line to another mode.
+            | Refusal::NotTaken
     )
-}
-
-fn is_not_taken(error: &Error) -> bool {
-    let reason = Refusal::NotTaken;
-    matches!(error, Error::Refused { reason: found, .. } if *found == reason)
 }

@@ -13,8 +13,11 @@
 //! 3. **Enter**, after the submit delay of the agent.
 //! 4. **Verify** that the message left the input line.
 //!
-//! - **Invariant.** Enter is sent once. If the message stays in the input line, it is removed and the
-//!   message is refused. A second Enter could answer a dialog that has just opened.
+//! - **Invariant.** Enter is sent once. If the message stays in the input line, it is removed. A second
+//!   Enter could answer a dialog that has just opened.
+//! - **Invariant.** After Enter no error says that the message was not sent. A program that was stopped
+//!   for seconds reads the Enter before the keys that remove the text, and its input line is empty either
+//!   way: [`Error::SubmitUnknown`].
 //! - **Race.** The screen changes between a look and the key that depends on it. tmux itself compares the
 //!   cursor with that of the look, in the same step as the paste: a dialog, a draft and a new frame move
 //!   it. On a difference nothing is pasted, and the screen is read again.
@@ -174,16 +177,10 @@ impl Sender {
             Err(seen) if seen.exit.is_some() || seen.pid != pid => {
                 Err(unknown(self.refused_with(Refusal::Dead, &seen)))
             }
-            Err(seen) if holds(&seen) => match self.not_taken(typist, pid, seen).await {
-                Ok(
-                    error @ (Error::NotSubmitted { .. }
-                    | Error::Refused {
-                        reason: Refusal::NotTaken,
-                        ..
-                    }),
-                ) => Err(error),
-                Ok(error) | Err(error) => Err(unknown(error)),
-            },
+            Err(seen) if holds(&seen) => {
+                let (Ok(error) | Err(error)) = self.not_taken(typist, pid, seen).await;
+                Err(unknown(error))
+            }
             Err(seen) => Err(unknown(self.refused_with(Refusal::Busy, &seen))),
         }
     }
