@@ -77,13 +77,22 @@ impl HookWait<'_> {
                 end = &mut silent => return end,
                 () = output.changed(limit) => {
                     // The output itself does not matter.
-                    match output.take().end {
-                        Some(OutputEnd::Exited(exit)) => {
-                            let partial = ask.screen().await;
-                            return Err(Error::PaneDied { pane: ask.pane, exit, partial });
+                    if let Some(end) = output.take().end {
+                        // Race: the agent reports its answer and ends, and both are there now.
+                        let mut stored = self.events.read_new()?.into_iter();
+                        if let Some(end) = stored.find_map(|event| self.turn.observe(event)) {
+                            return Ok(end);
                         }
-                        Some(OutputEnd::ServerGone) => return Err(ask.cluster.pane_io().gone()),
-                        None => {}
+                        if let Some(end) = ask.transcribed_end(&ask.text, self.since) {
+                            return Ok(end);
+                        }
+                        return Err(match end {
+                            OutputEnd::Exited(exit) => {
+                                let partial = ask.screen().await;
+                                Error::PaneDied { pane: ask.pane, exit, partial }
+                            }
+                            OutputEnd::ServerGone => ask.cluster.pane_io().gone(),
+                        });
                     }
                 }
             }
