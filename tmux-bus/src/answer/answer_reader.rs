@@ -63,7 +63,8 @@ pub(crate) struct AnswerReader<'a> {
     monitor: Option<AgentMonitor>,
 }
 
-const NO_BEGINNING: &str = "its beginning is not on the screen any more";
+/// The answer has ended, but cannot be read as a whole.
+pub(crate) const NO_BEGINNING: &str = "its beginning is not on the screen any more";
 const STILL_WORKS: &str = "the agent still works after the time limit";
 const STILL_PRINTS: &str = "the program still prints after the time limit";
 

@@ -143,7 +143,7 @@ impl Agent {
     /// the ids of its session and turn. Otherwise it is read from the output of the pane, up to the marker and the
     /// quiet after it.
     ///
-    /// After a timeout the agent still owes the answer. The pane is busy until the answer arrives, which is then logged
+    /// After a timeout, or another error that does not prove the end of the turn, the agent still owes the answer. The pane is busy until the answer arrives, which is then logged
     /// as `late`, the agent is seen idle, it is restarted, [`ClusterManager::reset`] is called, or 10 times the
     /// time limit has passed. That answer is never returned for another message.
     ///

@@ -12,8 +12,9 @@
 //! Steps 3 to 6 run in a task of their own: a caller that gives up must not leave half a message in an input line, and
 //! the answer is logged whether or not a caller waits for it.
 //!
-//! - **Timeout.** The caller gets the error and the pane is unlocked, but the record stays open. The task waits on for the
-//!   late answer and logs it. The next sender, of any process, waits in step 2.
+//! - **Timeout**, and every other error that does not prove the end of the turn. The caller gets the error and the pane is
+//!   unlocked, but the record stays open. The task waits on for the late answer and logs it. The next sender, of any
+//!   process, waits in step 2.
 //! - **Invariant.** An answer that a hook reports is returned only if session and turn are those of this message.
 //! - **Race.** The program is restarted between steps 3 and 4. The message then goes to the new program, which has another
 //!   folder of events. The folder is chosen after the submit; all events in a new folder are new.
@@ -33,7 +34,7 @@ use crate::definition::agent_definition::AgentDefinition;
 use crate::definition::hook_rules::HookRules;
 use crate::hook::{EventFolder, HookTurn, LaunchFolder};
 use crate::inbox::Delivery;
-use crate::log::{FileWatch, Message, MessageType};
+use crate::log::{Message, MessageType};
 use crate::pane::pane_lock::PaneLockGuard;
 use crate::pane::typist::Typist;
 use crate::pane::{PaneId, ResponseOptions, SendOptions};
@@ -194,44 +195,24 @@ impl Ask {
         if self.wants_answer {
             let limit = deadline(sent.submitted.at, self.response.timeout);
             let read = wait.run(limit).await;
-            match read {
-                Err(error @ Error::ResponseTimeout { .. }) => {
-                    self.log_reply(MessageType::Error, error.to_string(), id.as_deref());
-                    owed.add_message(id);
-                    reply.send(Err(error));
-                }
-                read => {
-                    owed.settle();
-                    return reply.send(self.finish(read, id.as_deref()));
-                }
+            let has_ended = wait.has_ended(&read);
+            if has_ended {
+                owed.settle();
+            }
+            let answer = self.finish(read, id.as_deref());
+            if !has_ended {
+                owed.add_message(id);
+            }
+            reply.send(answer);
+            if has_ended {
+                return;
             }
         } else {
             owed.add_message(id);
         }
         sent.release();
-        self.wait_for_late_answer(&mut wait, &owed).await;
-    }
-
-    /// Waits until the answer comes, another process settles the record, or the bound is reached.
-    async fn wait_for_late_answer(&self, wait: &mut AnswerWait<'_>, owed: &OwedAnswer) {
-        let limit = deadline(Instant::now(), owed.record.left());
-        let mut watch = FileWatch::new();
-        let settled_elsewhere = async {
-            loop {
-                watch.arm(owed.path());
-                if !owed.is_open() {
-                    return;
-                }
-                watch.changed().await;
-            }
-        };
-        tokio::select! {
-            read = wait.run(limit) => {
-                if owed.settle() && let Ok((text, _)) = read {
-                    self.log_late(owed, &text);
-                }
-            }
-            () = settled_elsewhere => {}
+        if let Some(text) = wait.late_answer(&owed).await {
+            self.log_late(&owed, &text);
         }
     }
 
