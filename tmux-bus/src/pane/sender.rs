@@ -48,7 +48,7 @@ use super::pane_lock::PaneLockGuard;
 use super::pane_table::PaneTarget;
 use super::paste_buffer::PasteBuffer;
 use super::tty_modes::{self, TtyModes};
-use super::typist::Typist;
+use super::typist::{OwnText, Typist};
 use crate::answer::extract;
 use crate::answer::marker::{self, FoldedChar};
 use crate::control::command_queue::Request;
@@ -150,7 +150,7 @@ impl Sender {
             let tap = Arc::new(Tap::new(self.max_answer));
             let in_one_paste = self.typist.is_none() && modes.canonical && !target.bracketing;
             let sent = if let Some(typist) = &self.typist {
-                let seen = self.admit(typist).await?;
+                let seen = self.admit(typist, OwnText::Remove).await?;
                 let keys = (target.pid, modes.submit_byte());
                 self.type_and_submit(typist, &seen, message, keys, &tap)
                     .await?

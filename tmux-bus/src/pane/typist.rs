@@ -59,10 +59,19 @@ pub(crate) struct Typist {
     pub(crate) is_command: bool,
 }
 
+/// What becomes of a text in the input line that this crate typed and did not submit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OwnText {
+    /// For a task that no caller ends: the rest of a text that is removed in part would be a draft.
+    Remove,
+    /// The sender removes it.
+    Leave,
+}
+
 impl Sender {
-    /// Waits until a message may be typed. Changes nothing, except that it removes a text that this
+    /// Waits until a message may be typed. Changes nothing, except that it may remove a text that this
     /// crate typed.
-    pub(crate) async fn admit(&self, typist: &Typist) -> Result<Observation, Error> {
+    pub(crate) async fn admit(&self, typist: &Typist, own: OwnText) -> Result<Observation, Error> {
         let (monitor, limit) = (&typist.monitor, typist.limit);
         let draft_limit = limit.min(Instant::now() + DRAFT_WAIT);
         loop {
@@ -74,10 +83,14 @@ impl Sender {
                 Ok(seen) => seen,
                 Err(seen) => return Err(self.not_admitted(&seen)),
             };
+            // No pattern: the placeholder of a paste says too little about an older text.
+            let is_own = !seen.state.needs_a_person() && self.is_own(&seen, None)?;
+            if is_own && own == OwnText::Leave {
+                return Ok(seen);
+            }
             let changed = if seen.state.needs_a_person() {
                 self.question_ends(typist).await?
-            } else if self.is_own(&seen, None)? && self.clear(typist, None).await? {
-                // No pattern: the placeholder of a paste says too little about an older text.
+            } else if is_own && self.clear(typist, None).await? {
                 continue;
             } else {
                 monitor

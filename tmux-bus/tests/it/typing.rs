@@ -148,7 +148,8 @@ pub fn play() {
                     }
                 }
                 _ if !question.is_empty() => {}
-                0x15 => line.clear(),
+                // The last line, as the agents do.
+                0x15 => line.truncate(line.rfind('\n').map_or(0, |at| at + 1)),
                 0x7f => drop(line.pop()),
                 byte => line.push(char::from(byte)),
             }
@@ -394,6 +395,32 @@ async fn text_that_a_killed_sender_left_is_removed() {
     team.shows("and more");
     fs::write(&record, &left_behind).unwrap();
     team.refused("hello", Refusal::Draft).await;
+}
+
+/// The rest would be a draft, which no sender removes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn text_that_a_killed_sender_left_is_removed_although_a_caller_gives_up() {
+    let team = Team::start().await;
+    let left: Vec<_> = (0..8).map(|line| format!("line {line}")).collect();
+    let pasted = format!("\x1b[200~{}\x1b[201~", left.join("\n"));
+    team.keys(&["-l", &pasted]);
+    team.shows("line 7");
+    let record = typed_record(team.cluster.socket().parent().unwrap(), &team.pane);
+    let option = ["show-options", "-pv", "-t", &team.pane, "@tmux_bus_launch"];
+    let launch = tmux(team.cluster.socket(), &option);
+    fs::write(&record, format!("{}\n{}", launch.trim(), left.join("\n"))).unwrap();
+    fs::set_permissions(&record, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let asking = tokio::spawn({
+        let boss = team.boss();
+        async move { boss.ask("it", "given up", &patient()).await }
+    });
+    eventually("a line is removed", || {
+        let args = ["capture-pane", "-p", "-t", &team.pane];
+        !tmux(team.cluster.socket(), &args).contains("line 7")
+    });
+    asking.abort();
+    assert!(team.ask("hello", &patient()).await.is_ok());
+    assert!(team.events().ends_with("message hello\n"));
 }
 
 /// The text has ended with the earlier program: the same text in the next one is a person's.
