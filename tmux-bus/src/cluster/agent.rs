@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::answer::Answer;
-use super::ask::Ask;
+use super::ask::{Ask, StartedAsk};
 use super::cluster_manager::ClusterManager;
 use super::frame;
 use super::wait_graph::{WaitEdge, WaitGraph};
@@ -205,18 +205,21 @@ impl Agent {
         options: &SendToOptions,
     ) -> Result<Answer, Error> {
         let _wait = self.enter_wait(to_agent).await?;
-        self.ask_unguarded(to_agent, content, options).await
+        let started = self.start_unguarded(to_agent, content, options).await;
+        started?.answer().await
     }
 
-    /// As [`ask`](Self::ask), for a process that delivers the message of another one: it is not the process that waits.
-    pub(crate) async fn ask_unguarded(
+    /// The beginning of [`ask`](Self::ask), for a process that delivers the message of another one: it is not the process
+    /// that waits.
+    pub(crate) async fn start_unguarded(
         &self,
         to_agent: &str,
         content: &str,
         options: &SendToOptions,
-    ) -> Result<Answer, Error> {
+    ) -> Result<StartedAsk, Error> {
         self.check_receiver(to_agent)?;
-        self.message(to_agent, content, options, true)?.run().await
+        let ask = self.message(to_agent, content, options, true)?;
+        ask.start().await
     }
 
     /// Records that this agent waits, if the program that calls is the agent: another one that sends in its name does not

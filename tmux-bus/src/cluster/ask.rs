@@ -22,6 +22,7 @@
 use std::error::Error as _;
 
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::answer::Answer;
@@ -65,6 +66,11 @@ pub(crate) struct Ask {
 impl Ask {
     /// Sends the message and returns the answer; an empty one if none is wanted.
     pub(crate) async fn run(self) -> Result<Answer, Error> {
+        self.start().await?.answer().await
+    }
+
+    /// Steps 1 and 2 of the theory, and starts the task of the others.
+    pub(crate) async fn start(self) -> Result<StartedAsk, Error> {
         let (pane, io) = (self.pane, self.cluster.pane_io());
         let lock = io.lock(pane, &self.text).await?;
         let limit = deadline(Instant::now(), self.response.timeout);
@@ -83,13 +89,9 @@ impl Ask {
             None => self.wait_while_in_copy_mode(limit).await?,
         }
         let (reply, answer) = oneshot::channel();
-        tokio::spawn(async move { self.send_and_read(typist, lock, Reply(Some(reply))).await });
-        // The runtime is shutting down, or the task panicked.
-        let unfinished = |_| Error::SubmitUnknown {
-            pane,
-            source: Box::new(Error::ShuttingDown),
-        };
-        answer.await.map_err(unfinished)?
+        let task =
+            tokio::spawn(async move { self.send_and_read(typist, lock, Reply(Some(reply))).await });
+        Ok(StartedAsk { pane, answer, task })
     }
 
     /// How the message is typed, if the screen of the agent is known.
@@ -333,6 +335,30 @@ impl Ask {
     pub(super) async fn screen(&self) -> PartialAnswer {
         let screen = self.cluster.pane_io().screen(self.pane).await;
         PartialAnswer::new(screen.unwrap_or_default().trim_end().to_owned())
+    }
+}
+
+/// A message whose task runs.
+pub(crate) struct StartedAsk {
+    pane: PaneId,
+    answer: oneshot::Receiver<Result<Answer, Error>>,
+    task: JoinHandle<()>,
+}
+
+impl StartedAsk {
+    /// The answer, or the error of the wait for it. Called once.
+    pub(crate) async fn answer(&mut self) -> Result<Answer, Error> {
+        // The runtime is shutting down, or the task panicked.
+        let unfinished = |_| Error::SubmitUnknown {
+            pane: self.pane,
+            source: Box::new(Error::ShuttingDown),
+        };
+        (&mut self.answer).await.map_err(unfinished)?
+    }
+
+    /// Waits until no late answer will be logged any more.
+    pub(crate) async fn end(self) {
+        let _ = self.task.await;
     }
 }
 

@@ -452,6 +452,18 @@ async fn an_ask_outlives_its_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_late_answer_to_an_ask_of_the_command_is_logged() {
+    let team = start(&TWO).await;
+    let go = team.path("go");
+    let message = format!("wait {}", go.display());
+    let asked = team.run(&["ask", "--limit", "1", "b", &message]);
+    assert_ne!(asked.code, 0, "{asked:?}");
+    fs::write(go, "").unwrap();
+    let late = entry("b", "user", "late");
+    eventually("it is logged", || team.logged("echo: wait").contains(&late));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_death_of_the_process_that_asks_is_told() {
     let team = start(&TWO).await;
     let message = format!("wait {}", team.path("gate").display());
