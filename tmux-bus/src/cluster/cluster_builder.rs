@@ -142,14 +142,18 @@ impl ClusterBuilder {
         self
     }
 
-    /// The inbox of the cluster, which need not run. Its folder is `inbox-<session name>` beside the log.
+    /// The inbox of the cluster, which need not run. Its folder is `inbox-<session name>` beside the log. It belongs to the
+    /// configuration that uses it first; another one with the same session name and the same log is refused.
     #[must_use]
     pub fn inbox(&self) -> Inbox {
         let log = self.log_path();
         let folder = format!("inbox-{}", self.config.session_name);
         let agents = self.config.agents.iter().map(|agent| agent.name.clone());
+        let path = &self.config.path;
+        let owner = path.strip_prefix(&self.config.base_dir).unwrap_or(path);
         Inbox::new(
             log.with_file_name(folder),
+            owner.to_owned(),
             self.config.inbox,
             agents.collect(),
         )
@@ -262,6 +266,7 @@ impl ClusterBuilder {
         known: &AgentDefinitions,
     ) -> Result<(Arc<Cluster>, StartResults), Error> {
         let config = self.config.clone();
+        self.inbox().check_owner()?;
         let reconciler = Reconciler::lock(server, &config).await?;
         let definitions = self.resolve(known, &BTreeMap::new())?;
         let unchanged = reconciler.unchanged(&definitions)?;

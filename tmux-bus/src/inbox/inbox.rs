@@ -65,11 +65,17 @@ pub(super) struct DeliveryPlan {
 }
 
 impl Inbox {
-    pub(crate) fn new(folder: PathBuf, limits: InboxLimits, agents: Vec<String>) -> Self {
+    /// `owner` is the configuration of the cluster, relative to its base folder: a project can be moved.
+    pub(crate) fn new(
+        folder: PathBuf,
+        owner: PathBuf,
+        limits: InboxLimits,
+        agents: Vec<String>,
+    ) -> Self {
         Self {
             shared: Arc::new(SharedInbox {
                 deliverer: FifoLock::new(&folder.join("deliverer")),
-                file: InboxFile::new(folder),
+                file: InboxFile::new(folder, owner),
                 limits,
                 agents,
             }),
@@ -81,8 +87,8 @@ impl Inbox {
     /// # Errors
     ///
     /// [`Error::UnknownAgent`]; [`Error::InboxFull`] and [`Error::MessageTooLong`] beyond the
-    /// limits; [`Error::NotLeft`] for a text that no terminal can take; [`Error::Io`] and
-    /// [`Error::NotPrivate`].
+    /// limits; [`Error::NotLeft`] for a text that no terminal can take; [`Error::Invalid`] if the
+    /// inbox belongs to another configuration; [`Error::Io`] and [`Error::NotPrivate`].
     pub fn leave(&self, from: &str, to: &str, text: &str) -> Result<MessageId, Error> {
         let SharedInbox { limits, agents, .. } = &*self.shared;
         if !agents.iter().any(|agent| agent == to) {
@@ -263,6 +269,11 @@ impl Inbox {
     fn expiry(&self, now: u64) -> u64 {
         let keep = u64::try_from(self.shared.limits.keep.as_millis());
         now.saturating_add(keep.unwrap_or(u64::MAX))
+    }
+
+    /// Refuses the inbox of another cluster.
+    pub(crate) fn check_owner(&self) -> Result<(), Error> {
+        self.shared.file.is_claimed().map(drop)
     }
 
     /// Makes dead letters of the waiting messages for agents other than these.

@@ -310,6 +310,36 @@ async fn a_delivery_to_an_agent_that_has_ended_ends_when_the_message_is_taken_ba
     assert!(mail(&dir, 0).is_empty());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_configuration_with_the_same_session_name_does_not_get_the_inbox() {
+    let dir = TestDir::new();
+    let builder = |name: &str, agent: &str| {
+        let text = format!(
+            "cluster: {{ name: team, session_name: team, work_dir: . }}\nagents:\n  - {{ name: {agent}, role: x, \
+             personality_prompt_path: p.txt, marker: OK, pane_index: 0, agent: plain, command: \"exec cat\" }}\n"
+        );
+        fs::write(dir.path().join("p.txt"), "OK").unwrap();
+        fs::write(dir.path().join(name), text).unwrap();
+        let config = ClusterConfig::load(dir.path().join(name)).unwrap();
+        ClusterManager::builder(config).runtime_dir(dir.path().join("run"))
+    };
+    let dev = builder("dev.yaml", "tester").inbox();
+    let id = dev.leave("user", "tester", "hello").unwrap();
+    let refused = builder("prod.yaml", "coder").start().await;
+    assert!(matches!(refused, Err(Error::Invalid { what: "inbox", .. })));
+    let prod = builder("prod.yaml", "coder").inbox();
+    let refused = prod.leave("user", "coder", "hello");
+    assert!(matches!(refused, Err(Error::Invalid { what: "inbox", .. })));
+    let entries = dev.entries("tester").unwrap();
+    assert_eq!(
+        (&entries[0].id, &entries[0].state),
+        (&id, &MessageState::Waiting)
+    );
+    // The path is relative: the project can be moved.
+    let claimed = fs::read_to_string(dir.path().join("logs/inbox-team/cluster"));
+    assert_eq!(claimed.unwrap(), "dev.yaml");
+}
+
 /// The next message is not typed into the turn of the one before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_with_hooks_gets_its_next_message_after_its_turn() {
