@@ -270,7 +270,8 @@ pub enum Error {
     AnswerTooLong {
         /// The pane.
         pane: PaneId,
-        /// The limit, see [`ServerBuilder::max_answer`](crate::ServerBuilder::max_answer).
+        /// The limit: that of [`ServerBuilder::max_answer`](crate::ServerBuilder::max_answer), or 8 MiB for an
+        /// answer that a hook reports.
         limit: usize,
         /// The output received up to the limit.
         partial: PartialAnswer,

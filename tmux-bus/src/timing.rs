@@ -160,8 +160,8 @@ pub(crate) const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 // The inbox
 
-/// Pause before a message of an inbox is tried again that an idle agent refused: another sender was first, or its
-/// input is switched off, which has no event.
+/// Pause before a retry of an inbox message that an idle agent refused. Causes: another sender was first, or the input
+/// of the pane is off; neither has an event.
 pub(crate) const DELIVERY_RETRY: Duration = Duration::from_millis(250);
 
 /// How often an agent that has ended is looked at while messages wait for it. Output of its next program wakes the

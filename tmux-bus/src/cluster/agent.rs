@@ -222,8 +222,8 @@ impl Agent {
         ask.start().await
     }
 
-    /// Records that this agent waits, if the program that calls is the agent: another one that sends in its name does not
-    /// keep the agent from answering.
+    /// Records a wait only if the calling process belongs to the agent. Another program that sends in its name does not
+    /// block the agent.
     async fn enter_wait(&self, to_agent: &str) -> Result<Option<WaitEdge>, Error> {
         if !self.is_member || self.cluster.own_agent().await? != Some(&self.name) {
             return Ok(None);

@@ -233,7 +233,7 @@ impl ClusterBuilder {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: it changes nothing.
+    /// Cancel safe: it changes no agent.
     pub async fn attach_unchanged(mut self) -> Result<ClusterManager, Error> {
         let logger = self.logger()?;
         let definitions = self.load_definitions()?;

@@ -29,7 +29,7 @@
 //! | 1, 2 | nothing | waiting |
 //! | 3, torn or not synced | nothing | waiting; nothing was typed |
 //! | between 3 and 4 | `sending` | uncertain, although nothing was typed |
-//! | in 4 | `sending` | uncertain; a text without Enter is removed by the next sender, see `pane/typed_text.rs` |
+//! | in 4 | `sending` | uncertain; a text without Enter is removed by the next sender, see `pane/typed_text.rs`, unless the agent shows it as a placeholder: then a person has to |
 //! | between 4 and 5 | `sending` | uncertain, although it was submitted |
 //! | after 5 | the outcome | that outcome |
 //!

@@ -367,9 +367,9 @@ impl PaneIo {
     ///
     /// # Errors
     ///
-    /// [`Error::ResponseTimeout`], [`Error::PaneDied`], [`Error::ServerGone`] and
-    /// [`Error::AnswerTooLong`], each with the output received so far. [`Error::Invalid`] for
-    /// an invalid marker.
+    /// [`Error::ResponseTimeout`], [`Error::PaneDied`], [`Error::ServerGone`],
+    /// [`Error::AnswerTooLong`] and [`Error::AnswerIncomplete`], each with the output received so far.
+    /// [`Error::TmuxTimeout`] if tmux does not answer. [`Error::Invalid`] for an invalid marker.
     ///
     /// # Cancel safety
     ///
