@@ -167,7 +167,8 @@ impl ClusterBuilder {
     /// [`partial`](Error::partial) is the text on its screen. The other agents are waited for, and the
     /// cluster stays up, so that a person can answer: [`attach`](Self::attach) finds it,
     /// [`ClusterManager::stop`] ends it. [`Error::AlreadyRunning`], [`Error::Config`] for an agent program
-    /// that is not known, [`Error::NotPrivate`] and [`Error::Io`] for the file of definitions, and as
+    /// that is not known, [`Error::NotPrivate`] and [`Error::Io`] for the file of definitions,
+    /// [`Error::Invalid`] if the [`inbox`](Self::inbox) belongs to another configuration, and as
     /// [`ServerBuilder::start`].
     ///
     /// # Cancel safety

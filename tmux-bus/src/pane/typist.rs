@@ -25,6 +25,8 @@
 //!   [`Error::SubmitUnknown`].
 //! - **Race.** A person types while the message is pasted. The input line then shows another text than
 //!   the message, and Enter is not sent: [`Error::NotSubmitted`].
+//! - **Limit.** A sender that is killed while it removes a text of several lines leaves a rest, which counts
+//!   as the draft of a person.
 //!
 //! **Example.** Gemini shows `Type your message`, cursor at 3,30. The message is pasted if the cursor is
 //! still there; the input line shows it after 20 ms; Enter follows 400 ms after the paste, if the cursor
