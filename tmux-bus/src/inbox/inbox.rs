@@ -414,7 +414,10 @@ impl Inbox {
                 id,
                 reason: DeadReason::Refused(reason.to_string()),
             },
-            Err(error) if error.is_not_sent() => InboxRecord::NotSent { id },
+            // A text that the agent did not take would be typed and removed at each attempt: a person decides.
+            Err(error) if error.is_not_sent() && !is_not_taken(error) => {
+                InboxRecord::NotSent { id }
+            }
             Err(error) => InboxRecord::Uncertain {
                 id,
                 reason: error.to_string(),
@@ -479,7 +482,10 @@ pub(super) fn is_for_good(reason: Refusal) -> bool {
             | Refusal::Unbracketed
             | Refusal::SpecialCharacter { .. }
             | Refusal::LineTooLong { .. }
-            // The text switches the input line to another mode.
-            | Refusal::NotTaken
     )
+}
+
+fn is_not_taken(error: &Error) -> bool {
+    let reason = Refusal::NotTaken;
+    matches!(error, Error::Refused { reason: found, .. } if *found == reason)
 }

@@ -135,7 +135,7 @@ fn outcomes_become_states() {
     check(Err(&refused(Refusal::Dead)), "waiting");
     let newline = "dead: the agent cannot take it: it has a NUL byte";
     check(Err(&refused(Refusal::Nul)), newline);
-    let not_taken = "dead: the agent cannot take it: the agent did not take it";
+    let not_taken = "uncertain: the message for pane %1 was not sent: the agent did not take it";
     check(Err(&refused(Refusal::NotTaken)), not_taken);
     assert!(
         submit_unknown()

@@ -249,7 +249,8 @@ impl Sender {
         pid: u32,
         seen: Observation,
     ) -> Result<Error, Error> {
-        if seen.pid != pid {
+        // The text has ended with the program. The input line of the next one is empty, too.
+        if seen.pid != pid || seen.exit.is_some() {
             return Ok(self.refused_with(Refusal::Dead, &seen));
         }
         let pattern = self.pasted_pattern(typist);
