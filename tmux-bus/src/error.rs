@@ -127,8 +127,9 @@ pub enum Error {
         reason: String,
     },
 
-    /// The message was refused. The program that was to get it did not get it submitted: either
-    /// nothing was pasted, or the program ended before the submit.
+    /// The message was refused. The program that was to get it did not get it submitted: nothing was
+    /// pasted, the program ended before the submit, or the message was removed from the input line
+    /// before Enter.
     #[error("the message for pane {pane} was not sent: {reason}")]
     Refused {
         /// The pane.
@@ -269,7 +270,8 @@ pub enum Error {
     AnswerTooLong {
         /// The pane.
         pane: PaneId,
-        /// The limit, see [`ServerBuilder::max_answer`](crate::ServerBuilder::max_answer).
+        /// The limit: that of [`ServerBuilder::max_answer`](crate::ServerBuilder::max_answer), or 8 MiB for an
+        /// answer that a hook reports.
         limit: usize,
         /// The output received up to the limit.
         partial: PartialAnswer,

@@ -5,8 +5,7 @@
 //!
 //! # Polls
 //!
-//! Nothing polls while it is idle. A poll exists only where the other side has no event, and each has
-//! a limit:
+//! Nothing polls while it is idle. A poll exists only where the other side has no event:
 //!
 //! | poll | pause | limit |
 //! |---|---|---|
@@ -18,6 +17,9 @@
 //! | an agent that has ended and has messages in its inbox (`Attempt`) | [`DEAD_AGENT_LOOK`] | none: its next output is the event |
 //! | an agent that has no pane and has messages in its inbox (`Deliverer`) | [`ABSENT_AGENT_LOOK`] | none: while such a message waits |
 //! | a cluster that cannot be attached to while messages wait (`courier`) | [`COURIER_RETRY`], doubled up to [`COURIER_RETRY_LIMIT`] | none: while the session exists |
+//! | the stored bracketed-paste mode of a program that another process has started (`Sender::target_for`) | [`BRACKETING_PAUSE`] | [`BRACKETING_LIMIT`] |
+//! | an idle agent whose turn no hook ends (`Ask::silent_end`) | [`HOOK_GRACE`] | the time limit of the answer |
+//! | the process that carries out an ask (`AskFolder::wait`) | [`WORKER_LOOK`] | none: while a caller waits for the result |
 //! | the log where file events are not available (`FileWatch`) | [`LOG_POLL`] | none: while a caller waits for an entry |
 
 use std::time::Duration;
@@ -158,8 +160,8 @@ pub(crate) const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 // The inbox
 
-/// Pause before a message of an inbox is tried again that an idle agent refused: another sender was first, or its
-/// input is switched off, which has no event.
+/// Pause before a retry of an inbox message that an idle agent refused. Causes: another sender was first, or the input
+/// of the pane is off; neither has an event.
 pub(crate) const DELIVERY_RETRY: Duration = Duration::from_millis(250);
 
 /// How often an agent that has ended is looked at while messages wait for it. Output of its next program wakes the
@@ -169,6 +171,10 @@ pub(crate) const DEAD_AGENT_LOOK: Duration = Duration::from_secs(10);
 /// How often the pane of an agent is looked for while messages wait for it and it has none: tmux does not tell which
 /// agent a new pane is for. A look takes a millisecond.
 pub(crate) const ABSENT_AGENT_LOOK: Duration = Duration::from_secs(1);
+
+/// How often a caller that waits for the result of an ask looks whether the process of that ask lives. A result is an
+/// event; this is for a process that was killed.
+pub(crate) const WORKER_LOOK: Duration = Duration::from_secs(1);
 
 /// Pause before the process that delivers the inbox tries again after a failure: short, because a failure of an
 /// overloaded tmux passes.

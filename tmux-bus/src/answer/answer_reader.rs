@@ -44,7 +44,7 @@ use crate::control::control_client::ControlClient;
 use crate::control::tap::{OutputEnd, TapOutput, deadline};
 use crate::pane::{AnswerEnd, ResponseOptions, Sent};
 use crate::state::{AgentState, decoration};
-use crate::timing::{FRAME_QUIET, NO_PROMPT_FACTOR, SETTLE_LIMIT, WORD_QUIET};
+use crate::timing::{FRAME_QUIET, LONGEST_WAIT, NO_PROMPT_FACTOR, SETTLE_LIMIT, WORD_QUIET};
 use crate::{Error, PartialAnswer};
 
 /// Waits for the answer to a message, with the line reader until the program draws and with the
@@ -63,7 +63,8 @@ pub(crate) struct AnswerReader<'a> {
     monitor: Option<AgentMonitor>,
 }
 
-const NO_BEGINNING: &str = "its beginning is not on the screen any more";
+/// The answer has ended, but cannot be read as a whole.
+pub(crate) const NO_BEGINNING: &str = "its beginning is not on the screen any more";
 const STILL_WORKS: &str = "the agent still works after the time limit";
 const STILL_PRINTS: &str = "the program still prints after the time limit";
 
@@ -225,7 +226,10 @@ impl<'a> AnswerReader<'a> {
     /// part of a longer word, or is not below the message.
     async fn finish(&mut self, found: Found) -> Result<Option<String>, Error> {
         match self.options.end {
-            AnswerEnd::Quiet(quiet) => self.wait_for_quiet(quiet).await?,
+            AnswerEnd::Quiet(quiet) => {
+                let longest = LONGEST_WAIT / NO_PROMPT_FACTOR;
+                self.wait_for_quiet(quiet.min(longest)).await?;
+            }
             AnswerEnd::AtMarker => self.finish_line(&found).await,
         }
         self.wait_for_idle().await?;

@@ -82,12 +82,12 @@ impl Transcript {
                     self.line.resize(stop.max(self.line.len()), WIDE);
                     self.at = self.line.len();
                 } else {
-                    self.at = (self.at / 8 + 1) * 8;
+                    self.move_to((self.at / 8 + 1) * 8);
                 }
             }
-            TerminalOp::Forward(n) => self.at += n,
+            TerminalOp::Forward(n) => self.move_to(self.at + n),
             TerminalOp::Back(n) => self.at = self.at.saturating_sub(n).max(self.row_start()),
-            TerminalOp::Column(n) => self.at = self.row_start() + n,
+            TerminalOp::Column(n) => self.move_to(self.row_start() + n),
             TerminalOp::EraseRight => self.line.truncate(self.at),
             TerminalOp::EraseLine => {
                 self.line.truncate(self.row_start());
@@ -105,9 +105,13 @@ impl Transcript {
                 }
             }
             TerminalOp::InsertBlanks(n) => {
+                // The last row is cut at the margin.
                 if self.at < self.line.len() {
-                    let blanks = std::iter::repeat_n(' ', n.min(10_000));
+                    let room = self.row_start() + self.width - self.at;
+                    let last_row = (self.line.len() - 1) / self.width * self.width;
+                    let blanks = std::iter::repeat_n(' ', n.min(room));
                     self.line.splice(self.at..self.at, blanks);
+                    self.line.truncate(last_row + self.width);
                 }
             }
             // The cursor left the line: the text that follows is not its continuation.
@@ -141,6 +145,11 @@ impl Transcript {
             }
             self.at += 1;
         }
+    }
+
+    /// Moves the cursor in its row. The margin stops it: a program that prints nothing must not make the line longer.
+    fn move_to(&mut self, at: usize) {
+        self.at = at.min(self.row_start() + self.width - 1);
     }
 
     fn row_start(&self) -> usize {
@@ -192,6 +201,19 @@ mod tests {
         ] {
             assert_eq!(render(10, bytes), expected);
         }
+    }
+
+    /// Each sequence moves by thousands of columns, and a program can print any number of them.
+    #[test]
+    fn moves_of_the_cursor_stop_at_the_margin() {
+        for sequence in ["\x1b[9999C", "\x1b[9999G", "\x1b[9999@", "\x1b[C\t"] {
+            let moves = sequence.repeat(100_000);
+            let line = render(80, format!("a\x1b[D{moves}x\r\n").as_bytes());
+            let columns = line.trim_end().chars().count();
+            assert!(columns <= 80, "{sequence:?}: {columns}");
+        }
+        assert_eq!(render(10, b"ab\x1b[9Cc\r\n"), "ab       c\n");
+        assert_eq!(render(4, b"abc\x1b[2D\x1b[2@X\r\n"), "aX b\n");
     }
 
     proptest! {

@@ -21,7 +21,7 @@
 //!   that run come on top.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -35,7 +35,7 @@ use crate::cluster::Answer;
 use crate::log::FileWatch;
 use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::private_file;
-use crate::shared::process_tree::ProcessHandle;
+use crate::timing::WORKER_LOOK;
 use crate::vocabulary::{AskReport, AskState, Failure};
 
 /// Number of asks that a session keeps.
@@ -157,7 +157,6 @@ impl AskFolder {
         limit: Option<Instant>,
     ) -> Result<AskReport, Error> {
         let mut watch = FileWatch::new();
-        let worker = self.worker()?;
         loop {
             watch.arm(&self.path.join("result.json"));
             let is_alive = self.is_alive()?;
@@ -171,42 +170,12 @@ impl AskFolder {
             if is_over {
                 return Ok(self.report(request, None));
             }
-            let time_limit = async {
-                match limit {
-                    Some(limit) => tokio::time::sleep_until(limit).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let ended = async {
-                match &worker {
-                    Some(worker) => drop(worker.ended().await),
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = watch.changed() => {}
-                () = ended => {}
-                () = time_limit => {}
-            }
+            // The kernel reports no release of a lock. The id of the process is no event either: it can be that of
+            // another process in the pid namespace of the waiter.
+            let next_look = Instant::now() + WORKER_LOOK;
+            let next_look = limit.map_or(next_look, |limit| limit.min(next_look));
+            let _ = tokio::time::timeout_at(next_look, watch.changed()).await;
         }
-    }
-
-    /// The process that carries out the ask, to be told of its end.
-    fn worker(&self) -> Result<Option<ProcessHandle>, Error> {
-        let path = self.path.join("worker");
-        let mut options = File::options();
-        let Some(mut file) = private_file::open_existing(&path, options.read(true))? else {
-            return Ok(None);
-        };
-        let mut pid = String::new();
-        file.read_to_string(&mut pid)
-            .map_err(Error::io("read", &path))?;
-        let Ok(pid) = pid.parse() else {
-            return Ok(None);
-        };
-        // A process with a reused id gives no event too early: the lock decides, and is looked at
-        // in each round.
-        ProcessHandle::open(pid).map_err(Error::io("watch the process of", &path))
     }
 
     /// Whether the process that carries out the ask lives.
@@ -402,6 +371,20 @@ mod tests {
         let report = ask.wait(&request(), None).await.unwrap();
         assert_eq!(report.state, AskState::Uncertain);
         assert!(ask.take().unwrap().is_none());
+    }
+
+    /// The id in the file is that of a process that lives, as in another pid namespace.
+    #[tokio::test]
+    async fn the_death_of_the_process_is_told_by_its_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let ask = AskFolder::create(dir.path(), &request()).unwrap();
+        let lock = ask.take().unwrap().unwrap();
+        let waiting = ask.clone();
+        let waiting = tokio::spawn(async move { waiting.wait(&request(), None).await.unwrap() });
+        tokio::task::yield_now().await;
+        drop(lock);
+        let report = tokio::time::timeout(Duration::from_secs(40), waiting).await;
+        assert_eq!(report.unwrap().unwrap().state, AskState::Uncertain);
     }
 
     #[test]

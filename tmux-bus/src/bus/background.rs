@@ -21,8 +21,8 @@ use crate::tmux::launch::{FOLDER_VARIABLE, LAUNCH_VARIABLE};
 /// What the process prints when it has its work.
 pub(crate) const READY: &str = "ready";
 
-/// Takes the mark of the agent that started this process from it: the process works also for
-/// others, and a restart of the agent ends all processes that have its mark.
+/// Removes the mark of the starting agent from this process. The process also works for other
+/// agents, and a restart of the agent ends all processes that have its mark.
 #[cfg(target_os = "linux")]
 pub(super) fn leave_launch() {
     use rustix::process::{Resource, getrlimit, setrlimit};

@@ -60,7 +60,7 @@ pub struct Bus {
     cluster: OnceCell<ClusterManager>,
 }
 
-/// Whom the messages come from.
+/// The sender of the messages.
 #[derive(Debug)]
 pub(super) struct BusSender {
     pub(super) name: String,
@@ -142,13 +142,12 @@ impl Bus {
                 let limit = limit_s.map_or(ASK_LIMIT, seconds);
                 let timeout = match detach {
                     true => AskWait::No,
-                    false => AskWait::until(timeout_s),
+                    false => AskWait::Until(until(timeout_s)),
                 };
                 Ok(Reply::Ask(self.ask(to, text, limit, timeout).await?))
             }
             Request::Wait { id, timeout_s } => {
-                let limit = AskWait::until(timeout_s);
-                Ok(Reply::Wait(self.wait(&id, limit).await?))
+                Ok(Reply::Wait(self.wait(&id, until(timeout_s)).await?))
             }
             Request::Post { to, text, now } => Ok(Reply::Post(self.post(to, &text, now).await?)),
             Request::Inbox { agent } => Ok(Reply::Inbox(self.inbox(agent).await?)),
@@ -223,7 +222,7 @@ impl Bus {
         }
     }
 
-    async fn wait(&self, id: &str, wait: AskWait) -> Result<AskReport, Error> {
+    async fn wait(&self, id: &str, limit: Option<Instant>) -> Result<AskReport, Error> {
         let (ask, request) = AskFolder::open(&self.folder, id)?;
         if self.sender.is_agent && request.from != self.sender.name {
             // The answer belongs to another agent.
@@ -234,10 +233,7 @@ impl Bus {
             return Ok(at_once);
         }
         let _edge = self.enter_wait(&request.to).await?;
-        match wait {
-            AskWait::No => Ok(at_once),
-            AskWait::Until(limit) => ask.wait(&request, limit).await,
-        }
+        ask.wait(&request, limit).await
     }
 
     async fn post(&self, to: String, text: &str, now: bool) -> Result<PostReport, Error> {
@@ -447,10 +443,8 @@ enum AskWait {
     Until(Option<Instant>),
 }
 
-impl AskWait {
-    fn until(timeout_s: Option<f64>) -> Self {
-        Self::Until(timeout_s.map(|timeout| deadline(Instant::now(), seconds(timeout))))
-    }
+fn until(timeout_s: Option<f64>) -> Option<Instant> {
+    timeout_s.map(|timeout| deadline(Instant::now(), seconds(timeout)))
 }
 
 fn seconds(seconds: f64) -> Duration {

@@ -110,7 +110,7 @@ impl BusBuilder {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: it changes nothing.
+    /// Cancel safe: it changes no agent.
     pub async fn connect(self) -> Result<Bus, Error> {
         let (session, folder) = self.session_folder()?;
         let socket = folder.join("tmux");

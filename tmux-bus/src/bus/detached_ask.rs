@@ -24,11 +24,11 @@ pub(super) async fn carry_out(
 ) -> Result<(), Error> {
     background::leave_launch();
     let (ask, request) = AskFolder::open(session, id)?;
-    let Some(_lock) = ask.take()? else {
+    let Some(lock) = ask.take()? else {
         return Ok(());
     };
     is_ready();
-    let answer = async {
+    let started = async {
         let record = ClusterRecord::load(session)?;
         let record = record.ok_or_else(|| Error::NotRunning {
             session: session.display().to_string(),
@@ -41,9 +41,16 @@ pub(super) async fn carry_out(
         };
         let limit = Duration::from_millis(request.limit_ms);
         let options = SendToOptions::default().timeout(limit).framed();
-        let asking = sender.ask_unguarded(&request.to, &request.text, &options);
-        asking.await
+        let started = sender.start_unguarded(&request.to, &request.text, &options);
+        started.await
     };
-    let answer = answer.await;
-    ask.store_result(answer)
+    let mut started = match started.await {
+        Ok(started) => started,
+        Err(error) => return ask.store_result(Err(error)),
+    };
+    ask.store_result(started.answer().await)?;
+    drop(lock);
+    // A late answer is logged by this process.
+    started.end().await;
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::answer::Answer;
-use super::ask::Ask;
+use super::ask::{Ask, StartedAsk};
 use super::cluster_manager::ClusterManager;
 use super::frame;
 use super::wait_graph::{WaitEdge, WaitGraph};
@@ -143,7 +143,7 @@ impl Agent {
     /// the ids of its session and turn. Otherwise it is read from the output of the pane, up to the marker and the
     /// quiet after it.
     ///
-    /// After a timeout the agent still owes the answer. The pane is busy until the answer arrives, which is then logged
+    /// After a timeout, or another error that does not prove the end of the turn, the agent still owes the answer. The pane is busy until the answer arrives, which is then logged
     /// as `late`, the agent is seen idle, it is restarted, [`ClusterManager::reset`] is called, or 10 times the
     /// time limit has passed. That answer is never returned for another message.
     ///
@@ -205,22 +205,25 @@ impl Agent {
         options: &SendToOptions,
     ) -> Result<Answer, Error> {
         let _wait = self.enter_wait(to_agent).await?;
-        self.ask_unguarded(to_agent, content, options).await
+        let started = self.start_unguarded(to_agent, content, options).await;
+        started?.answer().await
     }
 
-    /// As [`ask`](Self::ask), for a process that delivers the message of another one: it is not the process that waits.
-    pub(crate) async fn ask_unguarded(
+    /// The beginning of [`ask`](Self::ask), for a process that delivers the message of another one: it is not the process
+    /// that waits.
+    pub(crate) async fn start_unguarded(
         &self,
         to_agent: &str,
         content: &str,
         options: &SendToOptions,
-    ) -> Result<Answer, Error> {
+    ) -> Result<StartedAsk, Error> {
         self.check_receiver(to_agent)?;
-        self.message(to_agent, content, options, true)?.run().await
+        let ask = self.message(to_agent, content, options, true)?;
+        ask.start().await
     }
 
-    /// Records that this agent waits, if the program that calls is the agent: another one that sends in its name does not
-    /// keep the agent from answering.
+    /// Records a wait only if the calling process belongs to the agent. Another program that sends in its name does not
+    /// block the agent.
     async fn enter_wait(&self, to_agent: &str) -> Result<Option<WaitEdge>, Error> {
         if !self.is_member || self.cluster.own_agent().await? != Some(&self.name) {
             return Ok(None);

@@ -92,7 +92,7 @@ impl Cluster {
         Ok(path)
     }
 
-    /// Adds to the environment of an agent who it is and where the bus is.
+    /// Adds the agent's name, the session folder and the command `tmux-bus` to its environment.
     fn with_bus(&self, launch: Launch, agent: &AgentConfig, personality: &Path) -> Launch {
         let folder = self.server.folder().path();
         let launch = launch

@@ -7,10 +7,12 @@ use tokio::time::{Instant, sleep_until};
 
 use super::agent_monitor::Observation;
 use super::ask::Ask;
+use super::owed_answer::OwedAnswer;
 use crate::Error;
-use crate::answer::answer_reader::AnswerReader;
-use crate::control::tap::OutputEnd;
+use crate::answer::answer_reader::{AnswerReader, NO_BEGINNING};
+use crate::control::tap::{OutputEnd, deadline};
 use crate::hook::{self, EventFolder, HookTurn, TurnEnd};
+use crate::log::FileWatch;
 use crate::pane::Sent;
 use crate::state::AgentState;
 use crate::timing::{HOOK_GRACE, TRANSCRIPT_GRACE};
@@ -53,6 +55,45 @@ impl AnswerWait<'_> {
     }
 }
 
+impl AnswerWait<'_> {
+    /// Whether a result proves that the agent has ended its turn. Every other error is one of the wait alone: the
+    /// agent works on, and its answer would be taken for that of the next message.
+    pub(super) fn has_ended(&self, read: &Result<AnswerText, Error>) -> bool {
+        match read {
+            Ok(_) | Err(Error::NoAnswer { .. } | Error::PaneDied { .. }) => true,
+            Err(Error::AnswerIncomplete { reason, .. }) => *reason == NO_BEGINNING,
+            // The pane prints more than is kept; a hook reports the end of the turn.
+            Err(Error::AnswerTooLong { .. }) => matches!(self, Self::Hook(_)),
+            // Also for `ServerGone`: the client is gone, and the server may live.
+            Err(_) => false,
+        }
+    }
+
+    /// Continues the wait after it has failed, until the answer comes, another process settles the record, or its
+    /// bound is reached. Settles the record, unless a failure does not prove the end of the turn: the next sender
+    /// decides then. Returns the text if this process is the one that logs it.
+    pub(super) async fn late_answer(&mut self, owed: &OwedAnswer) -> Option<String> {
+        let limit = deadline(Instant::now(), owed.record.left());
+        let mut watch = FileWatch::new();
+        let settled_elsewhere = async {
+            loop {
+                watch.arm(owed.path());
+                if !owed.is_open() {
+                    return;
+                }
+                watch.changed().await;
+            }
+        };
+        let read = tokio::select! {
+            read = self.run(limit) => read,
+            () = settled_elsewhere => return None,
+        };
+        let is_over = self.has_ended(&read) || Instant::now() >= limit;
+        let is_ours = is_over && owed.settle();
+        read.ok().filter(|_| is_ours).map(|(text, _)| text)
+    }
+}
+
 impl HookWait<'_> {
     /// Waits for the end of the turn.
     async fn for_end(&mut self, limit: Instant) -> Result<TurnEnd, Error> {
@@ -77,13 +118,22 @@ impl HookWait<'_> {
                 end = &mut silent => return end,
                 () = output.changed(limit) => {
                     // The output itself does not matter.
-                    match output.take().end {
-                        Some(OutputEnd::Exited(exit)) => {
-                            let partial = ask.screen().await;
-                            return Err(Error::PaneDied { pane: ask.pane, exit, partial });
+                    if let Some(end) = output.take().end {
+                        // Race: the agent reports its answer and ends, and both are there now.
+                        let mut stored = self.events.read_new()?.into_iter();
+                        if let Some(end) = stored.find_map(|event| self.turn.observe(event)) {
+                            return Ok(end);
                         }
-                        Some(OutputEnd::ServerGone) => return Err(ask.cluster.pane_io().gone()),
-                        None => {}
+                        if let Some(end) = ask.transcribed_end(&ask.text, self.since) {
+                            return Ok(end);
+                        }
+                        return Err(match end {
+                            OutputEnd::Exited(exit) => {
+                                let partial = ask.screen().await;
+                                Error::PaneDied { pane: ask.pane, exit, partial }
+                            }
+                            OutputEnd::ServerGone => ask.cluster.pane_io().gone(),
+                        });
                     }
                 }
             }

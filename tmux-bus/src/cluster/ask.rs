@@ -12,8 +12,9 @@
 //! Steps 3 to 6 run in a task of their own: a caller that gives up must not leave half a message in an input line, and
 //! the answer is logged whether or not a caller waits for it.
 //!
-//! - **Timeout.** The caller gets the error and the pane is unlocked, but the record stays open. The task waits on for the
-//!   late answer and logs it. The next sender, of any process, waits in step 2.
+//! - **Timeout**, and every other error that does not prove the end of the turn. The caller gets the error and the pane is
+//!   unlocked, but the record stays open. The task waits on for the late answer and logs it. The next sender, of any
+//!   process, waits in step 2.
 //! - **Invariant.** An answer that a hook reports is returned only if session and turn are those of this message.
 //! - **Race.** The program is restarted between steps 3 and 4. The message then goes to the new program, which has another
 //!   folder of events. The folder is chosen after the submit; all events in a new folder are new.
@@ -21,6 +22,7 @@
 use std::error::Error as _;
 
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::answer::Answer;
@@ -33,7 +35,7 @@ use crate::definition::agent_definition::AgentDefinition;
 use crate::definition::hook_rules::HookRules;
 use crate::hook::{EventFolder, HookTurn, LaunchFolder};
 use crate::inbox::Delivery;
-use crate::log::{FileWatch, Message, MessageType};
+use crate::log::{Message, MessageType};
 use crate::pane::pane_lock::PaneLockGuard;
 use crate::pane::typist::Typist;
 use crate::pane::{PaneId, ResponseOptions, SendOptions};
@@ -64,6 +66,11 @@ pub(crate) struct Ask {
 impl Ask {
     /// Sends the message and returns the answer; an empty one if none is wanted.
     pub(crate) async fn run(self) -> Result<Answer, Error> {
+        self.start().await?.answer().await
+    }
+
+    /// Steps 1 and 2 of the theory, and starts the task of the others.
+    pub(crate) async fn start(self) -> Result<StartedAsk, Error> {
         let (pane, io) = (self.pane, self.cluster.pane_io());
         let lock = io.lock(pane, &self.text).await?;
         let limit = deadline(Instant::now(), self.response.timeout);
@@ -82,13 +89,9 @@ impl Ask {
             None => self.wait_while_in_copy_mode(limit).await?,
         }
         let (reply, answer) = oneshot::channel();
-        tokio::spawn(async move { self.send_and_read(typist, lock, Reply(Some(reply))).await });
-        // The runtime is shutting down, or the task panicked.
-        let unfinished = |_| Error::SubmitUnknown {
-            pane,
-            source: Box::new(Error::ShuttingDown),
-        };
-        answer.await.map_err(unfinished)?
+        let task =
+            tokio::spawn(async move { self.send_and_read(typist, lock, Reply(Some(reply))).await });
+        Ok(StartedAsk { pane, answer, task })
     }
 
     /// How the message is typed, if the screen of the agent is known.
@@ -194,44 +197,24 @@ impl Ask {
         if self.wants_answer {
             let limit = deadline(sent.submitted.at, self.response.timeout);
             let read = wait.run(limit).await;
-            match read {
-                Err(error @ Error::ResponseTimeout { .. }) => {
-                    self.log_reply(MessageType::Error, error.to_string(), id.as_deref());
-                    owed.add_message(id);
-                    reply.send(Err(error));
-                }
-                read => {
-                    owed.settle();
-                    return reply.send(self.finish(read, id.as_deref()));
-                }
+            let has_ended = wait.has_ended(&read);
+            if has_ended {
+                owed.settle();
+            }
+            let answer = self.finish(read, id.as_deref());
+            if !has_ended {
+                owed.add_message(id);
+            }
+            reply.send(answer);
+            if has_ended {
+                return;
             }
         } else {
             owed.add_message(id);
         }
         sent.release();
-        self.wait_for_late_answer(&mut wait, &owed).await;
-    }
-
-    /// Waits until the answer comes, another process settles the record, or the bound is reached.
-    async fn wait_for_late_answer(&self, wait: &mut AnswerWait<'_>, owed: &OwedAnswer) {
-        let limit = deadline(Instant::now(), owed.record.left());
-        let mut watch = FileWatch::new();
-        let settled_elsewhere = async {
-            loop {
-                watch.arm(owed.path());
-                if !owed.is_open() {
-                    return;
-                }
-                watch.changed().await;
-            }
-        };
-        tokio::select! {
-            read = wait.run(limit) => {
-                if owed.settle() && let Ok((text, _)) = read {
-                    self.log_late(owed, &text);
-                }
-            }
-            () = settled_elsewhere => {}
+        if let Some(text) = wait.late_answer(&owed).await {
+            self.log_late(&owed, &text);
         }
     }
 
@@ -352,6 +335,30 @@ impl Ask {
     pub(super) async fn screen(&self) -> PartialAnswer {
         let screen = self.cluster.pane_io().screen(self.pane).await;
         PartialAnswer::new(screen.unwrap_or_default().trim_end().to_owned())
+    }
+}
+
+/// A message whose task runs.
+pub(crate) struct StartedAsk {
+    pane: PaneId,
+    answer: oneshot::Receiver<Result<Answer, Error>>,
+    task: JoinHandle<()>,
+}
+
+impl StartedAsk {
+    /// The answer, or the error of the wait for it. Called once.
+    pub(crate) async fn answer(&mut self) -> Result<Answer, Error> {
+        // The runtime is shutting down, or the task panicked.
+        let unfinished = |_| Error::SubmitUnknown {
+            pane: self.pane,
+            source: Box::new(Error::ShuttingDown),
+        };
+        (&mut self.answer).await.map_err(unfinished)?
+    }
+
+    /// Waits until no late answer will be logged any more.
+    pub(crate) async fn end(self) {
+        let _ = self.task.await;
     }
 }
 

@@ -142,14 +142,18 @@ impl ClusterBuilder {
         self
     }
 
-    /// The inbox of the cluster, which need not run. Its folder is `inbox-<session name>` beside the log.
+    /// The inbox of the cluster, which need not run. Its folder is `inbox-<session name>` beside the log. It belongs to the
+    /// configuration that uses it first; another one with the same session name and the same log is refused.
     #[must_use]
     pub fn inbox(&self) -> Inbox {
         let log = self.log_path();
         let folder = format!("inbox-{}", self.config.session_name);
         let agents = self.config.agents.iter().map(|agent| agent.name.clone());
+        let path = &self.config.path;
+        let owner = path.strip_prefix(&self.config.base_dir).unwrap_or(path);
         Inbox::new(
             log.with_file_name(folder),
+            owner.to_owned(),
             self.config.inbox,
             agents.collect(),
         )
@@ -163,7 +167,8 @@ impl ClusterBuilder {
     /// [`partial`](Error::partial) is the text on its screen. The other agents are waited for, and the
     /// cluster stays up, so that a person can answer: [`attach`](Self::attach) finds it,
     /// [`ClusterManager::stop`] ends it. [`Error::AlreadyRunning`], [`Error::Config`] for an agent program
-    /// that is not known, [`Error::NotPrivate`] and [`Error::Io`] for the file of definitions, and as
+    /// that is not known, [`Error::NotPrivate`] and [`Error::Io`] for the file of definitions,
+    /// [`Error::Invalid`] if the [`inbox`](Self::inbox) belongs to another configuration, and as
     /// [`ServerBuilder::start`].
     ///
     /// # Cancel safety
@@ -229,7 +234,7 @@ impl ClusterBuilder {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: it changes nothing.
+    /// Cancel safe: it changes no agent.
     pub async fn attach_unchanged(mut self) -> Result<ClusterManager, Error> {
         let logger = self.logger()?;
         let definitions = self.load_definitions()?;
@@ -262,6 +267,7 @@ impl ClusterBuilder {
         known: &AgentDefinitions,
     ) -> Result<(Arc<Cluster>, StartResults), Error> {
         let config = self.config.clone();
+        self.inbox().check_owner()?;
         let reconciler = Reconciler::lock(server, &config).await?;
         let definitions = self.resolve(known, &BTreeMap::new())?;
         let unchanged = reconciler.unchanged(&definitions)?;

@@ -193,7 +193,7 @@ impl ClusterManager {
     /// # Errors
     ///
     /// [`Error::ServerGone`] if the session has ended, [`Error::Io`] and [`Error::NotPrivate`] for the files of the inbox.
-    /// What was not delivered still waits.
+    /// Undelivered messages still wait.
     ///
     /// # Cancel safety
     ///

@@ -48,8 +48,9 @@ fn quoted(line: &str) -> String {
 }
 
 /// Whether the words of a frame are the first ones of a line. A letter outside of ASCII can look
-/// like any other, so it stands for the letter at its place. A line with such letters only is no
-/// frame: most lines in other scripts are; the styled Latin letters are taken for what they show.
+/// like any other, so it stands for the letter at its place. A line without any ASCII letter is not
+/// a frame, because most lines of other scripts are such lines. Styled Latin letters count as the
+/// ASCII letters that they show.
 fn looks_like_a_frame(line: &str) -> bool {
     let is_shown = |c: &char| c.is_alphanumeric() && !is_invisible_letter(*c);
     let letters = line.chars().filter(is_shown).map(plain_letter);

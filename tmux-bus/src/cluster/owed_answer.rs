@@ -129,7 +129,8 @@ impl OwedAnswer {
     }
 
     /// Adds the id of the message in the log, for the process that will settle the record. A record that is settled
-    /// stays settled.
+    /// stays settled, except for a `reset` between the look and the rename of this call, within microseconds: the
+    /// record is then open again, and a second `reset` settles it.
     pub(super) fn add_message(&mut self, id: Option<String>) {
         self.record.message = id;
         self.update();

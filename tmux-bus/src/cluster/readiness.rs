@@ -3,11 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::agent_config::AgentConfig;
 use super::agent_monitor::{AgentMonitor, Observation, until};
+use super::answer_wait::AnswerWait;
+use super::owed_answer::{OwedAnswer, OwedRecord};
 use crate::answer::marker::Marker;
+use crate::log::Message;
 use crate::pane::typist::Typist;
 use crate::pane::{ResponseOptions, SendOptions};
 use crate::state::AgentState;
@@ -74,15 +78,40 @@ impl Readiness<'_> {
             waits_for_person: false,
             is_command: false,
         });
-        let options = SendOptions::default();
-        let sent = io
-            .send_locked(pane, question, &options, typist, lock)
-            .await?;
-        let left = limit.saturating_duration_since(Instant::now());
-        let options = ResponseOptions::default().timeout(left);
         let marker = Marker::new(&self.agent.marker)?;
-        let reader = io.reader(&sent, marker, &options);
-        reader.observed_by(self.monitor).run().await?;
+        let launch = io.panes().launch(pane).unwrap_or_default();
+        let message = Message::new("user", &self.agent.name, question);
+        let record = OwedRecord::new(&message, question, launch, self.agent.timeout);
+        let owed = OwedAnswer::create(io.folder(), pane, record)?;
+        let options = SendOptions::default();
+        let sent = io.send_locked(pane, question, &options, typist, lock).await;
+        let sent = sent.inspect_err(|error| {
+            if !matches!(error, Error::SubmitUnknown { .. }) {
+                owed.settle();
+            }
+        })?;
+        // In a task of its own: a program that answers after the limit, or after a caller that gave up, must not
+        // answer another message with it.
+        let (reply, answer) = oneshot::channel();
+        let monitor = self.monitor.clone();
+        tokio::spawn(async move {
+            let left = limit.saturating_duration_since(Instant::now());
+            let options = ResponseOptions::default().timeout(left);
+            let reader = io.reader(&sent, marker, &options).observed_by(&monitor);
+            let mut wait = AnswerWait::Marker(Box::new(reader));
+            let read = wait.run(limit).await;
+            let has_ended = wait.has_ended(&read);
+            if has_ended {
+                owed.settle();
+            }
+            // The caller may have given up.
+            let _ = reply.send(read);
+            if !has_ended {
+                sent.release();
+                wait.late_answer(&owed).await;
+            }
+        });
+        answer.await.map_err(|_| Error::ShuttingDown)??;
         Ok(())
     }
 

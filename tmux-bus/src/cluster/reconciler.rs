@@ -196,8 +196,8 @@ impl<'a> Reconciler<'a> {
 /// The results of starts, in the order of the configuration.
 pub(super) type StartResults = Vec<(String, Result<(), Error>)>;
 
-/// Waits until the agents are ready that could be started. One that is not does not stop the
-/// others.
+/// Waits until each started agent is ready. An agent that does not become ready does not end the
+/// wait for the others.
 pub(super) async fn wait_until_ready(
     cluster: &Arc<Cluster>,
     launched: StartResults,

@@ -54,6 +54,7 @@ impl ClientProcess {
         session: &str,
     ) -> Result<Self, Error> {
         let commands = folder.join(format!("commands-{}", uuid::Uuid::new_v4().simple()));
+        let pipe_file = PipeFile(&commands);
         let mut child = Command::new("/bin/sh")
             .args(["-c", GUARD, "tmux-bus"])
             .arg(&commands)
@@ -80,7 +81,7 @@ impl ClientProcess {
                 after: TMUX_TIMEOUT,
             })??;
         let opened = pipe::OpenOptions::new().open_sender(&commands);
-        let _ = std::fs::remove_file(&commands);
+        drop(pipe_file);
         Ok(Self {
             stdin: opened.map_err(Error::io("open", &commands))?,
             stdout,
@@ -91,6 +92,15 @@ impl ClientProcess {
             parser,
             early,
         })
+    }
+}
+
+/// Removes the named pipe when both sides have opened it, and after an attach that failed or was given up.
+struct PipeFile<'a>(&'a Path);
+
+impl Drop for PipeFile<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.0);
     }
 }
 
@@ -125,5 +135,20 @@ async fn attached(
             String::from_utf8_lossy(&message).trim(),
         )),
         _ => Ok(early),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_attach_that_fails_leaves_no_pipe() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("tmux");
+        let program = Path::new("false");
+        let started = ClientProcess::start(program, &socket, dir.path(), "team").await;
+        assert!(started.is_err());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

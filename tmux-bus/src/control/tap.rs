@@ -58,6 +58,7 @@ const OVERTAKEN: u64 = 4096;
 pub(crate) struct Tap {
     buffer: Mutex<TapBuffer>,
     changed: Notify,
+    ended: Notify,
 }
 
 #[derive(Debug)]
@@ -106,6 +107,7 @@ impl Tap {
         Self {
             buffer: Mutex::new(buffer),
             changed: Notify::new(),
+            ended: Notify::new(),
         }
     }
 
@@ -151,6 +153,7 @@ impl Tap {
     pub(crate) fn end(&self, end: OutputEnd) {
         self.lock().end.get_or_insert(end);
         self.changed.notify_one();
+        self.ended.notify_one();
     }
 
     /// Wakes the waiter without output.
@@ -185,7 +188,8 @@ impl Tap {
             if has_ended || until <= Instant::now() {
                 return;
             }
-            tokio::time::sleep_until(until).await;
+            // Not by `changed`: output would end this wait, and only a look after it tells the quiet.
+            let _ = tokio::time::timeout_at(until, self.ended.notified()).await;
         }
     }
 

@@ -119,7 +119,7 @@ impl Injection<'_> {
             }
             // Programs take the last value of an option, and ours will be the last.
             if let Some(word) = shell_words::values_of(&self.words, &[&pair[0]]).pop() {
-                settings.push(self.option_value(&word)?);
+                settings.push(self.option_value(&pair[0], &word)?);
             }
         }
         for (name, value) in &self.rules.env {
@@ -139,11 +139,11 @@ impl Injection<'_> {
         Ok(settings)
     }
 
-    /// JSON, or the path of a JSON file.
-    fn option_value(&self, word: &ShellWord) -> Result<Value, Error> {
+    /// JSON, or the path of a JSON file. An error names the option: its value can have a secret.
+    fn option_value(&self, option: &str, word: &ShellWord) -> Result<Value, Error> {
         let refused = |reason| Error::Invalid {
             what: "command",
-            value: word.text.clone(),
+            value: option.to_owned(),
             reason,
         };
         if word.is_expanded {
@@ -407,8 +407,11 @@ mod tests {
             assert_eq!(settings["hooks"]["Stop"][0], "mine");
             assert_eq!(settings["hooks"]["Stop"].as_array().unwrap().len(), 2);
         }
-        let refused = fixture.inject("claude --settings \"$HOME/x.json\"");
-        assert!(matches!(refused, Err(Error::Invalid { .. })));
+        let refused = fixture.inject("claude --settings \"secret $HOME/x.json\"");
+        match refused {
+            Err(Error::Invalid { value, .. }) => assert_eq!(value, "--settings"),
+            other => panic!("{other:?}"),
+        }
         let broken = fixture.file("broken.json", "{\n\"a\": }");
         match fixture.inject(&format!("claude --settings {broken}")) {
             Err(Error::Config { position, .. }) => assert_eq!(position, "line 2"),

@@ -29,7 +29,7 @@
 //! | 1, 2 | nothing | waiting |
 //! | 3, torn or not synced | nothing | waiting; nothing was typed |
 //! | between 3 and 4 | `sending` | uncertain, although nothing was typed |
-//! | in 4 | `sending` | uncertain; a text without Enter is removed by the next sender, see `pane/typed_text.rs` |
+//! | in 4 | `sending` | uncertain; a text without Enter is removed by the next sender, see `pane/typed_text.rs`, unless the agent shows it as a placeholder: then a person has to |
 //! | between 4 and 5 | `sending` | uncertain, although it was submitted |
 //! | after 5 | the outcome | that outcome |
 //!
@@ -159,7 +159,14 @@ impl Attempt {
     /// Returns the agent when the message does not wait any more.
     async fn run(self, id: MessageId) -> Result<String, Error> {
         loop {
-            self.wait_until_idle().await?;
+            // The agent may stay busy, or have ended for good.
+            tokio::select! {
+                idle = self.wait_until_idle() => idle?,
+                gone = self.wait_until_gone(&id) => {
+                    gone?;
+                    return Ok(self.agent);
+                }
+            }
             let (inbox, reading) = (self.inbox.clone(), id.clone());
             let waiting = on_a_thread(move || inbox.waiting(&reading)).await?;
             let Some((letter, text)) = waiting else {
@@ -195,6 +202,20 @@ impl Attempt {
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Waits until the message is taken back or has expired. The deliverer records an expiry, so each
+    /// of them changes the file.
+    async fn wait_until_gone(&self, id: &MessageId) -> Result<(), Error> {
+        let mut watch = FileWatch::new();
+        loop {
+            watch.arm(self.inbox.path());
+            let (inbox, id) = (self.inbox.clone(), id.clone());
+            if !on_a_thread(move || inbox.is_waiting(&id)).await? {
+                return Ok(());
+            }
+            watch.changed().await;
         }
     }
 

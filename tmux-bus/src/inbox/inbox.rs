@@ -65,11 +65,17 @@ pub(super) struct DeliveryPlan {
 }
 
 impl Inbox {
-    pub(crate) fn new(folder: PathBuf, limits: InboxLimits, agents: Vec<String>) -> Self {
+    /// `owner` is the configuration of the cluster, relative to its base folder: a project can be moved.
+    pub(crate) fn new(
+        folder: PathBuf,
+        owner: PathBuf,
+        limits: InboxLimits,
+        agents: Vec<String>,
+    ) -> Self {
         Self {
             shared: Arc::new(SharedInbox {
                 deliverer: FifoLock::new(&folder.join("deliverer")),
-                file: InboxFile::new(folder),
+                file: InboxFile::new(folder, owner),
                 limits,
                 agents,
             }),
@@ -81,8 +87,8 @@ impl Inbox {
     /// # Errors
     ///
     /// [`Error::UnknownAgent`]; [`Error::InboxFull`] and [`Error::MessageTooLong`] beyond the
-    /// limits; [`Error::NotLeft`] for a text that no terminal can take; [`Error::Io`] and
-    /// [`Error::NotPrivate`].
+    /// limits; [`Error::NotLeft`] for a text that no terminal can take; [`Error::Invalid`] if the
+    /// inbox belongs to another configuration; [`Error::Io`] and [`Error::NotPrivate`].
     pub fn leave(&self, from: &str, to: &str, text: &str) -> Result<MessageId, Error> {
         let SharedInbox { limits, agents, .. } = &*self.shared;
         if !agents.iter().any(|agent| agent == to) {
@@ -265,6 +271,11 @@ impl Inbox {
         now.saturating_add(keep.unwrap_or(u64::MAX))
     }
 
+    /// Refuses the inbox of another cluster.
+    pub(crate) fn check_owner(&self) -> Result<(), Error> {
+        self.shared.file.is_claimed().map(drop)
+    }
+
     /// Makes dead letters of the waiting messages for agents other than these.
     pub(crate) fn bury_removed(&self, agents: &BTreeSet<&str>) -> Result<(), Error> {
         let is_gone = |letter: &&Letter| !agents.contains(letter.to.as_str());
@@ -371,6 +382,14 @@ impl Inbox {
         })
     }
 
+    pub(super) fn is_waiting(&self, id: &MessageId) -> Result<bool, Error> {
+        let now = millis(SystemTime::now());
+        self.shared.file.read(|model, _| {
+            let letter = model.letter(id);
+            Ok(letter.is_some_and(|letter| is_deliverable(letter, now)))
+        })
+    }
+
     /// Records that a message is about to be typed; `false` if it does not wait any more.
     pub(super) fn begin(&self, id: &MessageId) -> Result<bool, Error> {
         let now = millis(SystemTime::now());
@@ -395,8 +414,7 @@ impl Inbox {
                 id,
                 reason: DeadReason::Refused(reason.to_string()),
             },
-            // A program that was stopped for seconds can read the Enter and the keys that remove
-            // the text later.
+            // A text that the agent did not take would be typed and removed at each attempt: a person decides.
             Err(error) if error.is_not_sent() && !is_not_taken(error) => {
                 InboxRecord::NotSent { id }
             }

@@ -17,10 +17,13 @@
 //!   the rename leaves the old file, a crash after it the new one. A reader holds the file that it
 //!   has read open, so that the system cannot give its inode number to the next file; another inode
 //!   at the path means that the file was replaced, and is read from its start.
+//! - **Owner.** Two clusters with the same session name and the same log have the same folder. The first one that
+//!   stores a record claims it: the file `cluster` has the path of its configuration. Each access of another one is
+//!   refused, because it would deliver to its own agents and bury the messages of all others.
 //! - **Damage.** A whole line that is no record is reported, kept and otherwise ignored.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,6 +33,9 @@ use super::inbox_record::{InboxRecord, LeftRecord};
 use crate::Error;
 use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::shared::{json_lines, private_file};
+
+/// The file that has the configuration of the cluster.
+const OWNER: &str = "cluster";
 
 /// Files below this length are not compacted.
 const COMPACT_FROM: u64 = 64 << 10;
@@ -50,6 +56,8 @@ pub(super) enum Sync {
 pub(super) struct InboxFile {
     folder: PathBuf,
     path: PathBuf,
+    /// The configuration of the cluster.
+    owner: PathBuf,
     read: Mutex<ReadInbox>,
 }
 
@@ -65,10 +73,11 @@ struct ReadInbox {
 }
 
 impl InboxFile {
-    pub(super) fn new(folder: PathBuf) -> Self {
+    pub(super) fn new(folder: PathBuf, owner: PathBuf) -> Self {
         Self {
             path: folder.join("inbox.jsonl"),
             folder,
+            owner,
             read: Mutex::default(),
         }
     }
@@ -92,6 +101,7 @@ impl InboxFile {
             true => Some(self.lock()?),
             false => None,
         };
+        self.is_claimed()?;
         read.refresh(&self.path)?;
         look(&read.model, &read.texts(&self.path))
     }
@@ -105,22 +115,61 @@ impl InboxFile {
         let mut read = self.memory();
         self.create_folder()?;
         let _lock = self.lock()?;
+        let is_claimed = self.is_claimed()?;
         read.refresh(&self.path)?;
         self.cut_tail(read.offset)?;
         let (records, result) = decide(&read.model)?;
         if records.is_empty() {
             return Ok(result);
         }
+        if !is_claimed {
+            self.claim()?;
+        }
         self.append(&records, sync)?;
-        read.refresh(&self.path)?;
-        if read.offset > COMPACT_FROM.max(2 * read.model.live_bytes())
-            && let Err(error) = self.compact(&mut read)
-        {
-            // The records are stored: a caller that is told of a failure would leave its message
-            // again.
+        // The records are stored: a caller that is told of a failure would leave its message again.
+        if let Err(error) = self.refresh_and_compact(&mut read) {
             tracing::warn!(%error, "cannot compact the inbox");
+            // The next access reads the file from its start.
+            *read = ReadInbox::default();
         }
         Ok(result)
+    }
+
+    fn refresh_and_compact(&self, read: &mut ReadInbox) -> Result<(), Error> {
+        read.refresh(&self.path)?;
+        match read.offset > COMPACT_FROM.max(2 * read.model.live_bytes()) {
+            true => self.compact(read),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether this cluster has claimed the inbox; an error if another one has.
+    pub(super) fn is_claimed(&self) -> Result<bool, Error> {
+        let path = self.folder.join(OWNER);
+        let mut options = File::options();
+        let Some(mut file) = private_file::open_existing(&path, options.read(true))? else {
+            return Ok(false);
+        };
+        let mut found = Vec::new();
+        file.read_to_end(&mut found)
+            .map_err(Error::io("read", &path))?;
+        if found == self.owner.as_os_str().as_encoded_bytes() {
+            return Ok(true);
+        }
+        Err(Error::Invalid {
+            what: "inbox",
+            value: self.folder.display().to_string(),
+            reason: "it belongs to another configuration (its file `cluster` has the path): use another session name or another log file, or remove that file",
+        })
+    }
+
+    fn claim(&self) -> Result<(), Error> {
+        let (path, part) = (self.folder.join(OWNER), self.folder.join("cluster.part"));
+        let mut options = File::options();
+        let mut file = private_file::open(&part, options.write(true).create(true).truncate(true))?;
+        file.write_all(self.owner.as_os_str().as_encoded_bytes())
+            .and_then(|()| fs::rename(&part, &path))
+            .map_err(Error::io("write", &path))
     }
 
     fn create_folder(&self) -> Result<(), Error> {
@@ -361,4 +410,37 @@ impl TextReader<'_> {
 /// Makes a new name in a folder durable.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inbox::message_id::MessageId;
+
+    #[test]
+    fn a_record_that_is_stored_but_cannot_be_read_again_is_no_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = InboxFile::new(dir.path().join("inbox"), "team.yaml".into());
+        let leave = || {
+            file.update(Sync::Disk, |_| {
+                let left = InboxRecord::Left(LeftRecord {
+                    id: MessageId::random(),
+                    from: "user".to_owned(),
+                    to: "a".to_owned(),
+                    text: "hello".to_owned(),
+                    at: 0,
+                    expires: u64::MAX,
+                    is_agent: false,
+                });
+                Ok((vec![left], ()))
+            })
+        };
+        leave().unwrap();
+        // The same file, through a descriptor that cannot read it.
+        let unreadable = File::options().append(true).open(file.path()).unwrap();
+        file.memory().file = Some(unreadable);
+        leave().unwrap();
+        let count = file.read(|model, _| Ok(model.letters().count()));
+        assert_eq!(count.unwrap(), 2);
+    }
 }

@@ -24,7 +24,7 @@ fn inbox(folder: &Path) -> Inbox {
 
 fn limited(folder: &Path, limits: InboxLimits) -> Inbox {
     let agents = AGENTS.map(str::to_owned).to_vec();
-    Inbox::new(folder.join("inbox"), limits, agents)
+    Inbox::new(folder.join("inbox"), "team.yaml".into(), limits, agents)
 }
 
 fn file(folder: &Path) -> std::path::PathBuf {
@@ -302,7 +302,12 @@ fn a_message_stays_that_of_an_agent_that_is_removed() {
     let big = inbox.leave("user", "a", &"x".repeat(200_000)).unwrap();
     inbox.take_back(&big).unwrap();
     let agents = vec!["a".to_owned(), "user".to_owned()];
-    let later = Inbox::new(dir.path().join("inbox"), InboxLimits::default(), agents);
+    let later = Inbox::new(
+        dir.path().join("inbox"),
+        "team.yaml".into(),
+        InboxLimits::default(),
+        agents,
+    );
     let is_agent = |id| later.waiting(id).unwrap().unwrap().0.is_agent;
     assert_eq!((is_agent(&of_agent), is_agent(&of_user)), (true, false));
 }

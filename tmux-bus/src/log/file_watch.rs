@@ -95,6 +95,7 @@ mod inotify {
             let removed = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
             let mut flags = created | removed | WatchFlags::MODIFY | WatchFlags::DELETE;
             let folders = path.ancestors().skip(1);
+            let mut missing: Option<&Path> = None;
             for folder in folders.chain([here]) {
                 let folder = if folder.as_os_str().is_empty() {
                     here
@@ -102,8 +103,10 @@ mod inotify {
                     folder
                 };
                 match add_watch(&self.0, folder, flags) {
+                    // Race: the missing folder was created between the two watches, and no event tells it.
+                    Ok(_) if missing.is_some_and(Path::is_dir) => return self.watch(path),
                     Ok(_) => return Ok(()),
-                    Err(Errno::NOENT | Errno::NOTDIR) => {}
+                    Err(Errno::NOENT | Errno::NOTDIR) => missing = Some(folder),
                     Err(error) => return Err(error.into()),
                 }
                 // Once: the next call watches a folder that is nearer.

@@ -16,9 +16,9 @@
 //! tmux does. One of its parents could have the id of another agent by accident, so only mark and
 //! tag count there.
 //!
-//! A process without any of them is outside of all panes. On Linux that takes a process of a pane
-//! that loses its parent, clears its environment and changes a resource limit; one that sets the
-//! limit to the mark of another launch is taken for its agent. Such a process runs as the user and
+//! A process without any of them is outside of all panes. On Linux a process leaves its pane only
+//! if it loses its parent, clears its environment and changes the resource limit. A process that
+//! copies the mark of another launch counts as that agent. Such a process runs as the user and
 //! can reach the socket anyway, see SECURITY.md.
 
 use super::pane_info::PaneInfo;

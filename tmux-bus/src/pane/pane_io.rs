@@ -9,7 +9,7 @@ use super::pane_id::PaneId;
 use super::pane_lock::PaneLockGuard;
 use super::pane_table::PaneTable;
 use super::sender::{SendOptions, Sender, Submitted};
-use super::typist::Typist;
+use super::typist::{OwnText, Typist};
 use crate::answer::answer_reader::AnswerReader;
 use crate::answer::extract;
 use crate::answer::marker::Marker;
@@ -243,7 +243,7 @@ impl PaneIo {
     /// safe: nothing is typed.
     pub(crate) async fn admit(&self, typist: &Typist) -> Result<(), Error> {
         let sender = self.sender(typist.monitor.pane(), &SendOptions::default(), None);
-        sender.admit(typist).await.map(drop)
+        sender.admit(typist, OwnText::Leave).await.map(drop)
     }
 
     /// Waits for the lock of a pane. Refuses text that no pane can take before it waits.
@@ -367,9 +367,9 @@ impl PaneIo {
     ///
     /// # Errors
     ///
-    /// [`Error::ResponseTimeout`], [`Error::PaneDied`], [`Error::ServerGone`] and
-    /// [`Error::AnswerTooLong`], each with the output received so far. [`Error::Invalid`] for
-    /// an invalid marker.
+    /// [`Error::ResponseTimeout`], [`Error::PaneDied`], [`Error::ServerGone`],
+    /// [`Error::AnswerTooLong`] and [`Error::AnswerIncomplete`], each with the output received so far.
+    /// [`Error::TmuxTimeout`] if tmux does not answer. [`Error::Invalid`] for an invalid marker.
     ///
     /// # Cancel safety
     ///

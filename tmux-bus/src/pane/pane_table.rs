@@ -219,6 +219,24 @@ impl PaneTable {
         launch.filter(|launch| !launch.is_empty())
     }
 
+    /// The launches of the panes, for a server that cannot list them any more. Without process ids: those may belong to
+    /// other processes by now.
+    pub(crate) fn launched(&self) -> Vec<PaneInfo> {
+        let panes = self.lock_table();
+        let panes = panes.iter().filter(|(_, pane)| !pane.launch.is_empty());
+        let info = |(id, pane): (&PaneId, &KnownPane)| PaneInfo {
+            id: *id,
+            dead: true,
+            exit: Exit::Unknown,
+            pid: 0,
+            tty: String::new(),
+            launch: pane.launch.clone(),
+            agent: String::new(),
+            bracketing: None,
+        };
+        panes.map(info).collect()
+    }
+
     pub(crate) fn lock(&self, id: PaneId) -> Option<Arc<PaneLock>> {
         let panes = self.lock_table();
         panes.get(&id).map(|pane| Arc::clone(&pane.lock))
@@ -262,6 +280,10 @@ impl PaneTable {
         if let Some(pane) = self.lock_table().get_mut(&id) {
             if let Some(exit) = pane.exit {
                 tap.end(OutputEnd::Exited(exit));
+            }
+            // A pane that prints nothing does not remove its dropped taps: this bounds them.
+            if pane.taps.len() == pane.taps.capacity() {
+                pane.taps.retain(|tap| tap.strong_count() > 0);
             }
             pane.taps.push(Arc::downgrade(tap));
         } else {
@@ -386,6 +408,21 @@ mod tests {
         let target = panes.target(id).unwrap();
         assert!(target.bracketing);
         assert_eq!(target.exit, None);
+    }
+
+    #[test]
+    fn the_dropped_taps_of_a_silent_pane_are_removed() {
+        let panes = PaneTable::new(Path::new("/nowhere"));
+        let id = PaneId::new("%1").unwrap();
+        panes.output(id, b"> ", Instant::now());
+        let kept = Arc::new(Tap::new(0));
+        panes.add_tap(id, &kept);
+        for _ in 0..10_000 {
+            panes.add_tap(id, &Arc::new(Tap::new(0)));
+        }
+        let taps = panes.lock_table()[&id].taps.clone();
+        assert!(taps.len() < 10, "{}", taps.len());
+        assert!(taps.iter().any(|tap| tap.upgrade().is_some()));
     }
 
     /// Another client restarts the program; its first output is faster than the list.

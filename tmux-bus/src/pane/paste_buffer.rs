@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Error;
 use crate::control::quoting::{quote, quote_literal};
@@ -23,9 +22,8 @@ pub(crate) struct PasteBuffer {
 impl PasteBuffer {
     /// `folder` is the folder of the session.
     pub(crate) fn create(folder: &Path, text: &[u8]) -> Result<Self, Error> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tmux-bus-{}-{number}", std::process::id());
+        // Not by the process id: a process in another pid namespace can have the same.
+        let name = format!("tmux-bus-{}", uuid::Uuid::new_v4().simple());
         if text.len() <= MAX_INLINE {
             return Ok(Self {
                 load: format!("set-buffer -b {name} -- {}", quote(text)),

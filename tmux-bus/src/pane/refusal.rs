@@ -2,8 +2,8 @@ use serde::{Deserialize, Serialize};
 
 use super::sender::MAX_MESSAGE;
 
-/// Why a message was refused. The program did not get it submitted: either nothing was pasted, or the
-/// program ended before the submit.
+/// Why a message was refused. The program did not get it submitted: nothing was pasted, the program ended before
+/// the submit, or the message was removed from the input line before Enter.
 ///
 /// ```
 /// use tmux_bus::Refusal;
@@ -22,7 +22,9 @@ pub enum Refusal {
     /// The program in the pane has ended.
     #[error("the program in the pane has ended")]
     Dead,
-    /// The agent left the message in its input line after Enter. The message was removed again.
+    /// The message switched the input line of the agent to another mode, such as a shell mode. It was removed, and
+    /// Enter was not sent. As the source of [`Error::SubmitUnknown`](crate::Error::SubmitUnknown): the agent left
+    /// the message in its input line after Enter.
     #[error("the agent did not take it")]
     NotTaken,
     /// The agent works, or its screen is not known, and did not become idle in time.

@@ -48,7 +48,7 @@ use super::pane_lock::PaneLockGuard;
 use super::pane_table::PaneTarget;
 use super::paste_buffer::PasteBuffer;
 use super::tty_modes::{self, TtyModes};
-use super::typist::Typist;
+use super::typist::{OwnText, Typist};
 use crate::answer::extract;
 use crate::answer::marker::{self, FoldedChar};
 use crate::control::command_queue::Request;
@@ -141,7 +141,8 @@ impl Sender {
         message: &str,
         lock: PaneLockGuard,
     ) -> Result<Submitted, Error> {
-        /// How often a send is repeated because the program was restarted before the paste.
+        /// How often a send is repeated because the program was restarted before the paste, or the cursor of
+        /// an agent has moved.
         const ATTEMPTS: usize = 3;
         for _ in 0..ATTEMPTS {
             let (target, modes) = self.target_for(message).await?;
@@ -150,7 +151,7 @@ impl Sender {
             let tap = Arc::new(Tap::new(self.max_answer));
             let in_one_paste = self.typist.is_none() && modes.canonical && !target.bracketing;
             let sent = if let Some(typist) = &self.typist {
-                let seen = self.admit(typist).await?;
+                let seen = self.admit(typist, OwnText::Remove).await?;
                 let keys = (target.pid, modes.submit_byte());
                 self.type_and_submit(typist, &seen, message, keys, &tap)
                     .await?
@@ -177,7 +178,13 @@ impl Sender {
                 lock: Mutex::new(Some(lock)),
             });
         }
-        Err(self.refused(Refusal::Dead))
+        // Three restarts, or an agent whose cursor moves all the time.
+        let target = self.control.panes().target(self.pane);
+        let is_alive = target.is_some_and(|target| target.exit.is_none());
+        Err(self.refused(match self.typist.is_some() && is_alive {
+            true => Refusal::Busy,
+            false => Refusal::Dead,
+        }))
     }
 
     /// Text and return in one paste; `None` if the pane runs another program.

@@ -13,8 +13,11 @@
 //! 3. **Enter**, after the submit delay of the agent.
 //! 4. **Verify** that the message left the input line.
 //!
-//! - **Invariant.** Enter is sent once. If the message stays in the input line, it is removed and the
-//!   message is refused. A second Enter could answer a dialog that has just opened.
+//! - **Invariant.** Enter is sent once. If the message stays in the input line, it is removed. A second
+//!   Enter could answer a dialog that has just opened.
+//! - **Invariant.** After Enter no error says that the message was not sent. A program that was stopped
+//!   for seconds reads the Enter before the keys that remove the text, and its input line is empty either
+//!   way: [`Error::SubmitUnknown`].
 //! - **Race.** The screen changes between a look and the key that depends on it. tmux itself compares the
 //!   cursor with that of the look, in the same step as the paste: a dialog, a draft and a new frame move
 //!   it. On a difference nothing is pasted, and the screen is read again.
@@ -22,6 +25,8 @@
 //!   [`Error::SubmitUnknown`].
 //! - **Race.** A person types while the message is pasted. The input line then shows another text than
 //!   the message, and Enter is not sent: [`Error::NotSubmitted`].
+//! - **Limit.** A sender that is killed while it removes a text of several lines leaves a rest, which counts
+//!   as the draft of a person.
 //!
 //! **Example.** Gemini shows `Type your message`, cursor at 3,30. The message is pasted if the cursor is
 //! still there; the input line shows it after 20 ms; Enter follows 400 ms after the paste, if the cursor
@@ -56,10 +61,19 @@ pub(crate) struct Typist {
     pub(crate) is_command: bool,
 }
 
+/// What becomes of a text in the input line that this crate typed and did not submit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OwnText {
+    /// For a task that no caller ends: the rest of a text that is removed in part would be a draft.
+    Remove,
+    /// The sender removes it.
+    Leave,
+}
+
 impl Sender {
-    /// Waits until a message may be typed. Changes nothing, except that it removes a text that this
+    /// Waits until a message may be typed. Changes nothing, except that it may remove a text that this
     /// crate typed.
-    pub(crate) async fn admit(&self, typist: &Typist) -> Result<Observation, Error> {
+    pub(crate) async fn admit(&self, typist: &Typist, own: OwnText) -> Result<Observation, Error> {
         let (monitor, limit) = (&typist.monitor, typist.limit);
         let draft_limit = limit.min(Instant::now() + DRAFT_WAIT);
         loop {
@@ -71,10 +85,14 @@ impl Sender {
                 Ok(seen) => seen,
                 Err(seen) => return Err(self.not_admitted(&seen)),
             };
+            // No pattern: the placeholder of a paste says too little about an older text.
+            let is_own = !seen.state.needs_a_person() && self.is_own(&seen, None)?;
+            if is_own && own == OwnText::Leave {
+                return Ok(seen);
+            }
             let changed = if seen.state.needs_a_person() {
                 self.question_ends(typist).await?
-            } else if self.is_own(&seen, None)? && self.clear(typist, None).await? {
-                // No pattern: the placeholder of a paste says too little about an older text.
+            } else if is_own && self.clear(typist, None).await? {
                 continue;
             } else {
                 monitor
@@ -174,16 +192,10 @@ impl Sender {
             Err(seen) if seen.exit.is_some() || seen.pid != pid => {
                 Err(unknown(self.refused_with(Refusal::Dead, &seen)))
             }
-            Err(seen) if holds(&seen) => match self.not_taken(typist, pid, seen).await {
-                Ok(
-                    error @ (Error::NotSubmitted { .. }
-                    | Error::Refused {
-                        reason: Refusal::NotTaken,
-                        ..
-                    }),
-                ) => Err(error),
-                Ok(error) | Err(error) => Err(unknown(error)),
-            },
+            Err(seen) if holds(&seen) => {
+                let (Ok(error) | Err(error)) = self.not_taken(typist, pid, seen).await;
+                Err(unknown(error))
+            }
             Err(seen) => Err(unknown(self.refused_with(Refusal::Busy, &seen))),
         }
     }
@@ -237,7 +249,8 @@ impl Sender {
         pid: u32,
         seen: Observation,
     ) -> Result<Error, Error> {
-        if seen.pid != pid {
+        // The text has ended with the program. The input line of the next one is empty, too.
+        if seen.pid != pid || seen.exit.is_some() {
             return Ok(self.refused_with(Refusal::Dead, &seen));
         }
         let pattern = self.pasted_pattern(typist);

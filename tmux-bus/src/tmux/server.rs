@@ -14,6 +14,7 @@ use crate::pane::PaneId;
 use crate::pane::PaneIo;
 use crate::pane::pane_info::PaneInfo;
 use crate::pane::pane_processes;
+use crate::timing::LONGEST_WAIT;
 
 /// The program of a pane that waits for its program.
 pub(super) const PLACEHOLDER: &str = "exec sleep 2147483647";
@@ -277,7 +278,7 @@ impl Server {
 impl ServerInner {
     /// Ends the programs of the panes, the session and its folder. Uses the tmux program alone.
     async fn stop(self: &Arc<Self>, panes: Vec<PaneInfo>, grace: Duration) -> Result<(), Error> {
-        let survivors = pane_processes::end(&panes, grace).await;
+        let survivors = pane_processes::end(&panes, grace.min(LONGEST_WAIT)).await;
         // By the program: it is answered even if our client is the last of the session.
         let target = format!("={}", self.session);
         match self.tmux.run(&["kill-session", "-t", &target]).await {
@@ -309,7 +310,8 @@ impl ServerInner {
         let args = ["list-panes", "-s", "-t", &target, "-F", PaneInfo::FORMAT];
         match self.tmux.run(&args).await {
             Ok(list) => Ok(PaneInfo::parse_list(&list)),
-            Err(Error::TmuxFailed { .. }) => Ok(Vec::new()),
+            // The session has ended, or tmux has crashed: processes in sessions of their own may live.
+            Err(Error::TmuxFailed { .. }) => Ok(self.control.panes().launched()),
             Err(error) => Err(error),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tmux_bus::{AnswerEnd, Error, PaneId, ResponseOptions};
+use tmux_bus::{AnswerEnd, Error, Launch, PaneId, ResponseOptions};
 
 use crate::pane_program::{MARKER, Program, launch};
 use crate::support::{LONG, TestDir, TestServer, builder, literal};
@@ -29,6 +29,18 @@ async fn no_answer(server: &TestServer, pane: PaneId, message: &str) -> Error {
         .expect_err(message);
     assert!(matches!(error, Error::ResponseTimeout { .. }), "{error:?}");
     error
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_longest_quiet_time_ends_with_the_program() {
+    let server = TestServer::start().await;
+    let program = Launch::new("printf '> '; read -r line; echo got $line; echo TEST OK");
+    let pane = server.open_pane(&program).await.unwrap();
+    server.shows(pane, ">");
+    let options = ResponseOptions::default().timeout(LONG);
+    let options = options.end(AnswerEnd::Quiet(Duration::MAX));
+    let answer = server.ask_with(pane, "it", &options).await.unwrap();
+    assert_eq!(answer, "got it\nTEST OK");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -103,7 +103,9 @@ impl Team {
     /// Writes a script for the shell tool of an agent; `tmux-bus` in it is the command.
     fn script(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
-        fs::write(&path, text.replace("tmux-bus", "$TMUX_BUS_COMMAND")).unwrap();
+        // With its space: a path of the test can have the name, too.
+        let text = text.replace("tmux-bus ", "$TMUX_BUS_COMMAND ");
+        fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     }
 
@@ -449,6 +451,18 @@ async fn an_ask_outlives_its_caller() {
     assert!(waited.out.ends_with("B OK\n"), "{waited:?}");
     // The wait of the dead caller is no wait any more.
     assert_eq!(team.tool("b", "tmux-bus ask a hello").code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_late_answer_to_an_ask_of_the_command_is_logged() {
+    let team = start(&TWO).await;
+    let go = team.path("go");
+    let message = format!("wait {}", go.display());
+    let asked = team.run(&["ask", "--limit", "1", "b", &message]);
+    assert_ne!(asked.code, 0, "{asked:?}");
+    fs::write(go, "").unwrap();
+    let late = entry("b", "user", "late");
+    eventually("it is logged", || team.logged("echo: wait").contains(&late));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -990,10 +1004,10 @@ async fn an_agent_that_asks_by_the_library_takes_part() {
     let back = team.script("back.sh", &back);
     let asked = team.tool("a", &format!("tmux-bus ask b 'run {back}'"));
     assert_eq!(asked.code, 0, "{asked:?}");
-    let said = team.result_of(&back).out;
+    let said = team.result_of(&back);
     assert!(
-        said.contains("Cycle { chain: [\"b\", \"a\", \"b\"] }"),
-        "{said}"
+        said.out.contains("Cycle { chain: [\"b\", \"a\", \"b\"] }"),
+        "{said:?}"
     );
     // A program elsewhere that sends in the name of an agent does not keep it from answering.
     let gate = team.path("gate");

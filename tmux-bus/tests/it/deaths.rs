@@ -129,6 +129,34 @@ async fn a_killed_server_is_noticed() {
     );
 }
 
+/// A tool in a session of its own gets no SIGHUP from the terminal.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stop_after_a_crash_of_tmux_ends_the_processes_of_the_panes() {
+    let server = TestServer::start().await;
+    let file = server.path("pid");
+    let tool = format!(
+        "setsid sh -c 'echo $$ >\"$0.part\"; mv \"$0.part\" \"$0\"; exec sleep 1000' '{}' & exec cat",
+        file.display()
+    );
+    server.open_pane(&Launch::new(tool)).await.unwrap();
+    eventually("the tool runs", || file.exists());
+    let tool = fs::read_to_string(file).unwrap();
+    let tmux = server.tmux(&["display-message", "-p", "#{pid}"]);
+    let killed = Command::new("kill").args(["-KILL", tmux.trim()]).status();
+    assert!(killed.unwrap().success());
+    assert!(crate::support::is_running(tool.trim()));
+    server.stop(Duration::from_secs(1)).await.unwrap();
+    assert!(!crate::support::is_running(tool.trim()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_longest_grace_is_no_error() {
+    let server = TestServer::start().await;
+    server.open_pane(&Launch::new("exec cat")).await.unwrap();
+    server.stop(Duration::MAX).await.unwrap();
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopping_while_a_pane_floods_does_not_hang_and_leaves_no_process() {

@@ -9,6 +9,7 @@
 //! | `[[OTHER]]` | reports the turn of another prompt first |
 //! | `[[FAIL]]` | the turn fails |
 //! | `[[INTERRUPT]]` | the turn ends without a report, as after Esc |
+//! | `[[EXIT]]` | reports its answer and ends |
 //! | `[[BIG]]` | the payload cannot be passed on: the answer is in the transcript only |
 
 use std::fs::{self, File};
@@ -127,6 +128,9 @@ impl FakeAgent {
         } else {
             let how = if has("FAIL") { "fail" } else { "" };
             self.report(message, &answer, how);
+        }
+        if has("EXIT") {
+            std::process::exit(0);
         }
         self.draw("", false);
     }

@@ -13,7 +13,7 @@ use tmux_bus::{
 
 use crate::fake_agent;
 use crate::pane_program::MARKER;
-use crate::support::{TestDir, need_tmux};
+use crate::support::{TestDir, eventually, need_tmux, tmux};
 
 pub(crate) const AGENTS: [&str; 4] = ["claude", "codex", "gemini", "opencode"];
 
@@ -201,6 +201,31 @@ async fn the_answer_to_another_prompt_is_never_returned() {
             format!("echo: mine [[OTHER]]\n\n{MARKER}"),
             "{agent}"
         );
+    }
+}
+
+/// One thread, which is blocked until the agent has ended: the event and the end are both there when the reader looks.
+#[tokio::test]
+async fn an_answer_that_was_reported_before_the_exit_is_returned() {
+    for agent in AGENTS {
+        let team = FakeTeam::start(agent).await;
+        let go = team.file("go");
+        let message = format!("bye [[LATE {}]] [[EXIT]]", go.display());
+        let asking = tokio::spawn({
+            let (user, message) = (team.outsider("user"), message.clone());
+            async move { user.send_to(agent, &message).await }
+        });
+        while !team.logger().path().exists() || team.entries().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        fs::write(go, "").unwrap();
+        let pane = team.get_pane(agent).unwrap().to_string();
+        eventually("the agent ends", || {
+            let is_dead = ["display-message", "-p", "-t", &pane, "#{pane_dead}"];
+            tmux(team.socket(), &is_dead) == "1\n"
+        });
+        let answer = asking.await.unwrap().unwrap();
+        assert_eq!(answer, format!("echo: {message}\n\n{MARKER}"), "{agent}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Messages that are left: delivered when the agent is idle, once and in order.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use tmux_bus::{
@@ -268,18 +269,75 @@ async fn a_message_that_is_taken_back_or_expires_is_not_delivered() {
     });
     team.inbox().take_back(&id).unwrap();
     // Ends when the message has expired: the agent works all the time.
-    eventually("it has expired", || {
-        let entries = team.inbox().entries("agent0").unwrap();
-        let reason = DeadReason::Expired;
-        entries[0].state == MessageState::Dead { reason }
-    });
-    press(&team, 0, "C-b");
-    delivering.await.unwrap().unwrap();
+    tokio::time::timeout(LONG, delivering)
+        .await
+        .expect("it ends with the last message")
+        .unwrap()
+        .unwrap();
+    let reason = DeadReason::Expired;
+    assert_eq!(entry(&team, 0, 0).state, MessageState::Dead { reason });
     assert!(mail(&dir, 0).is_empty());
     assert!(matches!(
         team.inbox().take_back(&id),
         Err(Error::UnknownMessage { .. })
     ));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delivery_to_an_agent_that_has_ended_ends_when_the_message_is_taken_back() {
+    let dir = TestDir::new();
+    let team = start(&dir, 1).await;
+    let pid = fs::read_to_string(dir.path().join("mail-0.pid")).unwrap();
+    let killed = Command::new("kill").args(["-KILL", pid.trim()]).status();
+    assert!(killed.unwrap().success());
+    team.wait_for("agent0", tmux_bus::AgentState::Exited, LONG)
+        .await
+        .unwrap();
+    let id = team.inbox().leave("user", "agent0", "hello").unwrap();
+    let delivering = tokio::spawn({
+        let team = ClusterManager::clone(&team);
+        async move { team.deliver_inbox_until_empty().await }
+    });
+    // It has the right to deliver, so it has looked at the message or will.
+    let lock = dir.path().join("logs/inbox-mail/deliverer");
+    eventually("the deliverer runs", || lock.exists());
+    team.inbox().take_back(&id).unwrap();
+    tokio::time::timeout(LONG, delivering)
+        .await
+        .expect("it ends with the last message")
+        .unwrap()
+        .unwrap();
+    assert!(mail(&dir, 0).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_configuration_with_the_same_session_name_does_not_get_the_inbox() {
+    let dir = TestDir::new();
+    let builder = |name: &str, agent: &str| {
+        let text = format!(
+            "cluster: {{ name: team, session_name: team, work_dir: . }}\nagents:\n  - {{ name: {agent}, role: x, \
+             personality_prompt_path: p.txt, marker: OK, pane_index: 0, agent: plain, command: \"exec cat\" }}\n"
+        );
+        fs::write(dir.path().join("p.txt"), "OK").unwrap();
+        fs::write(dir.path().join(name), text).unwrap();
+        let config = ClusterConfig::load(dir.path().join(name)).unwrap();
+        ClusterManager::builder(config).runtime_dir(dir.path().join("run"))
+    };
+    let dev = builder("dev.yaml", "tester").inbox();
+    let id = dev.leave("user", "tester", "hello").unwrap();
+    let refused = builder("prod.yaml", "coder").start().await;
+    assert!(matches!(refused, Err(Error::Invalid { what: "inbox", .. })));
+    let prod = builder("prod.yaml", "coder").inbox();
+    let refused = prod.leave("user", "coder", "hello");
+    assert!(matches!(refused, Err(Error::Invalid { what: "inbox", .. })));
+    let entries = dev.entries("tester").unwrap();
+    assert_eq!(
+        (&entries[0].id, &entries[0].state),
+        (&id, &MessageState::Waiting)
+    );
+    // The path is relative: the project can be moved.
+    let claimed = fs::read_to_string(dir.path().join("logs/inbox-team/cluster"));
+    assert_eq!(claimed.unwrap(), "dev.yaml");
 }
 
 /// The next message is not typed into the turn of the one before.

@@ -29,10 +29,12 @@ impl Deref for LineTeam {
     }
 }
 
-/// `wait FILE` answers when the file exists, `nothing` never; other messages are answered at once.
+/// `wait FILE` answers when the file exists, `nothing` never; `early FILE` prints the marker first and goes on until the
+/// file exists; other messages are answered at once.
 const PROGRAM: &str = r#"printf '> '; while read -r word file; do case $word in
     wait) until [ -e "$file" ]; do sleep 0.02; done; echo waited; echo TEST OK;;
     nothing) ;;
+    early) echo TEST OK; until [ -e "$file" ]; do echo more; sleep 0.02; done; echo end; echo TEST OK;;
     *) echo "got $word"; echo TEST OK;; esac; done"#;
 
 fn config(dir: &Path) -> ClusterConfig {
@@ -138,6 +140,48 @@ async fn a_late_answer_is_logged_and_not_given_to_the_next_message() {
         ("a", "user")
     );
     assert!(!team.is_busy().await);
+}
+
+/// The wait for its answer has failed, but its turn has not ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_still_prints_after_the_limit_owes_its_answer() {
+    let team = LineTeam::start().await;
+    let early = format!("early {}", team.file().display());
+    let error = ask(&team, "a", &early, Duration::from_millis(300))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::AnswerIncomplete { .. }), "{error:?}");
+    owes(ask(&team, "a", "second", Duration::from_millis(300)).await);
+    let cluster = team.cluster.clone();
+    let next = tokio::spawn(async move { ask(&cluster, "a", "third", LONG).await });
+    fs::write(team.file(), "").unwrap();
+    assert_eq!(next.await.unwrap().unwrap(), "got third\nTEST OK");
+    let late = entries(&team, "late");
+    assert_eq!(late.len(), 1);
+    assert!(late[0].content.ends_with("end\nTEST OK"), "{late:?}");
+}
+
+/// The question is a message, too: a program that answers it late owes that answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_late_answer_to_a_startup_question_is_not_given_to_a_message() {
+    need_tmux();
+    let dir = TestDir::new();
+    let go = dir.path().join("go");
+    let mut config = config(dir.path());
+    config.agents[0].timeout = Duration::from_millis(600);
+    let builder = ClusterManager::builder(config)
+        .runtime_dir(dir.path().join("run"))
+        .startup_question(format!("wait {}", go.display()));
+    let error = builder.start().await.unwrap_err();
+    assert!(matches!(error, Error::NotReady { .. }), "{error:?}");
+    let team = attach(dir.path()).await;
+    owes(ask(&team, "a", "second", Duration::from_millis(300)).await);
+    let next = tokio::spawn({
+        let team = team.clone();
+        async move { ask(&team, "a", "third", LONG).await }
+    });
+    fs::write(go, "").unwrap();
+    assert_eq!(next.await.unwrap().unwrap(), "got third\nTEST OK");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -46,7 +46,8 @@ drop = ['^> ', '^-- ']
 /// An agent TUI. It writes each event to the file `TYPED_EVENTS`: `message TEXT`, `approved`, `shell TEXT`.
 ///
 /// Messages: `approve` and `theme` open a question, which Enter answers with yes and `n` with no; `work` works
-/// until the file `TYPED_GO` exists; `refuse` at the beginning is left in the input line; any other message is
+/// until the file `TYPED_GO` exists; `refuse` at the beginning is left in the input line; `stall` at the beginning is
+/// submitted when the key after Enter arrives, as by a program that was stopped for seconds; any other message is
 /// answered.
 pub fn play() {
     let file = |name: &str| PathBuf::from(std::env::var(name).unwrap());
@@ -62,6 +63,7 @@ pub fn play() {
     make_raw();
     let talk = RefCell::new(Vec::<String>::new());
     let (mut line, mut question) = (String::new(), "");
+    let mut is_stalled = false;
     let draw = |line: &str, status: &str| {
         let mut frame = "\x1b[2J\x1b[H".to_owned();
         talk.borrow()
@@ -107,6 +109,12 @@ pub fn play() {
                 draw(&line, question);
                 continue;
             }
+            if first == b'\r' && line.starts_with("stall") && !is_stalled {
+                is_stalled = true;
+                if input.len() == 1 {
+                    break;
+                }
+            }
             input.remove(0);
             match first {
                 b'\r' if !question.is_empty() => {
@@ -116,6 +124,7 @@ pub fn play() {
                 b'n' if !question.is_empty() => question = "",
                 b'\r' if line.is_empty() || line.starts_with("refuse") => {}
                 b'\r' => {
+                    is_stalled = false;
                     let message = std::mem::take(&mut line);
                     if let Some(command) = message.strip_prefix('!') {
                         event(&format!("shell {command}"));
@@ -139,7 +148,8 @@ pub fn play() {
                     }
                 }
                 _ if !question.is_empty() => {}
-                0x15 => line.clear(),
+                // The last line, as the agents do.
+                0x15 => line.truncate(line.rfind('\n').map_or(0, |at| at + 1)),
                 0x7f => drop(line.pop()),
                 byte => line.push(char::from(byte)),
             }
@@ -337,16 +347,31 @@ async fn a_message_that_the_agent_does_not_take_is_removed_again() {
             .ask("refuse this\nplease", &patient())
             .await
             .unwrap_err();
+        // Enter was sent: that the agent will not read it is not certain.
+        let Error::SubmitUnknown { source, .. } = &error else {
+            panic!("{error:?}");
+        };
         let not_taken = Refusal::NotTaken;
         assert!(
-            matches!(&error, Error::Refused { reason, .. } if *reason == not_taken),
+            matches!(&**source, Error::Refused { reason, .. } if *reason == not_taken),
             "{error:?}"
         );
-        error.partial().unwrap().to_owned()
+        source.partial().unwrap().to_owned()
     };
     assert!(screen.contains("> refuse this\n  please"), "{screen}");
     assert!(team.ask("hello", &patient()).await.is_ok());
     assert_eq!(team.events(), "message hello\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_is_taken_late_is_never_reported_as_not_sent() {
+    let team = Team::start().await;
+    let error = team.ask("stall", &patient()).await.unwrap_err();
+    eventually("it is taken", || team.events() == "message stall\n");
+    assert!(!error.is_not_sent(), "{error:?}");
+    assert!(matches!(error, Error::SubmitUnknown { .. }), "{error:?}");
+    assert!(team.ask("hello", &patient()).await.is_ok());
+    assert_eq!(team.events(), "message stall\nmessage hello\n");
 }
 
 /// A sender that was killed between the paste and Enter leaves its text, and a record of it.
@@ -370,6 +395,32 @@ async fn text_that_a_killed_sender_left_is_removed() {
     team.shows("and more");
     fs::write(&record, &left_behind).unwrap();
     team.refused("hello", Refusal::Draft).await;
+}
+
+/// The rest would be a draft, which no sender removes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn text_that_a_killed_sender_left_is_removed_although_a_caller_gives_up() {
+    let team = Team::start().await;
+    let left: Vec<_> = (0..8).map(|line| format!("line {line}")).collect();
+    let pasted = format!("\x1b[200~{}\x1b[201~", left.join("\n"));
+    team.keys(&["-l", &pasted]);
+    team.shows("line 7");
+    let record = typed_record(team.cluster.socket().parent().unwrap(), &team.pane);
+    let option = ["show-options", "-pv", "-t", &team.pane, "@tmux_bus_launch"];
+    let launch = tmux(team.cluster.socket(), &option);
+    fs::write(&record, format!("{}\n{}", launch.trim(), left.join("\n"))).unwrap();
+    fs::set_permissions(&record, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let asking = tokio::spawn({
+        let boss = team.boss();
+        async move { boss.ask("it", "given up", &patient()).await }
+    });
+    eventually("a line is removed", || {
+        let args = ["capture-pane", "-p", "-t", &team.pane];
+        !tmux(team.cluster.socket(), &args).contains("line 7")
+    });
+    asking.abort();
+    assert!(team.ask("hello", &patient()).await.is_ok());
+    assert!(team.events().ends_with("message hello\n"));
 }
 
 /// The text has ended with the earlier program: the same text in the next one is a person's.
