@@ -850,6 +850,7 @@ async fn a_cluster_made_in_code_is_found_by_its_folder() {
 }
 
 /// The process that delivers must neither end unseen nor leave the message.
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delivery_that_fails_is_told_and_tried_again() {
     let team = start(&TWO).await;
