@@ -882,6 +882,7 @@ async fn a_delivery_that_fails_is_told_and_tried_again() {
     assert_eq!(inbox()["problem"], Value::Null);
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_look_at_the_inbox_replaces_couriers_that_were_killed() {
     let team = start(&TWO).await;
