@@ -245,7 +245,8 @@ async fn a_resumed_session_knows_its_prompts_and_repeats_no_events() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+// One thread: the agent gets the first prompt, and dies, only after the second one waits.
+#[tokio::test]
 async fn an_agent_that_dies_ends_its_turn_and_is_never_asked_again() {
     for wire in WIRES {
         for step in STEPS {
