@@ -58,9 +58,11 @@ fn build() -> PathBuf {
     let profile = program.parent().unwrap().parent().unwrap();
     let command = profile.join("tmux-bus");
     let mut cargo = Command::new(std::env::var("CARGO").unwrap_or("cargo".to_owned()));
+    // With the features of the gate, where cargo has built everything: an example makes it use those of
+    // the development dependencies, too.
     cargo
-        .args(["build", "--quiet", "-p", "tmux-bus", "--features", "cli"])
-        .args(["--bin", "tmux-bus", "--target-dir"])
+        .args(["build", "--quiet", "--workspace", "--all-features"])
+        .args(["--bin", "tmux-bus", "--example", "tmux-bus", "--target-dir"])
         .arg(profile.parent().unwrap())
         .current_dir(env!("CARGO_MANIFEST_DIR"));
     if !cfg!(debug_assertions) {
