@@ -101,7 +101,9 @@ pub(crate) fn claim(bench: &mut Bench) {
             let mut call = script.key("timed-store:{bench}");
             call.key("timed-store:{bench}:request:raw")
                 .arg(count)
-                .arg(&["e:raw", "raw", "14400000", "", "id", "barge", "", "3000", ""])
+                .arg(&[
+                    "e:raw", "raw", "14400000", "", "id", "barge", "", "3000", "",
+                ])
                 .arg(format!("\"raw-{}\"", count % 2));
             let answer = runtime.block_on(call.invoke_async(&mut connection));
             let answer: Vec<String> = answer.unwrap();
