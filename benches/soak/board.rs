@@ -34,9 +34,10 @@ const AGENTS: [&str; 5] = [
     "testing",
 ];
 /// Tolerated growth of memory. The full board replaces 56 MiB of texts of all lengths, which fragments
-/// the heap, and its clients buffer frames with the whole state. Measured: a board that was just full
-/// grew from 117 to 137 MB in a minute, and was flat at 136 MB in a run of five minutes. So only a long
-/// run judges it: one more copy of each message is 50 MB in ten minutes.
+/// the heap, and its clients buffer frames with the whole state. Measured over ten minutes, from the
+/// second to the last quarter: 153 to 156 MB, and 101 to 106 MB if each text of 3,000 bytes or more has
+/// a mapping of its own (`MALLOC_MMAP_THRESHOLD_=3000`); over twenty minutes beside all other areas: 162
+/// to 180 MB. So only a long run judges it: one more copy of each message is 50 MB in ten minutes.
 const FRAGMENTS_KB: u64 = 48 << 10;
 /// Bytes of the longest message, usually and in a burst.
 const USUAL: usize = 24_000;
