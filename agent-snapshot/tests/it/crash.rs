@@ -9,6 +9,8 @@ use agent_snapshot::conversation::Message;
 use agent_snapshot::{AgentId, AgentSnapshot, SnapshotStorage, open_storage};
 
 use crate::kill_on_drop::{KillOnDrop, test_program};
+#[cfg(feature = "postgres")]
+use crate::postgres_server::{PostgresServer, wait_for};
 
 /// Environment variable of the child: the address of its storage.
 const CHILD: &str = "AGENT_SNAPSHOT_CRASH_CHILD";
@@ -100,7 +102,10 @@ fn kill_one(url: &str, acks: u64, longer: Duration) -> Option<u64> {
     last
 }
 
-async fn survives(url: &str, kills: u64) {
+/// Kills children that save to `child_url`, another spelling of `url`, and checks what is stored.
+///
+/// `wait_for_server` returns when nothing works on the save of the killed child any more.
+async fn survives(url: &str, child_url: &str, kills: u64, wait_for_server: impl Fn()) {
     let kills: u64 = env::var(KILLS).map_or(kills, |kills| kills.parse().unwrap());
     let mut random = std::process::id() | 1;
     let seed = random;
@@ -114,11 +119,12 @@ async fn survives(url: &str, kills: u64) {
         let acks = u64::from(random % 4);
         let longer = Duration::from_micros(u64::from(random / 4 % 3000));
         let last = {
-            let url = url.to_owned();
+            let url = child_url.to_owned();
             tokio::task::spawn_blocking(move || kill_one(&url, acks, longer))
                 .await
                 .unwrap()
         };
+        wait_for_server();
         acknowledged = last.unwrap_or(acknowledged);
         let stored = storage.load(&agent()).await.unwrap();
         let tick = stored.as_ref().map_or(0, |stored| stored.tick_index);
@@ -149,24 +155,32 @@ async fn survives(url: &str, kills: u64) {
 #[tokio::test]
 async fn file_storage_survives_sigkill() {
     let folder = tempfile::tempdir().unwrap();
-    survives(&format!("file:{}", folder.path().display()), 1000).await;
+    let url = format!("file:{}", folder.path().display());
+    survives(&url, &url, 1000, || ()).await;
 }
 
 #[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn sqlite_storage_survives_sigkill() {
     let folder = tempfile::tempdir().unwrap();
-    survives(
-        &format!("sqlite:{}/agents.db", folder.path().display()),
-        1000,
-    )
-    .await;
+    let url = format!("sqlite:{}/agents.db", folder.path().display());
+    survives(&url, &url, 1000, || ()).await;
 }
 
 /// Fewer kills: each child connects to the server, which takes most of its time.
+///
+/// The server can still commit the last save of a killed client: it notices the end of the connection
+/// only when it reads from it again.
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_storage_survives_sigkill_of_its_client() {
-    let server = crate::postgres_server::PostgresServer::start();
-    survives(&server.url(), 200).await;
+    let server = PostgresServer::start();
+    let backends = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'victim'";
+    let wait_for_server = || {
+        wait_for("the backend of the killed client to end", || {
+            (server.sql(backends) == "0").then_some(())
+        });
+    };
+    let child_url = format!("{}?application_name=victim", server.url());
+    survives(&server.url(), &child_url, 200, wait_for_server).await;
 }
