@@ -440,13 +440,13 @@ async fn a_saved_change_applies_to_the_next_launch() {
 async fn a_secret_reaches_the_agent_but_no_log() {
     tracing::subscriber::set_global_default(Logged).unwrap();
     // Cargo sets this variable, and no other text contains its value.
-    let secret = env!("CARGO_PKG_DESCRIPTION");
+    let secret = &std::env::var("CARGO_PKG_DESCRIPTION").unwrap();
     let host = Host::with(
         "[profiles.codex]\nenv = { KEY = '${CARGO_PKG_DESCRIPTION}', {env} }\n\
          [profiles.bad]\nbinary = 3\n",
     );
     output(&host.launch("codex", "x").await).await;
-    assert_eq!(host.env()["KEY"], secret);
+    assert_eq!(&host.env()["KEY"], secret);
     let logged = LOGGED.lock().unwrap().clone();
     assert!(logged.contains("skipped an invalid profile"), "{logged}");
     assert!(!logged.contains(secret), "{logged}");
