@@ -229,11 +229,10 @@ fn the_bundled_configuration_is_that_of_the_specification() {
 fn a_start_that_is_interrupted_leaves_no_agents() {
     for signal in SIGNALS {
         let cluster = Cluster::new();
-        // The start waits for an agent that is stopped.
+        // The start waits for agents that never show a prompt.
+        cluster.sandbox.install("claude", "exec sleep 1000");
         let start = || cluster.command(&["start"]);
-        let mut child = cluster
-            .sandbox
-            .start_frozen(start, "scripted-agent --marker=");
+        let mut child = cluster.sandbox.start_frozen(start, "sleep 1000");
         cluster.sandbox.ends_by(&mut child, signal);
         cluster.sandbox.nothing_runs();
     }

@@ -149,10 +149,7 @@ impl Sandbox {
                     let Some(pid) = pid.and_then(Pid::from_raw) else {
                         continue;
                     };
-                    if process.contains(text)
-                        && kill_process(pid, Signal::STOP).is_ok()
-                        && program.try_wait().unwrap().is_none()
-                    {
+                    if process.contains(text) && freeze(pid) {
                         return program;
                     }
                 }
@@ -241,6 +238,24 @@ pub(crate) fn with_default_signals(command: &Command) -> Command {
         wrapped.current_dir(folder);
     }
     wrapped
+}
+
+/// Stops a process, or returns false if it ended before.
+fn freeze(pid: Pid) -> bool {
+    if kill_process(pid, Signal::STOP).is_err() {
+        return false;
+    }
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        match stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.chars().next())
+        {
+            Some('T') => return true,
+            None | Some('Z' | 'X') => return false,
+            Some(_) => std::thread::yield_now(),
+        }
+    }
 }
 
 /// Cargo builds the examples of a package before it runs its tests, in a folder beside them.

@@ -95,6 +95,9 @@ impl EventParser for JsonEvents {
 
 #[tokio::test]
 async fn executions_and_tools_are_spans_with_the_names_of_opentelemetry() {
+    // A second subscriber: with a single one, `tracing` asks only the subscriber of the thread that is
+    // the first to reach a span. The thread of another test has none and would turn the span off.
+    let _second = tracing::Dispatch::new(Spans::default());
     let spans = Spans::default();
     let _guard = tracing::subscriber::set_default(spans.clone());
     let lab = Lab::new();

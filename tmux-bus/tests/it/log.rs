@@ -269,6 +269,9 @@ impl tracing::Subscriber for Console {
 fn the_console_line_of_the_specification_is_an_event() {
     let dir = tempfile::tempdir().unwrap();
     let logger = MessageLogger::open(dir.path().join("log")).unwrap();
+    // A second subscriber: with a single one, `tracing` asks only the subscriber of the thread that is
+    // the first to reach an event. The thread of another test has none and would turn the event off.
+    let _second = tracing::Dispatch::new(Console::default());
     let console = Console::default();
     tracing::subscriber::with_default(console.clone(), || {
         logger
