@@ -341,6 +341,7 @@ fn failure_of(result: &RunResult) -> String {
     match (&result.exit.budget, &result.failure) {
         (Some(notice), _) => notice.to_string(),
         (None, Some(failure)) => failure.message.clone(),
+        (None, None) if !result.is_whole => "its answer has holes, or is too long".to_owned(),
         (None, None) => "the agent was stopped".to_owned(),
     }
 }

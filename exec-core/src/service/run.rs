@@ -71,9 +71,9 @@ pub struct RunResult {
     /// The answer: the text of the final event, or else the last message of the agent itself. Of a
     /// profile without a parser: standard output. At most 16 MiB; the rest is cut.
     pub text: String,
-    /// How many events the event log dropped before the run could read them; see
-    /// [`MemoryPolicy`](crate::MemoryPolicy). If there are any, `text` may have holes.
-    pub missed_events: u64,
+    /// Whether `text` is the whole answer: it was not cut, and the event log dropped no event that may
+    /// have been a part of it before the run could read it; see [`MemoryPolicy`](crate::MemoryPolicy).
+    pub is_whole: bool,
     /// Tokens and cost, of all executions of the run and of the session.
     pub usage: UsageTotals,
     /// Why the agent failed; `None` if it did not.
@@ -222,7 +222,7 @@ impl Attempts for RunAttempts {
                 && !execution.live.continues_another_session(),
             session_id: exit.session_id.clone(),
             result: RunResult {
-                missed_events: answer.missed,
+                is_whole: !answer.has_hole,
                 text: answer.text(),
                 usage: exit.usage,
                 failure: exit.failure.clone(),
@@ -292,9 +292,9 @@ impl IntoFuture for Run {
 }
 
 impl RunResult {
-    /// Whether the agent has ended by itself and without a failure.
+    /// Whether the agent has ended by itself and without a failure, and the answer is whole.
     pub fn is_success(&self) -> bool {
-        self.exit.is_success()
+        self.exit.is_success() && self.is_whole
     }
 }
 
@@ -309,18 +309,20 @@ struct Answer {
     last: Option<String>,
     /// Whether standard output is the answer: the profile has no parser.
     is_raw: bool,
-    /// How many events were dropped before they were read.
-    missed: u64,
+    /// Whether a part of the answer is missing.
+    has_hole: bool,
+    /// Whether the next piece may continue a message whose beginning was missed.
+    after_gap: bool,
 }
 
 impl Answer {
     fn take(&mut self, event: &crate::Event) {
         match &event.kind {
             EventKind::Output(output) if self.is_raw && output.stream == OutputStream::Stdout => {
-                append(&mut self.message, &output.line.text());
-                append(&mut self.message, "\n");
+                self.append(&output.line.text());
+                self.append("\n");
             }
-            EventKind::Gap { missed } => self.missed += missed,
+            EventKind::Gap { .. } => (self.has_hole, self.after_gap) = (true, true),
             _ => {}
         }
         for event in event.agent_events() {
@@ -331,17 +333,27 @@ impl Answer {
                 AgentEventKind::Text { text, delta } => {
                     if !(*delta && self.continues) {
                         self.message.clear();
+                        self.has_hole = *delta && self.after_gap;
                     }
-                    append(&mut self.message, text);
-                    self.continues = *delta;
+                    self.append(text);
+                    (self.continues, self.after_gap) = (*delta, false);
                 }
                 AgentEventKind::Finished { text, .. } => {
+                    if let Some(text) = text {
+                        self.has_hole = text.len() > MAX_TEXT;
+                    }
                     self.last = text.as_deref().map(|text| cut(text, MAX_TEXT).to_owned());
                 }
                 AgentEventKind::Usage(_) | AgentEventKind::RateLimit(_) => {}
-                _ => self.continues = false,
+                _ => (self.continues, self.after_gap) = (false, false),
             }
         }
+    }
+
+    fn append(&mut self, piece: &str) {
+        let kept = cut(piece, MAX_TEXT - self.message.len());
+        self.has_hole |= kept.len() < piece.len();
+        self.message.push_str(kept);
     }
 
     fn text(mut self) -> String {
@@ -353,10 +365,6 @@ impl Answer {
     }
 }
 
-fn append(text: &mut String, piece: &str) {
-    text.push_str(cut(piece, MAX_TEXT - text.len()));
-}
-
 fn cut(text: &str, max_bytes: usize) -> &str {
     &text[..crate::output::cut_at(text, max_bytes)]
 }
@@ -365,7 +373,7 @@ impl fmt::Debug for RunResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunResult")
             .field("len", &self.text.len())
-            .field("missed_events", &self.missed_events)
+            .field("is_whole", &self.is_whole)
             .field("usage", &self.usage)
             .field("failure", &self.failure)
             .field("session_id", &self.session_id)
@@ -379,5 +387,68 @@ impl fmt::Debug for Run {
         f.debug_struct("Run")
             .field("time_limit", &self.time_limit)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AgentEvent, Event};
+
+    /// The text of the events, and whether it is whole. `"gap"` stands for missed events.
+    fn fold(events: &[&str]) -> (String, bool) {
+        let mut answer = Answer::default();
+        for json in events {
+            let kind = if *json == "gap" {
+                EventKind::Gap { missed: 3 }
+            } else {
+                EventKind::Agent(vec![serde_json::from_str::<AgentEvent>(json).unwrap()])
+            };
+            let (sequence, at) = (0, std::time::SystemTime::UNIX_EPOCH);
+            answer.take(&Event { sequence, at, kind });
+        }
+        let is_whole = !answer.has_hole;
+        (answer.text(), is_whole)
+    }
+
+    #[test]
+    fn a_text_has_a_hole_if_missed_events_may_be_a_part_of_it() {
+        let message = r#"{"type":"text","text":"answer"}"#;
+        let piece = r#"{"type":"text","text":"answer","delta":true}"#;
+        let tool = r#"{"type":"tool_call","name":"Bash","input":{}}"#;
+        let usage = r#"{"type":"usage","run":{"input_tokens":7}}"#;
+        let finished = r#"{"type":"finished","outcome":"success","text":"answer"}"#;
+        let end = r#"{"type":"finished","outcome":"success"}"#;
+        for (events, is_whole) in [
+            (vec![message, end], true),
+            (vec![piece, "gap"], false),
+            (vec!["gap", message, end], true),
+            (vec![message, "gap", end], false),
+            (vec!["gap", piece, end], false),
+            (vec!["gap", usage, piece, end], false),
+            (vec!["gap", tool, piece, end], true),
+            (vec![message, "gap", tool, piece, end], true),
+            (vec!["gap", finished], true),
+            (vec![finished, "gap"], false),
+        ] {
+            assert_eq!(fold(&events), ("answer".to_owned(), is_whole), "{events:?}");
+        }
+        assert!(!fold(&[piece, "gap", piece]).1);
+    }
+
+    #[test]
+    fn a_text_that_was_cut_is_not_whole() {
+        for (json, is_whole) in [
+            (r#"{"type":"text","text":"TEXT","delta":true}"#, false),
+            (
+                r#"{"type":"finished","outcome":"success","text":"TEXT"}"#,
+                false,
+            ),
+            (r#"{"type":"text","text":"short"}"#, true),
+        ] {
+            let json = json.replace("TEXT", &"x".repeat(MAX_TEXT + 1));
+            let (text, whole) = fold(&[&json]);
+            assert_eq!((text.len() <= MAX_TEXT, whole), (true, is_whole));
+        }
     }
 }

@@ -128,11 +128,8 @@ async fn a_run_tells_that_its_text_has_holes() {
         .unwrap();
     let run = service.run(lab.new_chat("go")).into_future();
     let result = within("the run", run).await.unwrap();
-    let lines = result.text.lines().count() as u64;
-    assert!(result.missed_events > 0);
-    // The first event is the start, which the run does not need.
-    let all = lines + result.missed_events;
-    assert!((100_000..=100_001).contains(&all), "{lines} {result:?}");
+    assert!(result.text.lines().count() < 100_000);
+    assert!(!result.is_whole && result.exit.is_success() && !result.is_success());
 }
 
 #[tokio::test]
