@@ -1049,7 +1049,11 @@ setTheme(THEMES.includes(store.get(localStorage, "board-theme")) ? store.get(loc
 
 addEventListener("resize", () => mark("flow", "feed"));
 new ResizeObserver(() => feed.shown()).observe($("feed"));
-document.addEventListener("visibilitychange", () => mark("totals"));
+document.addEventListener("visibilitychange", () => {
+  // The frames that were asked for before the page was hidden do not come.
+  if (document.hidden) for (const list of [urgent, calm, heavy]) if (list.scheduled) draw(list);
+  mark("totals");
+});
 setInterval(() => { if (!document.hidden) mark("times"); }, 1000);
 
 $("text").value = store.get(sessionStorage, "draft") ?? "";
