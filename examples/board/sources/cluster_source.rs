@@ -223,8 +223,9 @@ impl ClusterSource {
         }
         waiting.messages.push_back((id.clone(), text.clone()));
         let start = !std::mem::replace(&mut waiting.delivering, true);
-        drop(all);
+        // Under the lock: the message must not be delivered before the page shows it.
         feed.push(queued(id, agent, text));
+        drop(all);
         if start {
             let (source, feed, agent) = (self.clone(), feed.clone(), agent.to_owned());
             tokio::spawn(async move { source.deliver(&agent, &feed).await });
@@ -286,7 +287,6 @@ impl ClusterSource {
         let mut all = lock(&self.0.waiting);
         let waiting = all.entry(agent.to_owned()).or_default();
         waiting.messages.push_front((id.clone(), text.clone()));
-        drop(all);
         feed.push(queued(id, agent, text));
     }
 

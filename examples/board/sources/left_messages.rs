@@ -83,6 +83,7 @@ impl ClusterSource {
                 feed.push(Change::QueuedGone { id, outcome });
             }
             waiting = now_waiting;
+            told.retain(|id| ended.contains_key(id));
             tokio::time::sleep(LOOK).await;
             feed.audience().await;
         }

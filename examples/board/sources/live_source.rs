@@ -82,7 +82,13 @@ impl LiveSource {
         let name = name.into();
         let known = self.agent(&name).ok();
         if let (Some(agent), Some(feed)) = (known, self.0.feed.get()) {
-            *lock(&agent.session) = session;
+            let before = std::mem::replace(&mut *lock(&agent.session), session);
+            // No event tells of the messages that waited when it ended.
+            let prompts = std::mem::take(&mut lock(&agent.progress).prompts);
+            let waited = before.queued().into_iter().map(|queued| queued.id);
+            for message in waited.chain(prompts.into_keys()) {
+                agent.gone(feed, message, "dropped");
+            }
             agent.introduce(feed);
             feed.push(AgentChange::new(&agent.name).restarted());
             tokio::spawn(track(agent, feed.clone()));

@@ -153,7 +153,7 @@ impl ScriptedSource {
             steps,
             done: Some(done),
         });
-        drop(desk);
+        // Under the lock: the agent must not take the message before the page shows it.
         if let Some(feed) = self.feed.get() {
             feed.push(Change::Queued(QueueItem {
                 id,
@@ -163,6 +163,7 @@ impl ScriptedSource {
                 at: 0,
             }));
         }
+        drop(desk);
         to.wake.notify_one();
         Ok(answered)
     }
