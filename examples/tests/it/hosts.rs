@@ -140,8 +140,10 @@ fn run(network: &Network) {
     assert_eq!(referee.tasks(), ids, "effects are missing");
     let once: BTreeMap<String, u64> = ids.iter().map(|id| (id.clone(), 1)).collect();
     assert_eq!(referee.answers, once, "answers in the storage");
-    // The host that came back has tried.
-    assert!(events.count(&cut, "overtaken") >= rescued.len());
+    // The host that came back has tried. Of a call that was under way when it was stopped it may hear
+    // only that there was no answer.
+    let tried = events.count(&cut, "overtaken") + events.count(&cut, "trouble");
+    assert!(tried >= rescued.len(), "{tried} of {}", rescued.len());
     sandbox.nothing_runs();
 }
 
