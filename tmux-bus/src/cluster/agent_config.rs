@@ -95,7 +95,7 @@ pub struct AgentConfig {
     pub personality_prompt_path: PathBuf,
     /// The personality itself, in place of the file.
     pub personality_text: Option<String>,
-    /// The marker in every answer.
+    /// The marker in every answer, unique in the cluster.
     pub marker: String,
     /// Position in the layout. Panes are addressed by their ids only.
     pub pane_index: u32,

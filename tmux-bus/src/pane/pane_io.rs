@@ -365,6 +365,10 @@ impl PaneIo {
     /// Only output after the submit counts. The echo of the message, an older answer that is drawn
     /// again, and the marker inside a longer word do not count.
     ///
+    /// After an error the program may still print its answer, and a call for the next message would
+    /// return it. A [`ClusterManager`](crate::ClusterManager) remembers the answers that its agents owe;
+    /// a caller of this method opens a new pane.
+    ///
     /// # Errors
     ///
     /// [`Error::ResponseTimeout`], [`Error::PaneDied`], [`Error::ServerGone`],

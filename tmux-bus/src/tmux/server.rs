@@ -131,7 +131,8 @@ impl Server {
         self.inner.io.clone()
     }
 
-    /// Opens a pane and starts a program in it.
+    /// Opens a pane and starts a program in it. It does not wait until the program is ready: what the
+    /// program prints before its first prompt, but after a message, counts as a part of the answer.
     ///
     /// # Errors
     ///
