@@ -39,7 +39,8 @@ pub enum Error {
 
     /// Another writer has saved this agent. Load it again, or stop.
     #[error(
-        "agent {agent}: tick {tick} (revision {revision}, epoch {epoch}) is not newer than the stored tick {stored_tick} (revision {stored_revision}, epoch {stored_epoch})"
+        "agent {agent}: {}: tick {tick} (revision {revision}, epoch {epoch}) is refused, stored is tick {stored_tick} (revision {stored_revision}, epoch {stored_epoch})",
+        conflict_text(*epoch, *stored_epoch)
     )]
     Conflict {
         /// The agent of the refused save.
@@ -220,6 +221,14 @@ impl Error {
     #[must_use]
     pub fn is_backend_failure(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::Storage { .. })
+    }
+}
+
+fn conflict_text(epoch: u64, stored: u64) -> &'static str {
+    if epoch < stored {
+        "another holder has taken over"
+    } else {
+        "another writer has saved this or a later tick"
     }
 }
 

@@ -277,14 +277,15 @@ impl AgentState {
     /// # Errors
     ///
     /// [`Error::InDoubt`] after a commit that failed or was cancelled: call
-    /// [`retry_commit`](Self::retry_commit) first, or hydrate again.
+    /// [`retry_commit`](Self::retry_commit) first, or hydrate again. After [`Error::Conflict`] there is
+    /// nothing to repeat: every further commit conflicts, too. Hydrate again, or stop.
     pub fn begin_tick(&mut self) -> Result<Tick<'_>, Error> {
         self.check_no_doubt()?;
         Ok(Tick::new(self))
     }
 
     /// Repeats a commit that failed or was cancelled, and hands out its replies. Without such a
-    /// commit it does nothing.
+    /// commit, and after [`Error::Conflict`], it does nothing.
     ///
     /// # Errors
     ///
