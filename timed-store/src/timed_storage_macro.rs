@@ -408,6 +408,10 @@ macro_rules! timed_storage {
             /// set forward past the time of the lease ends it. A lease that was kept after its time
             /// counts as held until its first refresh, at most a second: the holder may have
             /// refreshed it by hand.
+            ///
+            /// The call does not ask the store. An entry that another process of the session removed
+            /// is noticed by the next refresh, at most a third of the lease's time later;
+            /// [`validate`](TimedStorage::validate) asks the store.
             pub fn is_lost(&self) -> bool {
                 self.keeper.is_lost()
             }

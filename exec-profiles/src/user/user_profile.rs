@@ -46,8 +46,8 @@ pub struct UserProfile {
     /// Arguments to add to `args`, `follow_up_args` and `live_args` in every variant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub append_args: Vec<String>,
-    /// All arguments of a follow-up; one of them contains `{session_id}`. A change inherits the
-    /// follow-up of its base.
+    /// All arguments of a follow-up; one of them contains `{session_id}`. Only with `binary`: a change
+    /// inherits the follow-up of its base.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follow_up_args: Option<Vec<String>>,
     /// The source of the session id. Default: minted if `args` contains `{session_id}`, otherwise
