@@ -274,19 +274,30 @@ const urgent = { parts: new Set(), scheduled: false };
 const calm = { parts: new Set(), scheduled: false };
 const CALM_MS = 120;
 
+// Calls in the next frame, or a little later without one: a hidden page gets no frames, nor does a
+// page that was visible when it asked and is hidden or covered now.
+function nextFrame(call) {
+  const once = () => {
+    cancelAnimationFrame(frame);
+    clearTimeout(timer);
+    call();
+  };
+  const frame = requestAnimationFrame(once);
+  const timer = setTimeout(once, 200);
+}
+
 function mark(...parts) {
   for (const part of parts) urgent.parts.add(part);
   if (urgent.scheduled) return;
   urgent.scheduled = true;
-  // A hidden page gets no animation frames.
-  document.hidden ? setTimeout(() => draw(urgent), 200) : requestAnimationFrame(() => draw(urgent));
+  nextFrame(() => draw(urgent));
 }
 
 function later(...parts) {
   for (const part of parts) calm.parts.add(part);
   if (calm.scheduled) return;
   calm.scheduled = true;
-  setTimeout(() => (document.hidden ? draw(calm) : requestAnimationFrame(() => draw(calm))), CALM_MS);
+  setTimeout(() => nextFrame(() => draw(calm)), CALM_MS);
 }
 
 // Long lists come one frame after the rest: the answer to a click is on the screen before.
@@ -303,7 +314,7 @@ function draw(list) {
   }
   if (!heavy.parts.size || heavy.scheduled) return;
   heavy.scheduled = true;
-  document.hidden ? draw(heavy) : requestAnimationFrame(() => setTimeout(() => draw(heavy)));
+  nextFrame(() => setTimeout(() => draw(heavy)));
 }
 
 const render = {
@@ -1049,11 +1060,7 @@ setTheme(THEMES.includes(store.get(localStorage, "board-theme")) ? store.get(loc
 
 addEventListener("resize", () => mark("flow", "feed"));
 new ResizeObserver(() => feed.shown()).observe($("feed"));
-document.addEventListener("visibilitychange", () => {
-  // The frames that were asked for before the page was hidden do not come.
-  if (document.hidden) for (const list of [urgent, calm, heavy]) if (list.scheduled) draw(list);
-  mark("totals");
-});
+document.addEventListener("visibilitychange", () => mark("totals"));
 setInterval(() => { if (!document.hidden) mark("times"); }, 1000);
 
 $("text").value = store.get(sessionStorage, "draft") ?? "";
