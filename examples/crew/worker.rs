@@ -193,7 +193,10 @@ impl Worker {
             let step = async {
                 let role = self.arguments.role.as_deref();
                 if let Some(taken) = self.list.take(&self.name, role).await? {
-                    self.work_on(taken).await?;
+                    let task = taken.task().id.clone();
+                    if let Err(error) = self.work_on(taken).await {
+                        self.trouble(Some(&task), with_causes(&*error)).await;
+                    }
                 } else if self.list.is_complete().await? {
                     return Result::Ok(true);
                 } else {
@@ -204,13 +207,16 @@ impl Worker {
             match step.await {
                 Ok(true) => return,
                 Ok(false) => {}
-                Err(error) => {
-                    let error = with_causes(&*error);
-                    self.tell(json!({"event": "trouble", "error": error}), &error);
-                    tokio::time::sleep(PAUSE).await;
-                }
+                Err(error) => self.trouble(None, with_causes(&*error)).await,
             }
         }
+    }
+
+    /// Tells of a call that failed, and pauses. With a task: the worker has given it up.
+    async fn trouble(&self, task: Option<&str>, error: String) {
+        let fields = json!({"event": "trouble", "task": task, "error": error});
+        self.tell(fields, &error);
+        tokio::time::sleep(PAUSE).await;
     }
 
     async fn work_on(&self, taken: TakenTask) -> Result<()> {
@@ -259,11 +265,7 @@ impl Worker {
         loop {
             match effects.make(task, token, &self.name, answer).await {
                 Ok(effect) => return Ok(effect),
-                Err(error) => {
-                    let error = with_causes(&*error);
-                    self.tell(json!({"event": "trouble", "error": error}), &error);
-                    tokio::time::sleep(PAUSE).await;
-                }
+                Err(error) => self.trouble(None, with_causes(&*error)).await,
             }
         }
     }

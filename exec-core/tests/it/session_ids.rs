@@ -372,8 +372,10 @@ async fn a_launch_behind_an_unresolved_one_does_not_take_its_file() {
     .await;
     // Its own file may be found before the late one appears.
     let resolved = within("the id", second.resolved()).await.unwrap();
-    assert_ne!(resolved.native_id(), "late");
-    assert_eq!(late.session_id().native_id().len(), 36);
+    let is_minted = |id: &str| id.len() == 36;
+    let id = resolved.native_id();
+    assert!(id == "second" || is_minted(id), "{id}");
+    assert!(is_minted(late.session_id().native_id()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
