@@ -254,9 +254,13 @@ impl Conversation {
     /// The event of a tool call, with its new id.
     pub(crate) fn call_tool(&self, command: &str) -> io::Result<String> {
         let call = format!("toolu_{}", Uuid::new_v4().simple());
-        self.emit(assistant(json!({
+        let mut event = assistant(json!({
             "type": "tool_use", "id": call, "name": "Bash", "input": {"command": command},
-        })))?;
+        }));
+        // As Claude Code does: a budget of tokens can end the turn before its result.
+        event["message"]["id"] = json!(format!("msg_{}", Uuid::new_v4().simple()));
+        event["message"]["usage"] = self.usage("");
+        self.emit(event)?;
         Ok(call)
     }
 
@@ -278,7 +282,10 @@ impl Conversation {
     /// An estimate: three characters a token.
     pub(crate) fn usage(&self, answer: &str) -> Value {
         let input: usize = self.earlier.iter().map(|text| text.chars().count()).sum();
-        json!({"input_tokens": input / 3 + 1, "output_tokens": answer.chars().count() / 3 + 1})
+        json!({
+            "input_tokens": input / 3 + 1, "output_tokens": answer.chars().count() / 3 + 1,
+            "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
+        })
     }
 }
 

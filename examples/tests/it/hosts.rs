@@ -227,7 +227,7 @@ fn a_worker_refuses_a_role_that_asks_for_permissions() {
 fn the_budget_and_the_time_limit_hold_for_a_worker() {
     for (budget, expected) in [("tokens = 1", "tokens"), ("wall_time_s = 1", "1 s")] {
         let sandbox = Sandbox::new();
-        let text = "[[tool true]][[ponder 30]][[say long answer]]".to_owned();
+        let text = "[[tool true]][[ponder 600]][[say long answer]]".to_owned();
         write_crew(&sandbox, [("one", text, vec![])].into_iter());
         change_crew(&sandbox, |text| format!("{text}[budget]\n{budget}\n"));
         let mut worker = sandbox.example("crew");
