@@ -1,6 +1,6 @@
 //! Whether two patterns of paths may match the same path.
 
-use globset::GlobBuilder;
+use globset::{GlobBuilder, GlobMatcher};
 
 /// Conservative: `true` if a common path is possible or cannot be excluded, `false` only if there is
 /// none.
@@ -14,23 +14,14 @@ pub(crate) fn may_overlap(one: &str, two: &str) -> bool {
 
 fn parts(pattern: &str) -> Vec<&str> {
     let pattern = pattern.strip_prefix("./").unwrap_or(pattern);
-    // Alternatives with slashes are not taken apart: anything may follow.
-    let braces = pattern.find('{').filter(|_| pattern.contains('/'));
-    let mut parts: Vec<&str> = pattern.split('/').filter(|part| !part.is_empty()).collect();
-    if let Some(open) = braces
-        && pattern[open..]
-            .split('}')
-            .next()
-            .is_some_and(|inside| inside.contains('/'))
-    {
-        parts = pattern[..open]
-            .split('/')
-            .filter(|part| !part.is_empty())
-            .collect();
-        if !pattern[..open].ends_with('/') {
-            parts.pop();
+    let mut parts = Vec::new();
+    for part in pattern.split('/').filter(|part| !part.is_empty()) {
+        // A part that is not valid on its own ends inside of alternatives or a class: anything may follow.
+        if glob(part).is_none() {
+            parts.push("**");
+            break;
         }
-        parts.push("**");
+        parts.push(part);
     }
     parts
 }
@@ -86,10 +77,13 @@ fn part_may_overlap(one: &str, two: &str) -> bool {
     }
 }
 
-/// A pattern that is not valid on its own (a part of one with slashes in it) may match anything.
 fn may_match(pattern: &str, text: &str) -> bool {
+    glob(pattern).is_none_or(|glob| glob.is_match(text))
+}
+
+fn glob(pattern: &str) -> Option<GlobMatcher> {
     let glob = GlobBuilder::new(pattern).literal_separator(true).build();
-    glob.map_or(true, |glob| glob.compile_matcher().is_match(text))
+    Some(glob.ok()?.compile_matcher())
 }
 
 #[cfg(test)]
@@ -128,6 +122,8 @@ mod tests {
             "*", "**", "a", "a/b", "a/*", "*/b", "a/**", "**/b", "a?", "[ab]", "[!a]/b", "{a,b}",
             "{a,b}/c", "a{b,/c}", "a*b", "ab*", "*ab", "**/a/**", "a/**/b", "\\a", "a\\b",
         ];
+        let with_slashes_inside = ["{a,b}/{c/ab,b}", "{c,{b},a/b}", "{b\\}/a,a}", "a[/b]b"];
+        let patterns: Vec<&str> = patterns.into_iter().chain(with_slashes_inside).collect();
         let letters = ["a", "b", "c", "ab", "ba", "aab", "abb"];
         let mut paths: Vec<String> = letters.map(str::to_owned).to_vec();
         for first in letters {
@@ -136,14 +132,8 @@ mod tests {
                 paths.extend(letters.map(|third| format!("{first}/{second}/{third}")));
             }
         }
-        let compiled = patterns.map(|pattern| {
-            let mut builder = GlobBuilder::new(pattern);
-            builder
-                .literal_separator(true)
-                .build()
-                .unwrap()
-                .compile_matcher()
-        });
+        let compiled = patterns.iter().map(|pattern| glob(pattern).unwrap());
+        let compiled: Vec<GlobMatcher> = compiled.collect();
         for (one, matches_one) in patterns.iter().zip(&compiled) {
             for (two, matches_two) in patterns.iter().zip(&compiled) {
                 let common = paths
