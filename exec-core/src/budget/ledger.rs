@@ -14,7 +14,8 @@
 //! one by a rename, under the lock of the old one. A writer that has opened the old file before the
 //! rename sees, with the lock, that the path refers to another file, and opens again; a reader that
 //! remembers the old file begins anew. An execution that was killed with its host never ends in the
-//! file, and keeps its line.
+//! file, and keeps its line. Every update can compact, not only the last one of an execution: a live
+//! session writes a line each second, for days.
 //!
 //! **Example.** `A` and `B` are executions of two hosts; B's host is killed.
 //!
@@ -43,8 +44,10 @@ use crate::shared::kernel_lock::LockedFile;
 use crate::shared::private_file;
 use crate::{Error, ExecutionId, SessionId};
 
-/// A ledger is rewritten when it reaches this size, or twice its size after the last rewrite.
+/// A ledger is rewritten when it reaches this size, or twice the size of the lines that stay.
 const COMPACT_AT: u64 = 256 << 10;
+/// Twice the length of the longest line.
+const TWO_LINES: u64 = 512;
 /// The longest name of a group.
 const MAX_NAME: usize = 64;
 
@@ -125,7 +128,8 @@ impl Ledger {
         if ended || self.live.get(id) != Some(&spent) {
             let len = self.append(&file, id, spent, ended)?;
             // Without `file`, the line is not in the sums yet.
-            if ended && self.file.is_some() && len > self.compact_at {
+            if self.file.is_some() && len > self.compact_at.max(TWO_LINES * self.live.len() as u64)
+            {
                 self.compact()?;
             }
         }
@@ -272,9 +276,7 @@ impl Ledger {
             text.push(b'\n');
         }
         file.write_all(&text).map_err(Error::io("write", &new))?;
-        std::fs::rename(&new, &self.path).map_err(Error::io("rename", &new))?;
-        self.compact_at = COMPACT_AT.max(2 * text.len() as u64);
-        Ok(())
+        std::fs::rename(&new, &self.path).map_err(Error::io("rename", &new))
     }
 }
 
@@ -414,6 +416,37 @@ mod tests {
         }
         assert!(path.metadata().unwrap().len() <= COMPACT_AT + 1024);
         assert_eq!(total(&path), 8005);
+    }
+
+    #[test]
+    fn a_ledger_of_an_execution_that_does_not_end_stays_short() {
+        let (_folder, path) = folder();
+        let mut other = Ledger::new(path.clone());
+        other.update(&id(0), tokens(5), false).unwrap();
+        let mut ledger = Ledger::new(path.clone());
+        // A line each second, for three hours.
+        for used in 1..=10_000 {
+            ledger.update(&id(1), tokens(used), false).unwrap();
+        }
+        assert!(path.metadata().unwrap().len() <= COMPACT_AT + 1024);
+        let others = other.update(&id(0), tokens(5), false).unwrap();
+        assert_eq!(others, tokens(10_000));
+        assert_eq!(total(&path), 10_005);
+    }
+
+    #[test]
+    fn a_ledger_of_many_open_executions_is_not_rewritten_for_each_line() {
+        let (_folder, path) = folder();
+        let mut ledger = Ledger::new(path.clone());
+        for number in 0..5000 {
+            ledger.update(&id(number), tokens(1), false).unwrap();
+        }
+        let before = path.metadata().unwrap();
+        assert!(before.len() > COMPACT_AT);
+        let mut next = Ledger::new(path.clone());
+        next.update(&id(7), tokens(2), true).unwrap();
+        assert_eq!(path.metadata().unwrap().ino(), before.ino());
+        assert_eq!(total(&path), 5001);
     }
 
     #[test]
