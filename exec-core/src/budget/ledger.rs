@@ -31,7 +31,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -70,6 +70,8 @@ pub(crate) struct Ledger {
     /// The file that `read_to` and the sums belong to: device and inode.
     file: Option<(u64, u64)>,
     read_to: u64,
+    /// The line that ends at `read_to`.
+    last_line: Vec<u8>,
     compact_at: u64,
     base: Spent,
     live: HashMap<ExecutionId, Spent>,
@@ -82,6 +84,7 @@ impl Ledger {
             path,
             file: None,
             read_to: 0,
+            last_line: Vec::new(),
             compact_at: COMPACT_AT,
             base: Spent::default(),
             live: HashMap::new(),
@@ -195,7 +198,12 @@ impl Ledger {
             }
         }
         let whole = bytes.iter().rposition(|byte| *byte == b'\n');
-        self.read_to += whole.map_or(0, |at| at as u64 + 1);
+        let whole = whole.map_or(0, |at| at + 1);
+        self.read_to += whole as u64;
+        let mut lines = bytes[..whole].split_inclusive(|byte| *byte == b'\n');
+        if let Some(last) = lines.next_back() {
+            last.clone_into(&mut self.last_line);
+        }
         Ok(file)
     }
 
@@ -207,17 +215,24 @@ impl Ledger {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(Error::io("inspect", &self.path)(error)),
         };
-        let locked = file.metadata().map_err(Error::io("inspect", &self.path))?;
-        // A file that is shorter was replaced by a person.
-        let is_shorter = locked.len() < self.read_to;
-        let locked = identity(locked);
-        if self.file != Some(locked) || is_shorter {
+        let locked = file.metadata().map(identity);
+        let locked = locked.map_err(Error::io("inspect", &self.path))?;
+        if self.file != Some(locked) || !self.has_last_line(file) {
             self.file = Some(locked);
             self.read_to = 0;
+            self.last_line.clear();
             self.base = Spent::default();
             self.live.clear();
         }
         Ok(there == Some(locked))
+    }
+
+    /// Whether the file still has the last line that was read. A person can have replaced the contents,
+    /// and a file that was created since can have the inode of the removed one that was read.
+    fn has_last_line(&self, file: &File) -> bool {
+        let mut there = vec![0; self.last_line.len()];
+        let start = self.read_to - there.len() as u64;
+        file.read_exact_at(&mut there, start).is_ok() && there == self.last_line
     }
 
     fn apply(&mut self, line: LedgerLine) {
@@ -246,10 +261,14 @@ impl Ledger {
             spent,
             ended,
         };
-        let appended = write_line(file, &line);
-        let (len, written) = appended.map_err(Error::io("write", &self.path))?;
-        if len == self.read_to + written {
+        let mut bytes = serde_json::to_vec(&line)
+            .map_err(|error| Error::io("write", &self.path)(error.into()))?;
+        let appended = json_lines::append(file, &bytes);
+        let len = appended.map_err(Error::io("write", &self.path))?;
+        bytes.push(b'\n');
+        if len == self.read_to + bytes.len() as u64 {
             self.read_to = len;
+            self.last_line = bytes;
             self.apply(line);
         } else {
             // The tail before the line was repaired: read all lines again.
@@ -282,12 +301,6 @@ impl Ledger {
 
 fn exists(path: &Path) -> Result<bool, Error> {
     path.try_exists().map_err(Error::io("inspect", path))
-}
-
-/// Returns the new length of the file, and how much of it the line is.
-fn write_line(file: &File, line: &LedgerLine) -> io::Result<(u64, u64)> {
-    let line = serde_json::to_vec(line)?;
-    Ok((json_lines::append(file, &line)?, line.len() as u64 + 1))
 }
 
 /// The ledger of a group.
@@ -397,6 +410,23 @@ mod tests {
         std::fs::write(&path, edited.trim_end()).unwrap();
         ledger.update(&id(1), tokens(35), true).unwrap();
         assert_eq!(total(&path), 35);
+    }
+
+    /// ext4 gives the inode of a removed file to the next one: after two compactions, a reader can
+    /// find another file under the same inode.
+    #[test]
+    fn other_contents_under_the_same_inode_are_read_from_the_beginning() {
+        let (folder, path) = folder();
+        let mut ledger = Ledger::new(path.clone());
+        ledger.update(&id(1), tokens(10), false).unwrap();
+        let second = folder.path().join("second.jsonl");
+        let mut other = Ledger::new(second.clone());
+        other.update(&id(2), tokens(30), true).unwrap();
+        other.update(&id(3), tokens(7), false).unwrap();
+        let inode = path.metadata().unwrap().ino();
+        std::fs::write(&path, std::fs::read(&second).unwrap()).unwrap();
+        assert_eq!(path.metadata().unwrap().ino(), inode);
+        assert_eq!(ledger.total().unwrap(), tokens(37));
     }
 
     #[test]
