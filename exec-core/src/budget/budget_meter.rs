@@ -46,6 +46,7 @@ pub(crate) struct BudgetMeter {
     counts_tool_calls: bool,
     model: Option<String>,
     prices: Option<Arc<PriceTable>>,
+    reported_cost: ReportedCost,
     accounts: Vec<Account>,
     first_exceeded: Option<BudgetNotice>,
     /// The numbers are final. A line after the last one would count the execution twice.
@@ -55,6 +56,14 @@ pub(crate) struct BudgetMeter {
     is_dirty: bool,
     /// Tells that [`next_tick`](BudgetMeter::next_tick) has moved.
     moved: Arc<Notify>,
+}
+
+/// The cost that the agent has last reported.
+#[derive(Default)]
+struct ReportedCost {
+    usd: f64,
+    /// The price of the tokens of that report.
+    price: f64,
 }
 
 /// One budget, with what others have used of it.
@@ -95,6 +104,7 @@ impl BudgetMeter {
                 .any(|budget| has_limit(budget) || budget.scope != BudgetScope::Execution),
             model: None,
             prices,
+            reported_cost: ReportedCost::default(),
             accounts: Vec::with_capacity(budgets.len()),
             first_exceeded: None,
             has_ended: false,
@@ -182,10 +192,19 @@ impl BudgetMeter {
         };
         let tokens = [usage.input_tokens, usage.output_tokens];
         self.spent.tokens = tokens.into_iter().flatten().fold(0, u64::saturating_add);
-        let cost = usage.cost_usd.or_else(|| {
-            let prices = self.prices.as_ref()?;
-            Some(prices.cost_usd(self.model.as_deref(), usage))
-        });
+        let prices = self.prices.as_ref();
+        let price = prices.map(|prices| prices.cost_usd(self.model.as_deref(), usage));
+        let cost = match (usage.cost_usd, price) {
+            // Some agents report the cost at the end of a turn only. During the next turn they repeat
+            // it, with more tokens. A cost of zero is one that the agent does not charge.
+            (Some(usd), Some(price)) if usd > 0.0 => {
+                if usd != self.reported_cost.usd {
+                    self.reported_cost = ReportedCost { usd, price };
+                }
+                Some(usd + (price - self.reported_cost.price).max(0.0))
+            }
+            (cost, price) => cost.or(price),
+        };
         self.spent.micro_usd = cost.map_or(0, micro_usd);
     }
 
@@ -462,6 +481,29 @@ mod tests {
         assert_eq!(meter.spent.micro_usd, 500_000);
         assert_eq!(meter.observe(&[usage(50, Some(3.0))]).len(), 2);
         assert_eq!(meter.spent.micro_usd, 3_000_000);
+    }
+
+    #[tokio::test]
+    async fn a_price_table_gives_the_cost_of_tokens_since_the_last_report() {
+        let mut meter = meter(Budget::new().cost_usd(1.0));
+        meter.prices = Some(Arc::new(PriceTable::new(Price::new(10_000.0, 0.0))));
+        for (input, reported, expected) in [
+            (10, None, 100_000),
+            // The end of the first turn.
+            (20, Some(0.15), 150_000),
+            (40, Some(0.15), 350_000),
+            (70, Some(0.15), 650_000),
+            (70, Some(0.5), 500_000),
+            (80, Some(0.5), 600_000),
+        ] {
+            assert!(meter.observe(&[usage(input, reported)]).is_empty());
+            assert_eq!(meter.spent.micro_usd, expected, "{input}");
+        }
+        assert_eq!(meter.observe(&[usage(140, Some(0.5))]).len(), 2);
+
+        let mut free = self::meter(Budget::new().cost_usd(1.0));
+        free.prices.clone_from(&meter.prices);
+        assert!(free.observe(&[usage(500, Some(0.0))]).is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Usage;
 
-/// Prices of models, for the [cost budget](crate::Budget::cost_usd) of agents that report no cost.
+/// Prices of models, for the [cost budget](crate::Budget::cost_usd) of agents that report no cost, or
+/// report it later than their tokens: the tokens since the last report have the price of the table.
 ///
 /// The key of a model is the beginning of its name; the longest one that fits decides. A model
 /// without a key, and an agent that does not name its model, have the price `other`. So a cost is
