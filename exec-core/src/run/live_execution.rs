@@ -195,7 +195,7 @@ impl LiveExecution {
                 }
             },
         };
-        let mut is_news = false;
+        let (mut has_changed, mut is_news) = (false, false);
         let renamed = self.registry.rename_if(&old, &new, || {
             let mut session = self.lock_session();
             let before = session.state;
@@ -207,6 +207,7 @@ impl LiveExecution {
             if before == IdState::Reported || before == after || session.id != old {
                 return false;
             }
+            has_changed = true;
             is_news = before == IdState::Open || session.id != new;
             session.state = after;
             session.id = new.clone();
@@ -216,15 +217,19 @@ impl LiveExecution {
             tracing::warn!(%error, "the agent's session id is that of another live execution");
             return None;
         }
+        if has_changed {
+            // Also if the agent confirms the minted id: a recovery resumes no other id than one that the
+            // agent knows.
+            let resolved = HistoryEvent::Resolved {
+                session_id: new.clone(),
+                reported: native_id.is_some(),
+            };
+            self.history.write(&self.id, resolved);
+        }
         if !is_news {
             return None;
         }
         tracing::debug!(session_id = %new, "session id resolved");
-        let resolved = HistoryEvent::Resolved {
-            session_id: new.clone(),
-            reported: native_id.is_some(),
-        };
-        self.history.write(&self.id, resolved);
         self.progress
             .send_modify(|progress| progress.resolved = true);
         self.with_budget(|budget| budget.rename_session(&new));

@@ -4,10 +4,14 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use exec_core::{
-    Error, EventKind, ExecutionKind, SessionIdLookup, SessionResolutionContext, StopOutcome,
+    Error, EventKind, ExecutionKind, RecoveredState, SessionIdEvidence, SessionIdLookup,
+    SessionResolutionContext, StopOutcome,
 };
 
-use crate::lab::{DEADLINE, Lab, Scripted, all_events, read_session_line, script, until, within};
+use crate::lab::{
+    DEADLINE, Lab, Scripted, all_events, helper, helper_lab, read_session_line, script, until,
+    within,
+};
 
 /// The id is the name of a new file in the workspace's `sessions` folder.
 struct NewFile {
@@ -213,6 +217,56 @@ async fn an_id_after_the_timeout_replaces_the_minted_one_everywhere() {
         .unwrap();
     assert_eq!(follow_up.session_id(), late, "the agent knows no other id");
     within("the stop", follow_up.stop()).await.unwrap();
+}
+
+/// The id that the agent was given, told after the timeout.
+fn late_confirmation() -> Scripted {
+    let agent = "until [ -e go ]; do sleep 0.01; done; \
+                 echo \"session: ${NORMALIZED_EXECUTION_SESSION_ID##*:}\"; exec sleep 60";
+    script(agent).id_from_stdout()
+}
+
+#[test]
+#[ignore = "a helper process of the test below"]
+fn host_of_a_late_confirmation() {
+    let Some(lab) = helper_lab() else { return };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let service = lab
+            .builder(late_confirmation())
+            .session_id_resolution_timeout(Duration::from_millis(1))
+            .open()
+            .unwrap();
+        let execution = lab.launch(&service).await;
+        let minted = within("the timeout", execution.resolved()).await.unwrap();
+        std::fs::write(lab.workspace().join("go"), "").unwrap();
+        let line = format!("session: {}", minted.native_id());
+        crate::lab::until_line(&execution, &line).await;
+        assert_eq!(execution.session_id(), minted);
+        std::fs::write(lab.workspace().join("told"), "yes\n").unwrap();
+        std::future::pending::<()>().await;
+    });
+}
+
+#[tokio::test]
+async fn an_id_that_the_agent_confirms_after_the_timeout_is_known_after_a_crash() {
+    let lab = Lab::new();
+    let mut host = helper(&lab, "session_ids::host_of_a_late_confirmation")
+        .spawn()
+        .unwrap();
+    lab.until_written("told").await;
+    host.kill().unwrap();
+    host.wait().unwrap();
+    let service = lab.service(late_confirmation());
+    let mut recovery = service.recover().await.unwrap();
+    let session = within("the recovery", recovery.next()).await.unwrap();
+    let session = session.unwrap();
+    assert_eq!(session.evidence.id_source, SessionIdEvidence::Reported);
+    assert!(session.follow_up("more").is_some());
+    let RecoveredState::Adopted(agent) = &session.state else {
+        panic!("{session:?}");
+    };
+    within("the stop", agent.stop()).await.unwrap();
 }
 
 /// Reads `session: <id>` as the start of a session.
