@@ -25,7 +25,8 @@ const MAX_BYTES: u64 = 8 << 20;
 ///
 /// One line when an execution starts, one when its session id is known, one when it ends. Several
 /// hosts may write to the same file. At 8 MiB (some ten thousand executions) it is renamed to
-/// `history.1.jsonl`, replacing the one before, and a new file is begun. Both are read.
+/// `history.1.jsonl`, replacing the one before, and a new file is begun. Both are read. An execution
+/// whose workspace or sandbox has a path that is not UTF-8 is left out.
 ///
 /// The decisions about the permission requests of live sessions are in `permissions.jsonl` and
 /// `permissions.1.jsonl`, by the same rules: an agent that asks without end does not push the

@@ -49,7 +49,7 @@ pub(crate) struct LiveRecord {
     /// Process id and start time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) process: Option<(u32, u64)>,
-    /// `None` in a record of an earlier version, and for a workspace that is not UTF-8.
+    /// `None` in a record of an earlier version, and if a path of the launch is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) start: Option<LaunchRecord>,
 }

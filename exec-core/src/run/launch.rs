@@ -30,7 +30,7 @@ use crate::telemetry::{
 };
 use crate::{
     Error, EventKind, Execution, ExecutionContext, ExecutionId, ExecutionKind, LaunchRequest,
-    OutputStream, ProcessParameters, SessionResolutionContext, Usage,
+    OutputStream, ProcessParameters, Sandbox, SessionResolutionContext, Usage,
 };
 
 /// A running process, with its pipes and log files.
@@ -160,6 +160,9 @@ impl ServiceInner {
     ) -> Result<SpawnedChild, Error> {
         let context = &request.context;
         let started_at = SystemTime::now();
+        let sandbox = plan.enforced();
+        // The records are JSON.
+        let is_text = sandbox.is_none_or(Sandbox::is_utf8);
         self.owner.launching(LiveRecord {
             execution_id: id.clone(),
             session_id: request.session_id.clone(),
@@ -168,13 +171,14 @@ impl ServiceInner {
             start: context
                 .workspace_path
                 .to_str()
+                .filter(|_| is_text)
                 .map(|workspace| LaunchRecord {
                     at: milliseconds(started_at),
                     variant: context.variant_label.clone(),
                     kind: request.kind,
                     workspace: workspace.to_owned(),
                     id_awaited,
-                    sandbox: plan.enforced().cloned().map(Box::new),
+                    sandbox: sandbox.cloned().map(Box::new),
                 }),
         })?;
         let raw_logs = match &self.settings.log_dir {

@@ -117,6 +117,16 @@ impl Sandbox {
         self.agent_folders.push(folder);
         self
     }
+
+    /// Whether it can be written as JSON: all paths are UTF-8.
+    pub(crate) fn is_utf8(&self) -> bool {
+        let read: &[PathBuf] = match &self.read {
+            ReadAccess::All => &[],
+            ReadAccess::Only(paths) => paths,
+        };
+        let mut paths = self.write.iter().chain(read).chain(&self.hide);
+        paths.all(|path| path.to_str().is_some())
+    }
 }
 
 impl Default for Sandbox {

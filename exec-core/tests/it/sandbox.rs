@@ -3,7 +3,9 @@
 //! Where bubblewrap is missing or user namespaces are forbidden, each test fails with the error of
 //! the launch, which names the package or the setting. `scripts/setup` installs bubblewrap.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
@@ -254,7 +256,9 @@ async fn a_list_hides_everything_else() {
 #[tokio::test]
 async fn names_with_any_byte_and_links_to_the_workspace_work() {
     let lab = Lab::outside_of_tmp();
-    let odd = lab.path("a b\n'\"$HOME\\ --x");
+    let odd = lab
+        .path("")
+        .join(OsStr::from_bytes(b"a b\n'\"$HOME\\ --x\xff"));
     fs::create_dir(&odd).unwrap();
     symlink(&odd, lab.path("link")).unwrap();
     for workspace in [odd.clone(), lab.path("link")] {
