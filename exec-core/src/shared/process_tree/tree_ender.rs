@@ -178,9 +178,11 @@ impl<'a> TreeEnder<'a> {
             .await
     }
 
-    /// The number of found processes, and the processes that are left.
+    /// The number of found processes, and the processes that are left. A process that could not be
+    /// signalled may have ended by itself.
     pub(crate) fn into_result(self) -> TreeEnd {
         let left = self.targets.keys().chain(&self.not_permitted);
+        let left = left.filter(|key| system::is_alive(**key));
         let mut survivors: Vec<u32> = left.map(|key| key.pid).collect();
         survivors.sort_unstable();
         TreeEnd {
@@ -439,6 +441,21 @@ mod tests {
         let end = ender.into_result();
         assert_eq!((end.processes, end.survivors), (1, vec![]));
         child.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_process_that_could_not_be_signalled_survives_until_it_ends() {
+        let (mut child, roots) = start("not permitted");
+        let scanner = ProcessScanner::new(VARIABLE);
+        let refused = || {
+            let mut ender = TreeEnder::new(&scanner, &roots);
+            ender.not_permitted.extend(roots[0].leader());
+            ender.into_result().survivors
+        };
+        assert_eq!(refused(), [child.id()]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(refused(), [0; 0]);
     }
 
     #[cfg(not(portable_processes))]
