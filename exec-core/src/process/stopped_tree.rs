@@ -29,21 +29,38 @@ pub(crate) struct StoppedTree {
     pub(crate) survivors: Vec<u32>,
 }
 
-/// Takes the steps of the ladder, then kills, until no process of the tree is left. The steps are
-/// broken off when `kill_now` completes. See [`TreeEnder`] for the loop inside a step.
+/// As [`stop_in_steps`], for callers that only have to close standard input.
 pub(crate) async fn stop_tree(
-    mut tree: TreeEnder<'_>,
+    tree: TreeEnder<'_>,
     ladder: &StopLadder,
     close_stdin: impl Fn(),
     kill_now: impl Future<Output = ()>,
 ) -> StoppedTree {
+    let begin_step = |level| {
+        if level == StopLevel::StdinClosed {
+            close_stdin();
+        }
+    };
+    stop_in_steps(tree, ladder, begin_step, kill_now).await
+}
+
+/// Takes the steps of the ladder, then kills, until no process of the tree is left. The steps are
+/// broken off when `kill_now` completes. Calls `begin_step` before each step, and before the kill. See
+/// [`TreeEnder`] for the loop inside a step.
+pub(crate) async fn stop_in_steps(
+    mut tree: TreeEnder<'_>,
+    ladder: &StopLadder,
+    begin_step: impl Fn(StopLevel),
+    kill_now: impl Future<Output = ()>,
+) -> StoppedTree {
     let reached = tokio::select! {
-        reached = run_steps(&mut tree, ladder, close_stdin) => reached,
+        reached = run_steps(&mut tree, ladder, &begin_step) => reached,
         () = kill_now => None,
     };
     let level = match reached {
         Some(level) => level,
         None => {
+            begin_step(StopLevel::Killed);
             tree.kill(KILL_LIMIT).await;
             StopLevel::Killed
         }
@@ -60,7 +77,7 @@ pub(crate) async fn stop_tree(
 async fn run_steps(
     tree: &mut TreeEnder<'_>,
     ladder: &StopLadder,
-    close_stdin: impl Fn(),
+    begin_step: impl Fn(StopLevel),
 ) -> Option<StopLevel> {
     let mut level = StopLevel::AlreadyGone;
     if tree.scan_targets().await {
@@ -68,13 +85,11 @@ async fn run_steps(
     }
     for step in ladder.steps() {
         let (signal, reached) = match step.action {
-            StopAction::CloseStdin => {
-                close_stdin();
-                (None, StopLevel::StdinClosed)
-            }
+            StopAction::CloseStdin => (None, StopLevel::StdinClosed),
             StopAction::Interrupt => (Some(Signal::INT), StopLevel::Interrupted),
             StopAction::Terminate => (Some(Signal::TERM), StopLevel::Terminated),
         };
+        begin_step(reached);
         level = level.max(reached);
         let choose = |key: ProcessKey| signal_in_step(key.pid, signal?);
         if tree.step(step.grace.min(LONGEST_LIMIT), choose).await {

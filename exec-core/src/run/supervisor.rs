@@ -8,15 +8,15 @@
 //!
 //! **Invariants.**
 //! - At most one stop runs: [`Supervisor::until_child_ends`] starts one for the first request. After
-//!   the end of the child, [`Supervisor::run`] starts one if there was no request, or if the stop of
-//!   the first request has failed.
+//!   the end of the child, [`Supervisor::run`] starts one if there was no request, if the stop of the
+//!   first request has failed, or in place of one that has only closed the input of a live session.
 //! - The child is reaped last, so that its process id and its group are not reused while the tree
 //!   is ended.
 //! - The exit report is published before the last event, and the session is free before both.
 //!
 //! **Races.**
 //! - A stop is requested while the child ends by itself: if the end is seen first, `stopped_by`
-//!   stays `None`, and the same ladder ends the leftover processes.
+//!   stays `None`, and the ladder ends the leftover processes.
 //! - A watchdog and a caller request a stop at the same time: the first request decides
 //!   ([`LiveExecution::ask_to_stop`]).
 //! - A shutdown passes its limit during a stop: the manner of the request changes to `Kill`, and
@@ -27,13 +27,15 @@
 //! - A stop finishes before the end of the child is seen: its result is kept in `finished_stop`.
 //! - The runtime shuts down: [`Drop`] publishes it, so that no caller waits for ever.
 //!
-//! **Live sessions** have three differences (the theory of the protocol is in `live/live_control.rs`):
+//! **Live sessions** have four differences (the theory of the protocol is in `live/live_control.rs`):
 //! - Standard input stays open: [`feed_live`] writes what the session has for the agent, and waits if
 //!   the agent does not read. Only this task waits, never a caller.
 //! - A stop first cancels the running turn and waits for its end, for two seconds, and closes standard
 //!   input before the first signal.
 //! - An agent that has closed its input or its output and lives on is stopped after a second. The delay
 //!   lets the end of the process be seen first, so that a crash is not reported as a stop.
+//! - A close is not a stop if the agent has ended before the first signal. The processes that it leaves
+//!   are ended, and counted, as those of an agent that has ended without a request.
 //!
 //! **Example.** A caller stops an agent that has started a tool in a session of its own:
 //!
@@ -51,6 +53,7 @@ use std::future::{pending, ready};
 use std::pin::{Pin, pin};
 use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncWriteExt, Interest};
@@ -63,7 +66,7 @@ use super::session_resolution::SessionResolution;
 use crate::admission::AdmissionSlot;
 use crate::live::LiveControl;
 use crate::output::{Pump, RawLog};
-use crate::process::{Child, ChildExit, StoppedTree, stop_tree};
+use crate::process::{Child, ChildExit, StoppedTree, stop_in_steps};
 use crate::records::{HistoryEvent, OwnerJournal};
 use crate::service::KnownSessions;
 use crate::shared::process_tree::TreeEnder;
@@ -108,9 +111,15 @@ impl Supervisor {
         let execution = Arc::clone(&self.execution);
         self.record_start();
         let close_stdin = Notify::new();
-        let ladder = supervised_ladder(&execution);
-        let stop = || -> RunningStop<'_> {
-            let (execution, ladder, close_stdin) = (&*execution, &ladder, &close_stdin);
+        let has_signalled = AtomicBool::new(false);
+        let begin_step = |level| match level {
+            StopLevel::StdinClosed => close_stdin.notify_one(),
+            _ => has_signalled.store(true, Ordering::Relaxed),
+        };
+        let (ladder, leftover_ladder) =
+            (supervised_ladder(&execution), leftover_ladder(&execution));
+        let stop_by = |ladder| -> RunningStop<'_> {
+            let (execution, begin_step) = (&*execution, &begin_step);
             let tree = TreeEnder::new(&execution.scanner, slice::from_ref(&execution.root));
             Box::pin(async move {
                 if let Some(control) = execution.control() {
@@ -119,12 +128,17 @@ impl Supervisor {
                         () = execution.kill_asked() => {}
                     }
                 }
-                let close_stdin = || close_stdin.notify_one();
-                stop_tree(tree, ladder, close_stdin, execution.kill_asked()).await
+                stop_in_steps(tree, ladder, begin_step, execution.kill_asked()).await
             })
         };
+        let stop = || stop_by(&ladder);
 
-        let (stopped_by, running_stop) = self.until_child_ends(&close_stdin, &stop).await;
+        let (mut stopped_by, mut running_stop) = self.until_child_ends(&close_stdin, &stop).await;
+        let is_close = |request: &StopRequest| request.manner == StopManner::Close;
+        let is_close = execution.stop_asked.borrow().as_ref().is_some_and(is_close);
+        if is_close && !has_signalled.load(Ordering::Relaxed) {
+            (stopped_by, running_stop) = (None, None);
+        }
 
         let progress = &execution.progress;
         progress.send_modify(|progress| progress.child_ended = true);
@@ -138,7 +152,7 @@ impl Supervisor {
 
         // Processes that the child started may have outlived it. Its group is not reused until it
         // is reaped.
-        let mut running_stop = running_stop.unwrap_or_else(stop);
+        let mut running_stop = running_stop.unwrap_or_else(|| stop_by(&leftover_ladder));
         let tree = {
             let mut output = pin!(run_both(&mut self.stdout, &mut self.stderr, None));
             tokio::select! {
@@ -150,13 +164,6 @@ impl Supervisor {
         let leftover_processes = match stopped_by {
             Some(_) => 0,
             None => tree.processes,
-        };
-        // An agent that has ended with its input was not stopped.
-        let is_close = |request: &StopRequest| request.manner == StopManner::Close;
-        let is_close = execution.stop_asked.borrow().as_ref().is_some_and(is_close);
-        let stopped_by = match is_close && tree.level <= StopLevel::StdinClosed {
-            true => None,
-            false => stopped_by,
         };
         self.finish(stopped_by, leftover_processes, tree);
     }
@@ -383,6 +390,17 @@ fn supervised_ladder(execution: &LiveExecution) -> StopLadder {
     let first = StopLadder::kill_at_once().then(StopAction::CloseStdin, END_OF_INPUT_GRACE);
     let rest = ladder.steps().iter();
     rest.fold(first, |ladder, step| ladder.then(step.action, step.grace))
+}
+
+/// The steps for processes that outlive the agent: the input of a live session has ended with it.
+fn leftover_ladder(execution: &LiveExecution) -> StopLadder {
+    let steps = execution.ladder.steps().iter();
+    let is_live = execution.link.is_some();
+    steps
+        .filter(|step| !is_live || step.action != StopAction::CloseStdin)
+        .fold(StopLadder::kill_at_once(), |ladder, step| {
+            ladder.then(step.action, step.grace)
+        })
 }
 
 async fn completed(running_stop: &mut Option<RunningStop<'_>>) -> StoppedTree {

@@ -315,6 +315,27 @@ async fn many_executions_are_stopped_at_the_same_time() {
     assert!(service.executions().is_empty());
 }
 
+#[cfg(not(portable_processes))]
+#[tokio::test]
+async fn a_live_agent_that_ends_with_its_input_and_leaves_a_tool_was_not_stopped() {
+    let lab = Lab::new();
+    let agent = format!("setsid sleep 1001 & {}", crate::live_agent::AGENT);
+    let profile = script(&agent).live(|request, parameters| {
+        crate::live_agent::live_parameters(request, parameters);
+        parameters.stop_ladder = Some(
+            StopLadder::kill_at_once()
+                .then(StopAction::CloseStdin, Duration::from_secs(20))
+                .then(StopAction::Terminate, Duration::from_secs(20)),
+        );
+    });
+    let session = crate::live_agent::open(&lab, &lab.service(profile)).await;
+    lab.until_processes(2).await;
+    let exit = within("the close", session.close()).await.unwrap();
+    assert!(exit.is_success(), "{exit:?}");
+    assert_eq!(exit.leftover_processes, 1);
+    assert_eq!(lab.processes(), [0; 0]);
+}
+
 #[tokio::test]
 async fn a_wrapped_agent_is_stopped_with_its_wrapper() {
     let lab = Lab::new();
