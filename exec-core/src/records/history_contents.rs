@@ -149,7 +149,7 @@ pub struct HistoryPermission {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum HistoryState {
-    /// It runs, or its host died and `reap_orphans` has not run since.
+    /// It runs, or its host died and its processes were not ended since.
     Open,
     /// It ended.
     Ended(Box<ExitReport>),

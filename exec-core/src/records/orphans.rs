@@ -86,7 +86,7 @@ impl ExecutionService {
         let mut report = ReapReport::default();
         let (folder, host) = (settings.state_dir.clone(), settings.host_name.clone());
         let found = tokio::task::spawn_blocking(move || OrphanedJournal::find_all(&folder, &host));
-        for journal in found.await.unwrap_or(Err(Error::ShuttingDown))? {
+        for mut journal in found.await.unwrap_or(Err(Error::ShuttingDown))? {
             let same_boot = journal.header.boot_id == boot_id;
             let mut reaping = JoinSet::new();
             for record in journal.live.clone() {
@@ -95,16 +95,19 @@ impl ExecutionService {
                 reaping.spawn(async move { service.reap(&scanner, record, same_boot).await });
             }
             let reaped = reaping.join_all().await;
-            let all_ended = reaped
-                .iter()
-                .all(|execution| execution.survivors.is_empty());
-            for execution in &reaped {
-                let id = &execution.execution_id;
+            let has_ended = |execution: &&ReapedExecution| execution.survivors.is_empty();
+            let ended = reaped.iter().filter(has_ended);
+            let ended: Vec<_> = ended.map(|one| one.execution_id.clone()).collect();
+            report.executions.extend(reaped);
+            for id in &ended {
                 inner.history.write(id, HistoryEvent::Reaped);
             }
-            report.executions.extend(reaped);
-            if all_ended {
+            if ended.len() == journal.live.len() {
                 journal.remove()?;
+                continue;
+            }
+            for id in &ended {
+                journal.ended(id)?;
             }
         }
         Ok(report)

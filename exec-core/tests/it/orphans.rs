@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use exec_core::{ExecutionKind, History, HistoryState};
 
 use crate::lab::{
-    Lab, Scripted, alive, files_in, helper, helper_lab, helper_passed, limit_file_size, run_helper,
-    script, until, within,
+    Lab, Scripted, alive, files_in, helper, helper_lab, helper_passed, limit_file_size,
+    refuse_signals, run_helper, script, until, within,
 };
 
 /// A tool in its own session, and one in the group without the tag.
@@ -183,6 +183,44 @@ async fn executions_of_another_host_program_are_left_alone() {
     let report = within("the reaping", service.reap_orphans()).await.unwrap();
     assert!(report.executions.is_empty(), "{report:?}");
     lab.until_processes(3).await;
+}
+
+/// The kernel refuses its signals, as for processes of another user.
+#[cfg(target_os = "linux")]
+#[test]
+#[ignore = "a helper process of another test"]
+fn reaping_without_the_permission_to_signal() {
+    let Some(lab) = helper_lab() else { return };
+    refuse_signals();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let service = lab.service(agent());
+        for _ in 0..2 {
+            let report = within("the reaping", service.reap_orphans()).await.unwrap();
+            assert_eq!(report.executions.len(), 1);
+            assert_eq!(report.executions[0].survivors.len(), 4);
+            let entries = service.history().load().unwrap().entries;
+            assert_eq!(entries[0].state, HistoryState::Open);
+        }
+    });
+    // Dropping it would kill the processes.
+    helper_passed(&lab);
+    std::mem::forget(lab);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_execution_that_cannot_be_ended_stays_on_record() {
+    let lab = Lab::new();
+    let mut host = Host::start(&lab).await;
+    host.kill();
+    run_helper(&lab, "orphans::reaping_without_the_permission_to_signal");
+    let service = lab.service(agent());
+    let report = within("the reaping", service.reap_orphans()).await.unwrap();
+    assert_eq!(report.executions[0].processes, 4);
+    assert_eq!(lab.processes(), [0; 0]);
+    let entries = service.history().load().unwrap().entries;
+    assert_eq!(entries[0].state, HistoryState::Reaped);
 }
 
 /// The start of a process in clock ticks since the boot.
