@@ -275,7 +275,8 @@ impl PaneTable {
             .is_some_and(|pane| pane.got_message)
     }
 
-    /// Adds a reader of a pane's output.
+    /// Adds a reader of a pane's output. A tap that is there already is not added again: it would get all
+    /// output twice.
     pub(crate) fn add_tap(&self, id: PaneId, tap: &Arc<Tap>) {
         if let Some(pane) = self.lock_table().get_mut(&id) {
             if let Some(exit) = pane.exit {
@@ -285,7 +286,13 @@ impl PaneTable {
             if pane.taps.len() == pane.taps.capacity() {
                 pane.taps.retain(|tap| tap.strong_count() > 0);
             }
-            pane.taps.push(Arc::downgrade(tap));
+            if !pane
+                .taps
+                .iter()
+                .any(|known| known.as_ptr() == Arc::as_ptr(tap))
+            {
+                pane.taps.push(Arc::downgrade(tap));
+            }
         } else {
             tap.end(OutputEnd::Exited(Exit::Unknown));
         }
@@ -423,6 +430,20 @@ mod tests {
         let taps = panes.lock_table()[&id].taps.clone();
         assert!(taps.len() < 10, "{}", taps.len());
         assert!(taps.iter().any(|tap| tap.upgrade().is_some()));
+    }
+
+    /// A submit that tmux refused, because the cursor has moved, is repeated with the same tap.
+    #[test]
+    fn a_tap_that_is_added_twice_gets_the_output_once() {
+        let panes = PaneTable::new(Path::new("/nowhere"));
+        let id = PaneId::new("%1").unwrap();
+        panes.output(id, b"> ", Instant::now());
+        let tap = Arc::new(Tap::new(100));
+        tap.open();
+        panes.add_tap(id, &tap);
+        panes.add_tap(id, &tap);
+        panes.output(id, b"answer", Instant::now());
+        assert_eq!(tap.take().bytes, b"answer");
     }
 
     /// Another client restarts the program; its first output is faster than the list.
