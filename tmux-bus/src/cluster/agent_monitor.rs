@@ -284,7 +284,10 @@ impl AgentMonitor {
 
     async fn capture(&self, report: Option<&HookReport>) -> Result<Observation, Error> {
         let had_ended = self.exit().is_some();
-        let seen = self.capture_once(report).await?;
+        let seen = match self.capture_once(report).await {
+            Err(error @ Error::TmuxFailed { .. }) => return self.closed(error, report).await,
+            seen => seen?,
+        };
         let is_blank = seen.screen.text().is_empty();
         if had_ended || seen.exit.is_none() || !is_blank {
             return Ok(seen);
@@ -292,6 +295,20 @@ impl AgentMonitor {
         // The program printed its last words and ended after the capture. Not for a screen with text:
         // tmux writes over a dead pane.
         Ok(self.capture_once(report).await.unwrap_or(seen))
+    }
+
+    /// An agent whose pane was closed has ended. For a capture that tmux refused; any other cause stays an error.
+    async fn closed(
+        &self,
+        error: Error,
+        report: Option<&HookReport>,
+    ) -> Result<Observation, Error> {
+        self.control.list_panes_and_exits().await?;
+        if self.control.panes().contains(self.pane) {
+            return Err(error);
+        }
+        let screen = Screen::new("", 0, Cursor { row: 0, column: 0 }, "");
+        Ok(self.evaluate(screen, false, report))
     }
 
     async fn capture_once(&self, report: Option<&HookReport>) -> Result<Observation, Error> {

@@ -104,6 +104,30 @@ async fn an_agent_that_is_removed_is_stopped_and_its_messages_are_dead_letters()
     );
 }
 
+/// By a person, or by a process whose configuration does not have the agent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_whose_pane_was_closed_has_ended_and_the_others_have_their_states() {
+    let dir = TestDir::new();
+    let team = start(&dir, &["a", "b"]).await;
+    let waiting = tokio::spawn({
+        let team = ClusterManager::clone(&team);
+        async move { team.wait_for("b", AgentState::Working, LONG).await }
+    });
+    let pane = team.get_pane("b").unwrap().to_string();
+    tmux(team.socket(), &["kill-pane", "-t", &pane]);
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::PaneDied { .. }), "{error:?}");
+    team.wait_for("b", AgentState::Exited, LONG).await.unwrap();
+    let states = team.status().await.unwrap().agents.into_iter();
+    let states: Vec<_> = states.map(|agent| (agent.name, agent.state)).collect();
+    let expected = [("a", AgentState::Idle), ("b", AgentState::Exited)];
+    assert_eq!(
+        states,
+        expected.map(|(name, state)| (name.to_owned(), state))
+    );
+    assert_eq!(team.explain("b").await.unwrap().state, AgentState::Exited);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_is_changed_is_restarted() {
     let dir = TestDir::new();
