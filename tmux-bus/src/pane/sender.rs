@@ -246,18 +246,25 @@ impl Sender {
         {
             Ok(report) => Ok(report),
             Err(error) => Err(match self.submit_unknown(error) {
-                // The text has ended with the program that had it.
-                error @ (Error::SubmitUnknown { .. }
-                | Error::Refused {
-                    reason: Refusal::Dead | Refusal::NoSuchPane,
-                    ..
-                }) => error,
-                // The text is in the input line of a live program: another send would add to it.
-                error => Error::NotSubmitted {
-                    pane: self.pane,
-                    source: Box::new(error),
-                },
+                error @ Error::SubmitUnknown { .. } => error,
+                error => self.left_in_input(error),
             }),
+        }
+    }
+
+    /// For an error between the paste and the submit.
+    pub(super) fn left_in_input(&self, error: Error) -> Error {
+        match error {
+            // The text has ended with the program that had it.
+            error @ Error::Refused {
+                reason: Refusal::Dead | Refusal::NoSuchPane,
+                ..
+            } => error,
+            // The text is in the input line of a live program: another send would add to it.
+            error => Error::NotSubmitted {
+                pane: self.pane,
+                source: Box::new(error),
+            },
         }
     }
 

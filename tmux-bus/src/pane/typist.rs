@@ -158,11 +158,18 @@ impl Sender {
         let pattern = self.pasted_pattern(typist);
         let holds = |seen: &Observation| shows(seen, &wanted, pattern);
         let is_fit = |seen: &Observation| typist.is_command || seen.input != InputLine::OtherMode;
-        let look = |limit| self.look(typist, pid, &output, limit, holds);
-        let mut shown = match look(TYPE_LIMIT).await? {
-            Ok(seen) if is_fit(&seen) => seen,
-            Ok(seen) | Err(seen) => return Err(self.not_taken(typist, pid, seen).await?),
+        let left_in_input = |error| self.left_in_input(error);
+        let look = async || {
+            let looked = self.look(typist, pid, &output, TYPE_LIMIT, holds).await;
+            match looked.map_err(left_in_input)? {
+                Ok(seen) if is_fit(&seen) => Ok(seen),
+                Ok(seen) | Err(seen) => {
+                    let removed = self.not_taken(typist, pid, seen).await;
+                    Err(removed.map_err(left_in_input)?)
+                }
+            }
         };
+        let mut shown = look().await?;
         sleep_until(Instant::now() + submit.delay).await;
         let report = loop {
             let at = Some(shown.screen.cursor);
@@ -170,10 +177,7 @@ impl Sender {
             if let Some(report) = entered {
                 break report;
             }
-            shown = match look(TYPE_LIMIT).await? {
-                Ok(seen) if is_fit(&seen) => seen,
-                Ok(seen) | Err(seen) => return Err(self.not_taken(typist, pid, seen).await?),
-            };
+            shown = look().await?;
         };
         let left = |seen: &Observation| {
             !holds(seen) && (seen.input != InputLine::Missing || seen.state != AgentState::Unknown)

@@ -47,8 +47,8 @@ drop = ['^> ', '^-- ']
 ///
 /// Messages: `approve` and `theme` open a question, which Enter answers with yes and `n` with no; `work` works
 /// until the file `TYPED_GO` exists; `refuse` at the beginning is left in the input line; `stall` at the beginning is
-/// submitted when the key after Enter arrives, as by a program that was stopped for seconds; any other message is
-/// answered.
+/// submitted when the key after Enter arrives, as by a program that was stopped for seconds; `crash` at the beginning
+/// kills the tmux server before it is shown; any other message is answered.
 pub fn play() {
     let file = |name: &str| PathBuf::from(std::env::var(name).unwrap());
     let (events, go) = (file("TYPED_EVENTS"), file("TYPED_GO"));
@@ -105,6 +105,9 @@ pub fn play() {
                 if question.is_empty() {
                     line.push_str(&String::from_utf8_lossy(&input[6..at]));
                 }
+                if line.starts_with("crash") {
+                    kill_tmux();
+                }
                 input.drain(..at + 6);
                 draw(&line, question);
                 continue;
@@ -156,6 +159,14 @@ pub fn play() {
             draw(&line, question);
         }
     }
+}
+
+/// Kills the server of this pane.
+fn kill_tmux() {
+    let tmux = std::env::var("TMUX").unwrap();
+    let pid = tmux.split(',').nth(1).unwrap().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
 struct Team {
@@ -372,6 +383,19 @@ async fn a_message_that_is_taken_late_is_never_reported_as_not_sent() {
     assert!(matches!(error, Error::SubmitUnknown { .. }), "{error:?}");
     assert!(team.ask("hello", &patient()).await.is_ok());
     assert_eq!(team.events(), "message stall\nmessage hello\n");
+}
+
+/// The text may be in the input line, whatever has failed since the paste.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_that_fails_before_enter_leaves_the_message_not_submitted() {
+    let team = Team::start().await;
+    let error = team.ask("crash", &patient()).await.unwrap_err();
+    let Error::NotSubmitted { source, .. } = &error else {
+        panic!("{error:?}");
+    };
+    assert!(matches!(**source, Error::ServerGone { .. }), "{error:?}");
+    assert!(!error.is_not_sent());
+    assert_eq!(team.events(), "");
 }
 
 /// A sender that was killed between the paste and Enter leaves its text, and a record of it.
