@@ -103,6 +103,10 @@ pub(crate) const DIALOG_SETTLE: Duration = Duration::from_secs(1);
 /// prompt for a moment.
 pub(crate) const PROMPT_QUIET: Duration = Duration::from_millis(100);
 
+/// Quiet time after which a prompt settles an owed answer: the reader that still waits for this answer logs it first.
+/// Longer than [`ANSWER_QUIET`], after which that reader has it.
+pub(crate) const PROMPT_GRACE: Duration = Duration::from_secs(1);
+
 /// Longest timeout. A later point in time may not be representable.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 

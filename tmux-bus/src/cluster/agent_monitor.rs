@@ -271,7 +271,7 @@ impl AgentMonitor {
     }
 
     /// Since when the pane is quiet, if this process has seen its output.
-    fn known_quiet(&self) -> Option<Instant> {
+    pub(super) fn known_quiet(&self) -> Option<Instant> {
         let last = self.control.panes().last_output(self.pane)?;
         let quiet = SystemTime::now().duration_since(last).unwrap_or_default();
         Instant::now().checked_sub(quiet)

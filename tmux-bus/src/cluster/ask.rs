@@ -121,7 +121,8 @@ impl Ask {
             // A notice has no time limit of its own, and the agent need not answer it.
             false => self.response.timeout / 10,
         };
-        let record = OwedRecord::new(&self.message, &self.text, launch.clone(), bound);
+        let mut record = OwedRecord::new(&self.message, &self.text, launch.clone(), bound);
+        record.wants_answer = self.wants_answer;
         let mut hook = self.hook(&launch).await;
         let prepared = match &mut hook {
             Some(hook) => hook.events.skip_existing(),

@@ -11,7 +11,7 @@ use crate::control::tap::deadline;
 use crate::hook::{HookTurn, TurnEnd};
 use crate::log::FileWatch;
 use crate::pane::PaneIo;
-use crate::timing::{PROMPT_QUIET, SPINNER_LIMIT};
+use crate::timing::{PROMPT_GRACE, PROMPT_QUIET, SPINNER_LIMIT};
 use crate::{Error, Refusal};
 
 impl Ask {
@@ -40,6 +40,9 @@ impl Ask {
         let mut turn = hook
             .as_ref()
             .map(|hook| HookTurn::new(hook.rules, record.text.clone()));
+        let monitor = self.cluster.monitor(&self.message.to_agent)?;
+        let is_plain = monitor.definition().is_plain();
+        let began = Instant::now();
         let mut watch = FileWatch::new();
         let output = io.watch_output(self.pane);
         let mut idle = pin!(self.wait_for_idle(bound));
@@ -52,6 +55,7 @@ impl Ask {
                 owed.settle();
                 return Ok(());
             }
+            let mut wake = bound;
             if let (Some(hook), Some(turn)) = (&mut hook, &mut turn) {
                 hook.events.arm();
                 let events = hook.events.read_new()?;
@@ -67,9 +71,17 @@ impl Ask {
                     }
                     return Ok(());
                 }
-            } else if io.shows_prompt(self.pane).await? {
-                owed.settle();
-                return Ok(());
+            } else if (is_plain || !record.wants_answer) && io.shows_prompt(self.pane).await? {
+                let counts_at = match record.wants_answer {
+                    // The reader of the sender that gave up logs the answer first.
+                    true => monitor.known_quiet().unwrap_or(began) + PROMPT_GRACE,
+                    false => began,
+                };
+                if Instant::now() >= counts_at {
+                    owed.settle();
+                    return Ok(());
+                }
+                wake = wake.min(counts_at);
             }
             let stored = async {
                 match &mut hook {
@@ -90,7 +102,7 @@ impl Ask {
                     }
                     return Ok(());
                 }
-                () = output.changed(bound) => {}
+                () = output.changed(wake) => {}
                 () = sleep_until(bound) => {}
             }
             let limit = bound.min(Instant::now() + SPINNER_LIMIT);

@@ -44,12 +44,15 @@ pub(super) struct OwedRecord {
     pub(super) text: String,
     /// The id of the message in the log.
     pub(super) message: Option<String>,
+    /// Whether the sender asked for an answer.
+    #[serde(default)]
+    pub(super) wants_answer: bool,
     since_ms: u64,
     until_ms: u64,
 }
 
 impl OwedRecord {
-    /// For a message that is typed now.
+    /// For a message that is typed now, and whose sender wants an answer.
     pub(super) fn new(message: &Message, text: &str, launch: String, timeout: Duration) -> Self {
         let since = since_epoch(SystemTime::now());
         let until = since.saturating_add(timeout.saturating_mul(BOUND));
@@ -60,6 +63,7 @@ impl OwedRecord {
             launch,
             text: text.to_owned(),
             message: None,
+            wants_answer: true,
             since_ms: milliseconds(since),
             until_ms: milliseconds(until),
         }

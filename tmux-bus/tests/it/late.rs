@@ -322,6 +322,39 @@ async fn a_prompt_settles_what_a_line_wise_program_owes() {
     assert_eq!(next.unwrap(), "got second\nTEST OK");
 }
 
+/// The next sender sees the prompt before the pane has been quiet for long enough to end the answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_answer_before_a_prompt_is_logged_although_another_sender_waits() {
+    need_tmux();
+    let dir = TestDir::new();
+    let mut config = config(dir.path());
+    let program = "while printf '> '; read -r word file; do [ \"$word\" != wait ] || \
+        until [ -e \"$file\" ]; do sleep 0.02; done; echo \"got $word\"; echo TEST OK; done";
+    config.agents[0].command = Some(program.to_owned());
+    let builder = ClusterManager::builder(config).runtime_dir(dir.path().join("run"));
+    let team = LineTeam {
+        cluster: builder.start().await.unwrap(),
+        dir,
+    };
+    team.gives_up(&team.wait_message()).await;
+    let cluster = team.cluster.clone();
+    let next = tokio::spawn(async move { ask(&cluster, "a", "next", LONG).await });
+    let number = team.get_pane("a").unwrap().to_string();
+    let lock = format!("pane-{}", number.trim_start_matches('%'));
+    let lock = fs::File::open(team.folder().join(lock)).unwrap();
+    eventually("the next sender has the lock of the pane", || {
+        let shared = rustix::fs::FlockOperation::NonBlockingLockShared;
+        let is_free = rustix::fs::flock(&lock, shared).is_ok();
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::Unlock).unwrap();
+        !is_free
+    });
+    fs::write(team.file(), "").unwrap();
+    assert_eq!(next.await.unwrap().unwrap(), "got next\nTEST OK");
+    let late = entries(&team, "late");
+    assert_eq!(late.len(), 1, "{late:?}");
+    assert_eq!(late[0].content, "got wait\nTEST OK");
+}
+
 /// A sender that drops its call does not get the answer, but the log does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_answer_of_a_dropped_call_is_logged() {
