@@ -275,7 +275,11 @@ impl<'a> AnswerReader<'a> {
                 return Ok(());
             }
             if now < output.last + quiet {
-                return Err(self.incomplete(STILL_PRINTS).await);
+                if now >= limit {
+                    return Err(self.incomplete(STILL_PRINTS).await);
+                }
+                // Race: output between the end of the wait and this look.
+                continue;
             }
             let needs_prompt = self.screen.is_none() && self.sent.submitted.has_prompt;
             let long_quiet = output.last + quiet * NO_PROMPT_FACTOR;
