@@ -235,7 +235,8 @@ impl<'a> AnswerReader<'a> {
         self.wait_for_idle().await?;
         let output = self.sent.submitted.tap.take();
         self.feed(&output);
-        if output.overflow {
+        let is_long = self.screen.is_none() && self.lines.len() > self.limit;
+        if output.overflow || is_long {
             return Err(self.too_long().await);
         }
         let answer = match &mut self.screen {

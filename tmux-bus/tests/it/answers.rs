@@ -181,6 +181,21 @@ async fn an_answer_of_a_hundred_thousand_lines_is_whole() {
     assert_eq!(lines.next(), None);
 }
 
+/// Each piece is shorter than the limit, and is read before the next one is printed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_grows_past_the_limit_after_its_marker_is_an_error() {
+    let dir = TestDir::new();
+    let server = builder(&dir).max_answer(10_000).start().await.unwrap();
+    let server = TestServer::from(server, dir);
+    let program = "printf '> '; read -r line; echo TEST OK; for i in 1 2 3; do \
+        head -c 6000 /dev/zero | tr '\\0' x; echo; sleep 0.6; done; printf '> '; exec cat";
+    let pane = server.open_pane(&Launch::new(program)).await.unwrap();
+    server.shows(pane, ">");
+    let length = server.ask(pane, "go").await.map(|answer| answer.len());
+    let error = length.unwrap_err();
+    assert!(matches!(error, Error::AnswerTooLong { .. }), "{error:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn text_that_looks_like_a_prompt_stays_in_the_answer() {
     let server = TestServer::start().await;
