@@ -255,11 +255,11 @@ impl InboxModel {
         let Some(letters) = self.agents.get(agent) else {
             return 0;
         };
-        // Messages expire about in the order in which they were left.
+        // All of them: a message that was sent again keeps its place and expires later than those behind it.
         let expired = letters
             .waiting
             .iter()
-            .take_while(|number| self.letters[number].is_expired(now));
+            .filter(|number| self.letters[number].is_expired(now));
         letters.waiting.len() - expired.count() + letters.open.len()
     }
 

@@ -90,6 +90,21 @@ fn messages_are_delivered_in_the_order_in_which_they_were_left() {
 }
 
 #[test]
+fn expired_messages_behind_one_that_was_sent_again_do_not_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = InboxLimits::default().max_messages(2);
+    let short = limited(dir.path(), limits.keep(Duration::ZERO));
+    let first = short.leave("user", "a", "1").unwrap();
+    short.leave("user", "a", "2").unwrap();
+    // It has its old place, and expires later than the second one.
+    let inbox = limited(dir.path(), limits);
+    inbox.resend(&first).unwrap();
+    inbox.leave("user", "a", "3").unwrap();
+    let error = inbox.leave("user", "a", "4").unwrap_err();
+    assert!(matches!(error, Error::InboxFull { .. }), "{error:?}");
+}
+
+#[test]
 fn limits_are_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let limits = InboxLimits::default().max_messages(2).max_message_bytes(5);
