@@ -167,7 +167,9 @@ impl InboxFile {
         let (path, part) = (self.folder.join(OWNER), self.folder.join("cluster.part"));
         let mut options = File::options();
         let mut file = private_file::open(&part, options.write(true).create(true).truncate(true))?;
+        // Without the sync a power failure can leave an empty file, by which every access is refused.
         file.write_all(self.owner.as_os_str().as_encoded_bytes())
+            .and_then(|()| file.sync_data())
             .and_then(|()| fs::rename(&part, &path))
             .map_err(Error::io("write", &path))
     }
