@@ -214,6 +214,7 @@ impl BoardModel {
                 class,
                 message,
                 resets,
+                at,
             } => {
                 self.next_failure += 1;
                 let failure = Failure {
@@ -222,7 +223,7 @@ impl BoardModel {
                     class: name(&class),
                     message: neutral_text(cut_text(&message, 4_096).0).into_owned(),
                     resets,
-                    at: now,
+                    at: at.unwrap_or(now),
                 };
                 if self.failures.len() >= self.limits.records {
                     self.failures.pop_front();
@@ -785,6 +786,7 @@ mod tests {
                 class: trick(),
                 message: trick(),
                 resets: None,
+                at: None,
             },
         ];
         for change in changes {

@@ -88,6 +88,8 @@ pub enum Change {
         message: String,
         /// When a limit ends.
         resets: Option<u64>,
+        /// When, in milliseconds; `None` for now.
+        at: Option<u64>,
     },
     /// A budget was set.
     Budget(Budget),

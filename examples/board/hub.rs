@@ -116,6 +116,7 @@ impl Hub {
                         class: "source".to_owned(),
                         message: message.clone(),
                         resets: None,
+                        at: None,
                     });
                 }
                 told = message;

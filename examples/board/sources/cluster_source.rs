@@ -208,6 +208,7 @@ impl ClusterSource {
             class: class.to_owned(),
             message: message.to_owned(),
             resets: None,
+            at: None,
         });
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -9,7 +10,7 @@ use exec_core::{FailureKind, History, HistoryEntry, HistoryState};
 
 use super::super::change::{AgentChange, Change};
 use super::super::entities::{AgentState, Usage, milliseconds};
-use super::super::hub::Feed;
+use super::super::hub::{Feed, lock};
 use super::super::source::Source;
 use super::used::{self, plus};
 use crate::Result;
@@ -22,13 +23,15 @@ const MAX_SESSIONS: usize = 100;
 /// Shows the executions of other programs by their records: each session is an agent.
 pub struct HistorySource {
     state_dir: PathBuf,
+    /// Kept over an error of the records: nothing is told twice.
+    told: Mutex<Told>,
 }
 
 /// What the board has been told.
 #[derive(Default)]
 struct Told {
     sessions: BTreeSet<String>,
-    /// The executions whose failures are shown.
+    /// The executions whose failures are shown, as far as the records still have them.
     failures: BTreeSet<String>,
 }
 
@@ -39,11 +42,14 @@ impl HistorySource {
     /// A source for a state folder.
     #[must_use]
     pub fn new(state_dir: impl Into<PathBuf>) -> Self {
-        let state_dir = state_dir.into();
-        Self { state_dir }
+        Self {
+            state_dir: state_dir.into(),
+            told: Mutex::default(),
+        }
     }
 
-    fn show(&self, entries: &[HistoryEntry], told: &mut Told, feed: &Feed) {
+    fn show(&self, entries: &[HistoryEntry], feed: &Feed) {
+        let mut told = lock(&self.told);
         let mut sessions: BTreeMap<&str, Vec<&HistoryEntry>> = BTreeMap::new();
         for entry in entries {
             let session = entry.session_id.as_str();
@@ -65,6 +71,9 @@ impl HistorySource {
                 self.show_failure(session, entry, &mut told.failures, feed);
             }
         }
+        let recorded = entries.iter().map(|entry| entry.execution_id.as_str());
+        let recorded: BTreeSet<&str> = recorded.collect();
+        told.failures.retain(|id| recorded.contains(id.as_str()));
     }
 
     fn show_session(&self, id: &str, entries: &[&HistoryEntry], feed: &Feed) {
@@ -132,11 +141,13 @@ impl HistorySource {
             Some(FailureKind::Limited { resets_at, .. }) => resets_at.map(milliseconds),
             _ => None,
         };
+        let ended = entry.started_at.checked_add(report.wall_time);
         feed.push(Change::Failure {
             agent: agent.to_owned(),
             class: class.to_owned(),
             message,
             resets,
+            at: ended.map(milliseconds),
         });
     }
 }
@@ -149,11 +160,11 @@ impl Source for HistorySource {
 
     async fn follow(&self, feed: Feed) -> Result<()> {
         let history = History::new(&self.state_dir);
-        let (mut told, mut before) = (Told::default(), None);
+        let mut before = None;
         loop {
             let found = fingerprint(&self.state_dir);
             if found.is_some() && found != before {
-                self.show(&history.load()?.entries, &mut told, &feed);
+                self.show(&history.load()?.entries, &feed);
                 before = found;
             }
             tokio::time::sleep(LOOK).await;
@@ -175,4 +186,42 @@ fn usage(entries: &[&HistoryEntry]) -> Usage {
         };
         plus(sum, used::usage(&report.usage.run))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::super::super::hub::Hub;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_failure_is_remembered_as_long_as_its_record() {
+        let state = tempfile::tempdir().unwrap();
+        let source = Arc::new(HistorySource::new(state.path()));
+        let feed = Hub::new("test").follow(source.clone());
+        for number in 1..=3 {
+            let id = format!("6f9619ff-8b86-4d01-b42d-{number:012}");
+            let started = json!({
+                "at": 1, "execution_id": id, "event": "started", "session_id": "A:p:s",
+                "profile": "a", "kind": "new", "workspace": "/tmp", "process_id": 7,
+            });
+            let report = json!({
+                "session_id": "A:p:s", "code": 1, "signal": null, "stopped_by": null,
+                "stderr_tail": [], "wall_time": {"secs": 2, "nanos": 0},
+                "cpu_time": {"secs": 0, "nanos": 0}, "peak_memory_bytes": 1,
+                "truncated_lines": 0, "leftover_processes": 0,
+                "failure": {"class": "agent", "message": "it failed"},
+            });
+            let ended = json!({"at": 2, "execution_id": id, "event": "ended", "report": report});
+            // The records before are rotated away.
+            let text = format!("{started}\n{ended}\n");
+            std::fs::write(state.path().join("history.jsonl"), text).unwrap();
+            let records = History::new(state.path()).load().unwrap();
+            source.show(&records.entries, &feed);
+            assert!(lock(&source.told).failures.iter().eq([&id]));
+        }
+    }
 }

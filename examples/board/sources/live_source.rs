@@ -301,6 +301,7 @@ impl LiveAgent {
             class: class.to_owned(),
             message: failure.message.clone(),
             resets,
+            at: None,
         });
     }
 
@@ -310,6 +311,7 @@ impl LiveAgent {
             class: class.to_owned(),
             message: message.to_owned(),
             resets: None,
+            at: None,
         });
     }
 

@@ -298,6 +298,7 @@ impl ScriptedSource {
                     class: class.clone(),
                     message: text.clone(),
                     resets: (class == "limited").then(|| now() + 63_000),
+                    at: None,
                 }),
                 Step::Claim(value) => self.claim(agent, feed, Some(value)),
                 Step::Ask(tool, detail) => {
@@ -416,6 +417,7 @@ impl ScriptedSource {
                 class: "exited".to_owned(),
                 message: format!("the process was ended by {why}"),
                 resets: None,
+                at: None,
             });
         }
     }

@@ -42,12 +42,14 @@ async fn nothing_is_cut_and_all_text_can_be_read_in_every_size_and_scheme() {
         class: "limited".to_owned(),
         message: "the provider refuses requests".to_owned(),
         resets: None,
+        at: None,
     });
     board.feed.push(Change::Failure {
         agent: "coding".to_owned(),
         class: "agent".to_owned(),
         message: "the answer is not complete".to_owned(),
         resets: None,
+        at: None,
     });
     let tab = Browser::open().await.tab(&board.address).await;
     tab.shows("#link", "live").await;

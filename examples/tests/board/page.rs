@@ -244,6 +244,7 @@ async fn markup_and_tricks_of_agents_stay_text() {
         class: "agent".to_owned(),
         message: text,
         resets: None,
+        at: None,
     });
     tab.shows(".agent .name", MARKUP).await;
     tab.shows("#failures .sub", MARKUP).await;

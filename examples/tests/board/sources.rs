@@ -1,5 +1,7 @@
 //! What the board shows of stores, storages and state folders of other programs.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -193,6 +195,54 @@ async fn a_state_folder_shows_sessions_with_usage_and_classed_failures() {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_is_told_once_and_with_its_time() {
+    let state = tempfile::tempdir().unwrap();
+    let file = state.path().join("history.jsonl");
+    let record = |number: u64| {
+        let id = format!("6f9619ff-8b86-4d01-b42d-{number:012}");
+        let at = 1_700_000_000_000 + number;
+        let session = format!("A:p:session-{number}");
+        let started = json!({
+            "at": at, "execution_id": id, "event": "started", "session_id": session,
+            "profile": "a", "kind": "new", "workspace": "/tmp", "process_id": 7,
+        });
+        let report = json!({
+            "session_id": session, "code": 1, "signal": null, "stopped_by": null, "stderr_tail": [],
+            "wall_time": {"secs": 2, "nanos": 0}, "cpu_time": {"secs": 0, "nanos": 0},
+            "peak_memory_bytes": 1, "truncated_lines": 0, "leftover_processes": 0,
+            "failure": {"class": "agent", "message": format!("failure {number}")},
+        });
+        let ended =
+            json!({"at": at + 2_000, "execution_id": id, "event": "ended", "report": report});
+        format!("{started}\n{ended}\n")
+    };
+    std::fs::write(&file, record(1)).unwrap();
+    let board = Board::of(Arc::new(HistorySource::new(state.path()))).await;
+    let mut client = Client::open(&board).await;
+    client.agent("A:p:session-1").await;
+    // Other users could write to the file: it is refused for a moment.
+    let mode = |mode| std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+    mode(0o666);
+    std::fs::write(&file, record(1) + &record(2)).unwrap();
+    let refused = |event: &Value| event["failure"]["class"] == "source";
+    client.event_when(refused).await;
+    mode(0o600);
+    client.agent("A:p:session-2").await;
+    client
+        .event_when(|event| event["failure"]["message"] == "failure 2")
+        .await;
+    let state = Client::open(&board).await.state;
+    let failures = state["failures"].as_array().unwrap().iter();
+    let failures = failures.filter(|failure| failure["class"] == "agent");
+    let told: Vec<_> = failures
+        .map(|failure| (&failure["message"], failure["at"].as_u64().unwrap()))
+        .collect();
+    let expected = ["failure 1", "failure 2"].map(Value::from);
+    let times = [1_700_000_002_001, 1_700_000_002_002];
+    assert_eq!(told, [(&expected[0], times[0]), (&expected[1], times[1])]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
