@@ -53,10 +53,34 @@ fn a_call_whose_answer_was_lost_is_executed_once() {
     assert!(counted.unwrap());
 }
 
-/// The first copy of a call waits in the network, a second copy is executed, and later calls too.
-/// When the first copy arrives, it must do nothing.
+/// A copy of a call waits in the network, and arrives after a later call of the same client.
 #[test]
 fn a_late_copy_of_a_call_is_not_executed() {
+    type LoggedCall = (u64, u64, u64, Vec<Vec<u8>>, String, String);
+    let server = RedisServer::start_with(&["--slowlog-log-slower-than", "0"]);
+    let a = open(&server.url(), "a");
+    // Afterwards the server knows the script, so one request executes it.
+    assert!(granted(a.claim(s("w"))).is_some());
+    let _: String = server.command(&["SLOWLOG", "RESET"]);
+    assert!(granted(a.claim(s("x"))).is_some());
+    let calls: Vec<LoggedCall> = server.command(&["SLOWLOG", "GET", "100"]);
+    let mut calls = calls.iter().map(|(_, _, _, words, _, _)| words);
+    let copy = calls.find(|words| words[0] == b"EVALSHA").unwrap();
+    let copy: Vec<&str> = copy
+        .iter()
+        .map(|word| str::from_utf8(word).unwrap())
+        .collect();
+    assert_eq!(copy.last(), Some(&"\"x\""));
+    let last = granted(a.claim(s("y"))).unwrap();
+    let answer: Vec<String> = server.command(&copy);
+    assert_eq!(answer, ["late"]);
+    assert_eq!(a.restore().unwrap(), Some(s("y")));
+    assert_eq!(number(&server, "token"), last);
+}
+
+/// Both copies of the call wait in the network, and arrive one after the other.
+#[test]
+fn a_call_that_timed_out_and_was_sent_again_is_executed_once() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let (a, b) = (open(&proxy.url(), "a"), open(&server.url(), "b"));
