@@ -1,4 +1,4 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::ServerErrorKind as Server;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -7,7 +7,7 @@ use redis::cluster_async::ClusterConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{Client, Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Script};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 /// A connection to one server or to a cluster. It reconnects by itself.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ pub(super) struct Acknowledgement {
 }
 
 /// When a call must have ended; `None` if only [`RETRY_FOR`] limits it.
-pub(super) type Deadline = Option<tokio::time::Instant>;
+pub(super) type Deadline = Option<Instant>;
 
 /// Why a call failed, and whether the server may have executed it.
 pub(super) struct CallFailure {
@@ -105,14 +105,15 @@ impl Connection {
 
     /// Runs a script, and returns its answer and the number of replicas that acknowledged it.
     ///
-    /// A call is repeated after a lost connection; the scripts recognise a repetition.
+    /// A call is repeated after a lost connection; the scripts recognise a repetition. The time of the
+    /// repetitions counts from `start`.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
         acknowledgement: Option<Acknowledgement>,
         deadline: Deadline,
+        start: Instant,
     ) -> Result<(Vec<String>, u32), CallFailure> {
-        let start = Instant::now();
         let mut pause = FIRST_PAUSE;
         // The WAIT behind an unknown script would wait for the earlier writes of the connection, so a
         // call with an acknowledgement carries its script.
@@ -213,7 +214,7 @@ impl CallError {
 
 /// Whether the deadline is over after `pause`.
 fn is_over(deadline: Deadline, pause: Duration) -> bool {
-    deadline.is_some_and(|end| tokio::time::Instant::now() + pause >= end)
+    deadline.is_some_and(|end| Instant::now() + pause >= end)
 }
 
 /// Waits for `attempt` until the deadline.

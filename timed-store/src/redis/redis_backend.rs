@@ -47,9 +47,10 @@ struct RedisServer {
     location: String,
     key: String,
     request_key: String,
-    /// The number of the last change. The lock is held during a change: the server remembers the
-    /// last one only.
-    changes: AsyncMutex<()>,
+    /// When the server last answered a change. The lock is held during a change: the server
+    /// remembers the last one only.
+    changes: AsyncMutex<Instant>,
+    /// The number of the last change.
     last_request: AtomicU64,
     /// Whether the last change has no answer: a copy of it may still be under way.
     is_doubtful: AtomicBool,
@@ -71,6 +72,15 @@ macro_rules! script {
         const TEXT: &str = concat!(include_str!("prelude.lua"), include_str!($file));
         (Script::new(TEXT), TEXT)
     }};
+}
+
+/// The right to send a change.
+struct Alone<'a> {
+    last_answer: AsyncMutexGuard<'a, Instant>,
+    /// When the operation began, or a later answer of the server. The time of its repetitions counts
+    /// from here: while the server is away, the calls of a handle give up together, and not each
+    /// after the time of all calls before it.
+    start: Instant,
 }
 
 /// A place in the queue: the field of the ticket. It expires if it is only dropped.
@@ -130,7 +140,7 @@ impl RedisBackend {
                 location,
                 request_key: format!("{key}:request:{client_id}"),
                 key,
-                changes: AsyncMutex::new(()),
+                changes: AsyncMutex::new(Instant::now()),
                 last_request: AtomicU64::new(0),
                 is_doubtful: AtomicBool::new(false),
                 subscriber: Mutex::new(Weak::new()),
@@ -178,23 +188,23 @@ impl RedisBackend {
     async fn read(&self, field: &str) -> Result<Reading, Error> {
         // If the lock is held, the change that holds it does the same.
         if self.server.is_doubtful.load(Ordering::Relaxed)
-            && let Ok(_alone) = self.server.changes.try_lock()
+            && let Ok(last_answer) = self.server.changes.try_lock()
         {
+            let start = Instant::now();
+            let alone = &mut Alone { last_answer, start };
             let mut arguments = vec![self.own_field(), "none".to_owned()];
             arguments.resize(8, String::new());
             let script = &self.server.scripts.change;
-            let fence = self.server.numbered(script, arguments, None, None).await;
-            fence.map_err(|error| in_doubt(error, "read", false))?;
+            let fence = self.server.numbered(alone, script, arguments, None, None);
+            fence
+                .await
+                .map_err(|error| in_doubt(error, "read", false))?;
         }
-        let call = self.server.call(
-            "read",
-            &self.server.scripts.read,
-            vec![field.to_owned()],
-            None,
-            None,
-        );
-        let (answer, _) = call.await?;
-        let mut parts = answer.into_iter();
+        let script = &self.server.scripts.read;
+        let call = self
+            .server
+            .call("read", script, vec![field.to_owned()], None);
+        let mut parts = call.await?.into_iter();
         let mut number = || parts.next().and_then(|text| text.parse().ok());
         let (Some(now_ms), Some(version)) = (number(), number()) else {
             return Err(self.server.damaged());
@@ -226,7 +236,7 @@ impl RedisBackend {
     async fn evict(&self, ended: Vec<String>, deadline: Deadline) -> Result<(), Error> {
         let evict = self
             .server
-            .call("change", &self.server.scripts.evict, ended, None, deadline);
+            .call("change", &self.server.scripts.evict, ended, deadline);
         // The operation itself has not begun.
         let evicted = evict
             .await
@@ -287,7 +297,7 @@ impl RedisBackend {
             // A lost removal keeps the value busy for longer, which is safe.
             _ => None,
         };
-        let _alone = self.server.alone(deadline).await?;
+        let mut alone = self.server.alone(deadline).await?;
         let mut running = self.running_owner()?;
         loop {
             let arguments = vec![
@@ -301,17 +311,18 @@ impl RedisBackend {
                 running,
             ];
             let script = &self.server.scripts.change;
-            let call = self
-                .server
-                .numbered(script, arguments, acknowledgement, deadline);
+            let call =
+                self.server
+                    .numbered(&mut alone, script, arguments, acknowledgement, deadline);
             let (answer, acknowledged) = call.await?;
             match answer.iter().map(String::as_str).collect::<Vec<_>>()[..] {
                 ["done", was_there, earlier, written] => {
                     if let Some(wanted) = acknowledgement.filter(|_| !written.is_empty())
                         && acknowledged < wanted.replicas
                     {
-                        let outcome = (wanted, acknowledged);
-                        return Err(self.withdraw(written, earlier, outcome, deadline).await);
+                        let (texts, outcome) = ((written, earlier), (wanted, acknowledged));
+                        let withdrawn = self.withdraw(&mut alone, texts, outcome, deadline);
+                        return Err(withdrawn.await);
                     }
                     return Ok(Some(was_there == "1"));
                 }
@@ -342,14 +353,14 @@ impl RedisBackend {
         Ok(text.splitn(5, '\n').nth(4).unwrap_or_default().to_owned())
     }
 
-    /// Takes back a change that was not acknowledged. The caller holds the lock of the changes.
+    /// Takes back a change that was not acknowledged.
     ///
     /// The withdrawal needs an acknowledgement as well: a replica that has the change only, and takes
     /// over, would give the earlier value of the session to another one.
     async fn withdraw(
         &self,
-        written: &str,
-        earlier: &str,
+        alone: &mut Alone<'_>,
+        (written, earlier): (&str, &str),
         (wanted, acknowledged): (Acknowledgement, u32),
         deadline: Deadline,
     ) -> Error {
@@ -369,7 +380,7 @@ impl RedisBackend {
         let script = &self.server.scripts.withdraw;
         let call = self
             .server
-            .numbered(script, arguments, acknowledgement, deadline);
+            .numbered(alone, script, arguments, acknowledgement, deadline);
         match call.await {
             // The change was done, whatever has become of the withdrawal.
             Err(error) => in_doubt(error, "change", true),
@@ -559,7 +570,7 @@ impl Backend for RedisBackend {
             .iter()
             .map(canonical)
             .collect::<Result<Vec<_>, _>>()?;
-        let _alone = self.server.alone(deadline).await?;
+        let mut alone = self.server.alone(deadline).await?;
         let mut running = self.running_owner()?;
         loop {
             let ticket = turn.as_ref().and_then(|turn| turn.as_ref());
@@ -582,7 +593,9 @@ impl Backend for RedisBackend {
                 within: wanted.within.min(wait_limit),
                 ..wanted
             });
-            let call = self.server.numbered(script, arguments, wanted, deadline);
+            let call = self
+                .server
+                .numbered(&mut alone, script, arguments, wanted, deadline);
             let (answer, acknowledged) = call.await?;
             let answer: Vec<&str> = answer.iter().map(String::as_str).collect();
             let (decision, ticket, holders) = match answer[..] {
@@ -596,8 +609,9 @@ impl Backend for RedisBackend {
                     if let Some(wanted) = wanted
                         && acknowledged < wanted.replicas
                     {
-                        let outcome = (wanted, acknowledged);
-                        return Err(self.withdraw(written, earlier, outcome, deadline).await);
+                        let (texts, outcome) = ((written, earlier), (wanted, acknowledged));
+                        let withdrawn = self.withdraw(&mut alone, texts, outcome, deadline);
+                        return Err(withdrawn.await);
                     }
                     let decision = Decision::Granted {
                         candidate,
@@ -687,7 +701,7 @@ impl Backend for RedisBackend {
         let script = &self.server.scripts.leave;
         let leave = self
             .server
-            .call("change", script, vec![turn.0], None, after(limit));
+            .call("change", script, vec![turn.0], after(limit));
         if let Err(error) = leave.await {
             let path = self.settings.path.display();
             tracing::warn!(%path, %error, "cannot leave the queue; the place expires");
@@ -712,9 +726,10 @@ impl Backend for RedisBackend {
 }
 
 impl RedisServer {
-    /// A call with a number, which the server executes once. The caller holds the lock of the changes.
+    /// A call with a number, which the server executes once.
     async fn numbered(
         &self,
+        alone: &mut Alone<'_>,
         script: &(Script, &'static str),
         mut arguments: Vec<String>,
         acknowledgement: Option<Acknowledgement>,
@@ -723,28 +738,46 @@ impl RedisServer {
         let last = self.last_request.fetch_add(1, Ordering::Relaxed);
         arguments.insert(0, (last + 1).to_string());
         self.is_doubtful.store(true, Ordering::Relaxed);
-        let answer = self.call("change", script, arguments, acknowledgement, deadline);
-        let answer = answer.await?;
+        let call = self.prepared(script, arguments);
+        let answer = self
+            .connection
+            .call(&call, acknowledgement, deadline, alone.start);
+        let answer = answer
+            .await
+            .map_err(|failure| self.failed("change", failure))?;
         self.is_doubtful.store(false, Ordering::Relaxed);
+        alone.start = Instant::now();
+        *alone.last_answer = alone.start;
         Ok(answer)
     }
 
+    /// A call without a number, which may be executed twice, and which needs no acknowledgement.
     async fn call(
         &self,
         action: &'static str,
-        (script, text): &(Script, &'static str),
+        script: &(Script, &'static str),
         arguments: Vec<String>,
-        acknowledgement: Option<Acknowledgement>,
         deadline: Deadline,
-    ) -> Result<(Vec<String>, u32), Error> {
-        let call = Call {
+    ) -> Result<Vec<String>, Error> {
+        let call = self.prepared(script, arguments);
+        let answer = self.connection.call(&call, None, deadline, Instant::now());
+        let (answer, _) = answer
+            .await
+            .map_err(|failure| self.failed(action, failure))?;
+        Ok(answer)
+    }
+
+    fn prepared<'a>(
+        &'a self,
+        (script, text): &'a (Script, &'static str),
+        arguments: Vec<String>,
+    ) -> Call<'a> {
+        Call {
             script,
             text,
             keys: [&self.key, &self.request_key],
             arguments,
-        };
-        let answer = self.connection.call(&call, acknowledgement, deadline).await;
-        answer.map_err(|failure| self.failed(action, failure))
+        }
     }
 
     fn failed(&self, action: &'static str, failure: CallFailure) -> Error {
@@ -766,17 +799,21 @@ impl RedisServer {
     }
 
     /// Waits for the other changes of this handle. If the time is over then, nothing was sent.
-    async fn alone(&self, deadline: Deadline) -> Result<AsyncMutexGuard<'_, ()>, Error> {
-        let Some(end) = deadline else {
-            return Ok(self.changes.lock().await);
+    async fn alone(&self, deadline: Deadline) -> Result<Alone<'_>, Error> {
+        let start = Instant::now();
+        let last_answer = match deadline {
+            None => self.changes.lock().await,
+            Some(end) => timeout_at(end, self.changes.lock()).await.map_err(|_| {
+                let failure = CallFailure {
+                    cause: CallError::TimedOut,
+                    may_be_executed: false,
+                };
+                self.failed("change", failure)
+            })?,
         };
-        let alone = timeout_at(end, self.changes.lock()).await;
-        alone.map_err(|_| {
-            let failure = CallFailure {
-                cause: CallError::TimedOut,
-                may_be_executed: false,
-            };
-            self.failed("change", failure)
+        Ok(Alone {
+            start: start.max(*last_answer),
+            last_answer,
         })
     }
 
@@ -803,7 +840,7 @@ impl RedisServer {
             keys: [&self.key, &format!("{}:request:{client_id}", self.key)],
             arguments: arguments.map(str::to_owned).to_vec(),
         };
-        let answer = connection.call(&call, None, deadline).await;
+        let answer = connection.call(&call, None, deadline, Instant::now()).await;
         let (answer, _) = answer.map_err(|failure| self.failed("change", failure))?;
         Ok(answer.get(1).is_some_and(|was_there| was_there == "1"))
     }

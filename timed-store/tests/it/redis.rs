@@ -734,6 +734,33 @@ async fn a_call_with_a_limit_ends_with_it_while_the_server_is_away() {
     dropped.expect("the drop ends").unwrap();
 }
 
+/// The handle sends its calls one after the other. Each would repeat itself for ten seconds after the
+/// call before it has given up.
+#[tokio::test]
+async fn calls_that_wait_for_each_other_give_up_together() {
+    let mut server = RedisServer::start();
+    let url = server.url();
+    let store = timed_store::TimedStorage::<String>::connect(&url, "state").await;
+    let store = store.unwrap();
+    store.store(&s("w")).await.unwrap();
+    server.kill();
+    let slot = store.slot("one").unwrap();
+    let calls = async {
+        tokio::join!(
+            store.refresh(),
+            store.remove(),
+            slot.refresh(),
+            slot.remove()
+        )
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(30), calls).await;
+    let (one, two, three, four) = ended.expect("all calls end");
+    for call in [one, two, three, four] {
+        let error = call.unwrap_err();
+        assert!(matches!(error, Error::Server { .. }), "{error:?}");
+    }
+}
+
 /// The server grants the claim, and its answer does not arrive in time.
 #[test]
 fn a_claim_that_was_cut_says_that_it_may_be_granted_and_can_be_repeated() {
