@@ -258,7 +258,14 @@ impl Core {
             let (decision, incidents) = backend.claim::<R, T>(&candidates, queue).await?;
             let pause = match &decision {
                 Decision::Granted { .. } => {
-                    return granted_or_busy(decision.into_claim(candidates, incidents, sent)?);
+                    let claim = granted_or_busy(decision.into_claim(candidates, incidents, sent)?);
+                    // A claim ahead of the waiters does not end the place of this one.
+                    if let Some(turn) = turn.filter(|_| is_stalled) {
+                        backend
+                            .leave::<R>(turn, LAST_ATTEMPT.min(until_end()))
+                            .await;
+                    }
+                    return claim;
                 }
                 Decision::Busy { expires_in, .. } => {
                     if R::now() - start >= limit {

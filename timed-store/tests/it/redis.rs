@@ -189,6 +189,19 @@ fn a_dead_waiter_on_a_server_loses_its_place() {
     assert!(granted(b.claim_within(s("x"), LONG)).is_some());
 }
 
+/// The ticket in front is that of a waiter that renews it and does not take the value.
+#[test]
+fn a_waiter_on_a_server_that_overtakes_another_one_leaves_the_queue() {
+    let server = RedisServer::start_with(&[]);
+    let ticket = format!("w:{:020}", 0);
+    let _: u64 = server.command(&["HSET", KEY, &ticket, "9999999999999\n\"x\""]);
+    let b = open(&server.url(), "b");
+    assert!(granted(b.claim_within(s("x"), LONG)).is_some());
+    let mut fields: Vec<String> = server.command(&["HKEYS", KEY]);
+    fields.retain(|field| field.starts_with("w:"));
+    assert_eq!(fields, [ticket]);
+}
+
 /// A server with a replica, which follows through a proxy.
 struct Pair {
     primary: RedisServer,
