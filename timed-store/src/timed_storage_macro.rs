@@ -243,8 +243,8 @@ macro_rules! timed_storage {
             /// of the waiters. A waiter that does not take a free value within a second, for
             /// example because it was stopped (SIGSTOP), is overtaken.
             ///
-            /// A waiter wakes up when the store changes, when the holder's entry expires and when
-            /// its owner process ends. On Linux it never polls a local file; elsewhere and on
+            /// A waiter wakes up when the store changes, when the holder's entry expires (while the
+            /// machine sleeps: within ten seconds after that) and when its owner process ends. On Linux it never polls a local file; elsewhere and on
             /// network file systems it checks the store every 250 ms, and on a server at least once a
             /// second.
             ///

@@ -113,7 +113,7 @@ impl<T: Value> WatchState<T> {
             self.compare(entries.all)?;
             if self.to_report.is_empty() {
                 let pause = self.changes.limit(pause);
-                R::at_most(pause, self.changes.changed()).await;
+                self.core.pause::<R>(&self.changes, pause).await;
             }
         }
     }

@@ -57,6 +57,9 @@ pub(crate) const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 /// An entry expires when its age is above its timeout, which is a millisecond later.
 pub(crate) const EXPIRED: Duration = Duration::from_millis(1);
 
+/// How often a wait compares the clocks: timers stand still while the machine sleeps.
+pub(super) const CLOCK_CHECK: Duration = Duration::from_secs(10);
+
 /// Long waits are split, because timers have a maximum duration.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -175,6 +178,19 @@ impl Core {
         }
     }
 
+    /// Waits for a change, at most `pause` on the clock that shows more: the entry that a waiter waits
+    /// for also expires while the machine sleeps.
+    pub(crate) async fn pause<R: Runtime>(&self, changes: &Changes, pause: Duration) {
+        let start = self.now::<R>();
+        loop {
+            let left = pause.saturating_sub(self.now::<R>().since(start));
+            let step = left.min(CLOCK_CHECK);
+            if left.is_zero() || R::at_most(step, changes.changed()).await.is_some() {
+                return;
+            }
+        }
+    }
+
     pub(crate) fn changes(&self) -> Changes {
         each!(self, backend => backend.changes())
     }
@@ -282,7 +298,7 @@ impl Core {
             };
             let left = limit.saturating_sub(R::now() - start);
             let pause = changes.limit(pause.min(left).min(LONGEST_PAUSE));
-            R::at_most(pause, changes.changed()).await;
+            self.pause::<R>(&changes, pause).await;
         }
         let claim = match late {
             Some(busy) => {

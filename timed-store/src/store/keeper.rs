@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::backend::Value;
 use super::changes::{Changes, Signal, Source};
-use super::core::Core;
+use super::core::{CLOCK_CHECK, Core};
 use super::runtime::Runtime;
 use crate::clock::Moment;
 use crate::{Error, Lease};
@@ -45,9 +45,6 @@ const LATE: Duration = Duration::from_secs(1);
 
 /// The pause after a failed refresh, at most.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// How often the refresher compares the clocks: its timers stand still while the machine sleeps.
-const CLOCK_CHECK: Duration = Duration::from_secs(10);
 
 impl Keeper {
     pub(crate) fn start<R, T>(core: &Arc<Core>, lease: &Lease<T>) -> Result<Self, Error>

@@ -400,6 +400,38 @@ async fn a_claim_with_a_limit_waits_for_the_lock_no_longer_than_its_limit() {
     }
 }
 
+/// A machine that sleeps: the clock of the store goes on, the timers of the runtime stand still.
+#[cfg(feature = "tokio")]
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_expired_while_the_machine_slept_is_noticed() {
+    const TTL: Duration = Duration::from_secs(4 * 3600);
+    let place = Place::new();
+    let open = |session: &str| {
+        timed_store::TimedStorage::<String>::builder(place.path())
+            .session(SessionId::new(session).unwrap())
+            .manual_clock(place.clock.clone())
+            .ttl(TTL)
+            .open()
+            .unwrap()
+    };
+    let sleep = async || {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        place.clock.advance(TTL + Duration::from_millis(1));
+    };
+    let (a, b) = (open("a"), open("b"));
+    assert!(is_granted(a.claim(s("x")).await));
+    let mut changes = b.watch();
+    check_change(Some(changes.next().await), "a = x");
+    let (told, ()) = tokio::join!(tokio::time::timeout(LONG, changes.next()), sleep());
+    check_change(Some(told.expect("the watcher is woken")), "a is gone");
+    drop(changes);
+
+    assert!(is_granted(a.claim(s("x")).await));
+    let waiting = tokio::time::timeout(LONG, b.claim_within(s("x"), 2 * TTL));
+    let (claim, ()) = tokio::join!(waiting, sleep());
+    assert!(is_granted(claim.expect("the waiter is woken")));
+}
+
 /// The watch of the kernel belongs to the old folder.
 #[test]
 fn a_watcher_is_told_of_changes_in_a_folder_that_was_made_again() {
