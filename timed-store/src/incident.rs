@@ -1,5 +1,5 @@
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::SessionId;
 
@@ -49,7 +49,8 @@ pub enum Incident {
         /// The damage.
         reason: String,
     },
-    /// An entry was dropped because its timestamp cannot be parsed: it would never expire.
+    /// An entry does not count because its timestamp cannot be parsed: it would never expire. The next
+    /// change of its file removes it.
     UnreadableTimestamp {
         /// The data file.
         path: PathBuf,
@@ -58,6 +59,17 @@ pub enum Incident {
         /// The text in place of the timestamp.
         timestamp: String,
     },
+}
+
+impl Incident {
+    /// The damaged file.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Recovered { path, .. }
+            | Self::Damaged { path, .. }
+            | Self::UnreadableTimestamp { path, .. } => path,
+        }
+    }
 }
 
 impl fmt::Display for Incident {
@@ -89,7 +101,7 @@ impl fmt::Display for Incident {
                 timestamp,
             } => write!(
                 f,
-                "the entry of session `{session}` in {} was dropped: `{timestamp}` is not a time",
+                "the entry of session `{session}` in {} does not count: `{timestamp}` is not a time",
                 path.display()
             ),
         }

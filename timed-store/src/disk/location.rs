@@ -47,9 +47,8 @@ impl Location {
         Ok(std::env::temp_dir().join(format!("{name}-{host}.json")))
     }
 
-    /// The data file of the named slots, in the same format.
     pub(crate) fn slots(&self) -> PathBuf {
-        with_suffix(&self.data, ".slots")
+        slots(&self.data)
     }
 
     /// The folder of the waiters for values.
@@ -71,6 +70,11 @@ impl Location {
             Err(error) => Err(Error::io("look for", &self.data)(error)),
         }
     }
+}
+
+/// The data file of the named slots, in the same format.
+pub(crate) fn slots(data: &Path) -> PathBuf {
+    with_suffix(data, ".slots")
 }
 
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

@@ -10,6 +10,6 @@ mod wait_queue;
 
 pub(crate) use data_file::{Contents, keep_aside, read, replace};
 pub(crate) use file_watcher::{FileWatch, FileWatcher};
-pub(crate) use location::Location;
+pub(crate) use location::{Location, slots};
 pub(crate) use lock_file::{HeldLock, LockFile, LockRecord};
 pub(crate) use wait_queue::{WaitQueue, WaitTicket};

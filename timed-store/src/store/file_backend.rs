@@ -116,7 +116,8 @@ impl FileBackend {
             match self.clean::<R>(is_value).await {
                 // The cleanup has reported what it found in the own file.
                 Ok(Some(found)) => {
-                    incidents.retain(|incident| matches!(incident, Incident::Damaged { .. }));
+                    let other = self.other_file();
+                    incidents.retain(|incident| incident.path() == other);
                     repaired = found;
                 }
                 Ok(None) => {}

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::settings::Settings;
-use crate::disk::LockRecord;
+use crate::disk::{LockRecord, slots};
 use crate::format::{
     Document, FieldChange, NextVersion, SalvagedEntry, StoredEntry, TokenRecord, new_line,
     timestamp,
@@ -100,8 +100,8 @@ impl<'a> WorkingCopy<'a> {
         entries: impl Iterator<Item = StoredEntry<'a>>,
     ) {
         self.record_elsewhere = record;
-        // An entry whose timestamp cannot be parsed is reported by the next change of its file.
-        let entries = entries.filter(|entry| entry.timestamp_ms.is_some() && self.counts(entry));
+        let is_slots = !self.is_slots;
+        let entries = entries.filter(|entry| self.is_live(entry, is_slots));
         self.live_elsewhere = entries.collect();
     }
 
@@ -122,7 +122,7 @@ impl<'a> WorkingCopy<'a> {
 
     fn load_entries(&mut self, mut entries: Vec<StoredEntry<'a>>) {
         let count = entries.len();
-        entries.retain(|entry| self.is_live(entry));
+        entries.retain(|entry| self.is_live(entry, self.is_slots));
         self.is_changed |= entries.len() < count;
         if self.scope != Scope::Read {
             self.next = NextVersion::with_capacity(entries.len() + 1);
@@ -139,20 +139,18 @@ impl<'a> WorkingCopy<'a> {
     }
 
     /// Whether the entry counts: it has not expired, and its owner process runs. An entry whose
-    /// timestamp cannot be parsed does not count, because it would never expire.
-    fn is_live(&mut self, entry: &StoredEntry<'a>) -> bool {
+    /// timestamp cannot be parsed does not count, because it would never expire. `is_slots` says that it
+    /// stands among the named slots.
+    fn is_live(&mut self, entry: &StoredEntry<'a>, is_slots: bool) -> bool {
         if entry.timestamp_ms.is_none() {
+            let data = &self.settings.path;
             self.incidents.push(Incident::UnreadableTimestamp {
-                path: self.settings.path.clone(),
+                path: if is_slots { slots(data) } else { data.clone() },
                 timestamp: entry.timestamp_text(),
                 session: SessionId::from_key(&*entry.session),
             });
             return false;
         }
-        self.counts(entry)
-    }
-
-    fn counts(&self, entry: &StoredEntry<'_>) -> bool {
         self.age_ms(entry) <= self.ttl_ms(entry) && !entry.owner.is_some_and(has_ended)
     }
 

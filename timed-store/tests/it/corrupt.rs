@@ -424,6 +424,33 @@ fn damage_of_the_other_file_is_in_the_result() {
     assert!(matches!(store.entries(), Err(Error::NotAStore { .. })));
 }
 
+/// The entry may be that of the holder, too.
+#[test]
+fn an_unreadable_timestamp_in_the_other_file_is_in_the_result() {
+    let place = Place::new();
+    let slots = place.folder.path().join("state.json.slots");
+    write_private(
+        &slots,
+        br#"{"storage":{"a#one":{"data":"x","updated_at":"yesterday"}}}"#,
+    );
+    let is_reported = |met: &[Incident]| matches!(met, [Incident::UnreadableTimestamp { path, .. }] if *path == slots);
+    let store = place.store("b");
+    let lease = store.claim(s("x")).unwrap().granted().unwrap();
+    assert!(is_reported(lease.incidents()), "{:?}", lease.incidents());
+    // The reader cleans its own file up, which does not report the other one.
+    place
+        .clock
+        .advance(std::time::Duration::from_secs(5 * 3600));
+    let entries = store.entries().unwrap();
+    let met = entries.incidents();
+    assert!(is_reported(met), "{met:?}");
+    assert_eq!(store.take_incidents().len(), 2);
+    store.slot("two").unwrap().store(&s("y")).unwrap();
+    let met = store.take_incidents();
+    assert!(is_reported(&met), "{met:?}");
+    assert!(store.entries().unwrap().incidents().is_empty());
+}
+
 /// The reader cannot remove the entry.
 #[test]
 fn an_unreadable_timestamp_in_a_read_only_file_is_reported() {
