@@ -130,6 +130,15 @@ pub(crate) fn keep_aside(
     }
 }
 
+/// Removes the copy of a corrupt file that could not be replaced. If the file has changed, nothing else
+/// has the corrupt contents, and the copy stays.
+pub(crate) fn discard_copy(copy: &Path, data: &Path, bytes: &[u8]) {
+    let is_unchanged = read(data).is_ok_and(|now| now.is_some_and(|now| now.bytes == bytes));
+    if is_unchanged && let Err(error) = remove(copy) {
+        tracing::warn!(path = %copy.display(), %error, "cannot remove the copy of a corrupt file");
+    }
+}
+
 fn write_next(next: &Path, bytes: &[u8], durability: Durability) -> Result<(), Error> {
     let file = match create(next) {
         // A killed writer left it. It is removed and not overwritten, because it may be a link to

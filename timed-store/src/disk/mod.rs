@@ -8,7 +8,7 @@ mod location;
 mod lock_file;
 mod wait_queue;
 
-pub(crate) use data_file::{Contents, keep_aside, read, replace};
+pub(crate) use data_file::{Contents, discard_copy, keep_aside, read, replace};
 pub(crate) use file_watcher::{FileWatch, FileWatcher};
 pub(crate) use location::{Location, slots};
 pub(crate) use lock_file::{HeldLock, LockFile, LockRecord};

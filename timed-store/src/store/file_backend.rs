@@ -652,19 +652,35 @@ impl Commit {
         }
     }
 
-    /// The order matters: the copy of a corrupt file exists before the file is replaced, and a
-    /// token is counted before it is visible. A kill between two steps wastes a token at worst.
+    /// The copy of a corrupt file exists before the file is replaced.
     fn write(mut self) -> Result<Vec<Incident>, Error> {
-        let (path, durability): (&Path, _) = (&self.path, self.durability);
         if let Some(corrupt) = self.corrupt.take() {
-            let copy = disk::keep_aside(path, &corrupt.bytes, self.now_ms, durability)?;
+            let path = self.path.clone();
+            let copy = disk::keep_aside(&path, &corrupt.bytes, self.now_ms, self.durability)?;
+            if let Err(error) = self.write_files() {
+                // The copies of repeated attempts would fill the disk.
+                disk::discard_copy(&copy, &path, &corrupt.bytes);
+                return Err(error);
+            }
             self.incidents.push(Incident::Recovered {
-                path: path.to_owned(),
+                path,
                 copy,
                 saved: corrupt.saved,
                 reason: corrupt.reason,
             });
+        } else {
+            self.write_files()?;
         }
+        // Handlers are the caller's code and may use the store.
+        drop(self.held);
+        self.settings.report(&self.incidents);
+        Ok(self.incidents)
+    }
+
+    /// The order matters: a token is counted before it is visible. A kill between two steps wastes a
+    /// token at worst.
+    fn write_files(&self) -> Result<(), Error> {
+        let durability = self.durability;
         if let Some(record) = self.new_record {
             self.held.set_record(record, durability)?;
         }
@@ -672,12 +688,9 @@ impl Commit {
             disk::replace(other, next, durability)?;
         }
         if let Some(next) = &self.next {
-            disk::replace(path, next, durability)?;
+            disk::replace(&self.path, next, durability)?;
         }
-        // Handlers are the caller's code and may use the store.
-        drop(self.held);
-        self.settings.report(&self.incidents);
-        Ok(self.incidents)
+        Ok(())
     }
 }
 

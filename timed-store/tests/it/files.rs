@@ -183,6 +183,16 @@ fn full_disk(folder: &Path) {
     assert_eq!(fs::read(&path).unwrap(), before);
     assert!(!folder.join("state.json.flock-next").exists());
 
+    // A corrupt file that cannot be replaced stays, and repeated attempts leave no copies of it.
+    write_private(&path, b"corrupt");
+    for _ in 0..2 {
+        store.store(&"y".repeat(10_000)).unwrap_err();
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"corrupt");
+    let names = fs::read_dir(folder).unwrap();
+    let mut names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(names.find(|name| name.contains(".corrupt-")), None);
+
     // A corrupt file that cannot be copied is not replaced.
     let corrupt = "z".repeat(4000) + &"z".repeat(4000);
     rustix::process::setrlimit(rustix::process::Resource::Fsize, old).unwrap();
