@@ -119,9 +119,10 @@ timed_storage! {
     /// and returns the result. If it is cancelled, the drop releases the value with
     /// [`release_on_drop`](Self::release_on_drop), else the value stays busy until it expires.
     ///
-    /// On a current-thread runtime, use `release` if other tasks wait for the lock of the same file: a
-    /// lock that was just handed to a task of the blocked thread is free only after the drop, which
-    /// then waits for its whole time and fails.
+    /// On a current-thread runtime, use `release` if tasks wait for the lock of the same file, for
+    /// example the refresher of the guard with [`LockPolicy::Wait`](crate::LockPolicy::Wait): a lock
+    /// that was just handed to a task of the blocked thread is free only after the drop, which then
+    /// waits for its whole time and fails.
     ///
     /// ```
     /// use timed_store::TimedStorage;
