@@ -116,8 +116,8 @@ impl<T> Lease<T> {
         &self.store_id
     }
 
-    /// Damage that the claim found, in either file of the store. If a corrupt file has cost entries, the value may have another
-    /// holder, which does not know that its lease has ended.
+    /// Damage that the claim found, in either file of the store. If damage has cost entries, the value
+    /// may have another holder, which does not know that its lease has ended.
     pub fn incidents(&self) -> &[Incident] {
         &self.incidents
     }

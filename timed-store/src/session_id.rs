@@ -48,9 +48,10 @@ impl SessionId {
     ///
     /// If the parent id is 0 or 1, no parent stands for a terminal: the process itself is the session.
     /// Programs that another manager starts or adopts (`systemd --user`, a supervisor) have that
-    /// manager as their parent, and share its session: give each an id of its own. Outside the initial pid namespace, for example in a
-    /// container, the id ends with `@` and the namespace, because process ids are unique inside a
-    /// namespace only.
+    /// manager as their parent, and share its session: give each an id of its own.
+    ///
+    /// Outside the initial pid namespace, for example in a container, the id ends with `@` and the
+    /// namespace, because process ids are unique inside a namespace only.
     ///
     /// All panes of a tmux server inherit the variables of the terminal that started it; see
     /// [`with_tmux_pane`](Self::with_tmux_pane).

@@ -15,8 +15,8 @@
 //! - *A pidfd for each owner process*, which becomes readable when the process ends.
 //!
 //! Race: the kernel reports the close of a file just before it releases the file's lock. A waiter
-//! that checks the queue in between sees a live ticket; it checks again after at most a second, because a free
-//! value with an earlier waiter is not left alone for longer.
+//! that checks the queue in between sees a live ticket. The waiter checks again after at most a
+//! second, because it leaves a free value to an earlier waiter for no longer.
 //!
 //! A watch belongs to the folder's inode. If the folder is removed or renamed, the thread tries to watch
 //! the path again every quarter of a second, and tells the waiters each time. It does the latter also

@@ -11,7 +11,8 @@ use tokio::task::JoinHandle;
 
 use crate::store::Signal;
 
-/// The pause before a lost subscription is opened again. Waiters check the store once a second by themselves.
+/// The pause before a lost subscription is opened again. Waiters check the store once a second by
+/// themselves.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Listens to the changes of a store on a connection of its own. Dropping it ends the task.

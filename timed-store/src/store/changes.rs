@@ -61,8 +61,8 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// `interval` is the time after which a waiter checks the store without a notification; `None` if no change can
-    /// be missed.
+    /// `interval` is the time after which a waiter checks the store without a notification; `None` if
+    /// no change can be missed.
     pub(crate) fn new(signal: Arc<Signal>, source: Source, interval: Option<Duration>) -> Self {
         let mut state = signal.lock();
         state.next_id += 1;

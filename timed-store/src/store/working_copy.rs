@@ -391,10 +391,11 @@ impl<'a> WorkingCopy<'a> {
         let counter = self.lock_record.last_token;
         let counter = counter.filter(|token| *token <= LARGEST_NUMBER);
         let counter = counter.unwrap_or_else(|| {
-            // Without a token in the lock file (a new store, a cleaned-up folder for temporary files,
-            // or a number that is too large and was written by hand) the other files know the last token, unless the original tool has rewritten them. The
-            // time in milliseconds is then above every earlier token, unless the clock was set
-            // back: no store grants a claim every millisecond.
+            // The lock file has no token: the store is new, the folder for temporary files was
+            // cleaned up, or the number is too large and was written by hand. The other files know
+            // the last token, unless the original tool has rewritten them. The time in milliseconds
+            // is then above every earlier token, unless the clock was set back: no store grants a
+            // claim every millisecond.
             u64::try_from(self.now_ms).unwrap_or(0)
         });
         let records = [self.record, self.record_elsewhere].into_iter().flatten();
