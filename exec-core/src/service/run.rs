@@ -71,8 +71,9 @@ pub struct RunResult {
     /// The answer: the text of the final event, or else the last message of the agent itself. Of a
     /// profile without a parser: standard output. At most 16 MiB; the rest is cut.
     pub text: String,
-    /// Whether `text` is the whole answer: it was not cut, and the event log dropped no event that may
-    /// have been a part of it before the run could read it; see [`MemoryPolicy`](crate::MemoryPolicy).
+    /// Whether `text` is the whole answer: it was not cut, no line that may have been a part of it was
+    /// [too long](crate::ExecutionServiceBuilder::max_line_bytes), and the event log dropped no such event
+    /// before the run could read it; see [`MemoryPolicy`](crate::MemoryPolicy).
     pub is_whole: bool,
     /// Tokens and cost, of all executions of the run and of the session.
     pub usage: UsageTotals,
@@ -318,9 +319,15 @@ struct Answer {
 impl Answer {
     fn take(&mut self, event: &crate::Event) {
         match &event.kind {
-            EventKind::Output(output) if self.is_raw && output.stream == OutputStream::Stdout => {
-                self.append(&output.line.text());
-                self.append("\n");
+            EventKind::Output(output) if output.stream == OutputStream::Stdout => {
+                if self.is_raw {
+                    self.append(&output.line.text());
+                    self.append("\n");
+                }
+                // The events of such a line are missing, too.
+                if output.line.is_truncated() {
+                    (self.has_hole, self.after_gap) = (true, true);
+                }
             }
             EventKind::Gap { .. } => (self.has_hole, self.after_gap) = (true, true),
             _ => {}

@@ -141,6 +141,28 @@ async fn lines_that_a_parser_does_not_know_are_no_answer() {
     assert_eq!((result.text.as_str(), result.is_success()), ("", false));
 }
 
+/// A line that is longer than the cap arrives in part, and is not parsed.
+#[tokio::test]
+async fn a_run_tells_that_a_line_of_its_text_was_cut() {
+    let long = format!(r#"{{"type":"text","text":"{}"}}"#, "x".repeat(200));
+    let short = r#"{"type":"text","text":"short"}"#;
+    let finished = r#"{"type":"finished","outcome":"success"}"#;
+    for (agent, text, is_whole) in [
+        (script("printf '%0200d' 7"), "0".repeat(100), false),
+        (agent(&[short, &long, finished], ""), "short".into(), false),
+        (agent(&[&long, finished], ""), String::new(), false),
+        (agent(&[&long, short, finished], ""), "short".into(), true),
+    ] {
+        let lab = Lab::new();
+        let service = lab.builder(agent).max_line_bytes(100).open().unwrap();
+        let run = service.run(lab.new_chat("go")).into_future();
+        let result = within("the run", run).await.unwrap();
+        assert_eq!((result.text.as_str(), result.is_whole), (&*text, is_whole));
+        assert_eq!(result.is_success(), is_whole, "{result:?}");
+        assert_eq!(result.exit.truncated_lines, 1);
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_run_ends_at_its_time_limit_with_what_was_received() {
