@@ -219,15 +219,8 @@ impl LiveControl<'_> {
     }
 
     /// Drops the queue and refuses messages from now on.
-    pub(super) fn drop_queue(&self) {
-        self.apply(|engine| {
-            let mut step = engine.drop_queue();
-            let mut rest = engine.wind_down(now());
-            step.events.append(&mut rest.events);
-            step.lines.append(&mut rest.lines);
-            step.ended_turns.append(&mut rest.ended_turns);
-            step
-        });
+    pub(super) fn close(&self) {
+        self.apply(|engine| engine.close(now()));
     }
 
     /// Continues with the queue of a session whose process has ended.

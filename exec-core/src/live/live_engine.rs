@@ -183,6 +183,8 @@ pub(crate) struct LiveEngine {
     workspace: PathBuf,
     /// No message is accepted or delivered any more.
     winding_down: bool,
+    /// The session was closed: a message that comes back into the queue is dropped.
+    is_closed: bool,
     observer: Observer,
 }
 
@@ -206,6 +208,7 @@ impl LiveEngine {
             policy,
             workspace,
             winding_down: false,
+            is_closed: false,
             observer: Box::new(|_| {}),
         }
     }
@@ -232,6 +235,10 @@ impl LiveEngine {
     /// Takes the queue over from a session whose process has ended. The messages come before those
     /// that this session already has.
     pub(crate) fn adopt(&mut self, queue: Vec<WaitingMessage>, now: Instant) -> LiveStep {
+        if self.is_closed {
+            self.queue.extend(queue);
+            return self.drop_queue();
+        }
         let mut step = LiveStep::default();
         for message in queue.into_iter().rev() {
             let event = LiveEvent::MessageQueued {
@@ -263,6 +270,17 @@ impl LiveEngine {
             None => LiveStep::default(),
         };
         self.void_open(&mut step, !matches!(self.phase, Phase::Ended));
+        step
+    }
+
+    /// As [`wind_down`](Self::wind_down) for a session that goes on with nothing: also drops the queue.
+    pub(crate) fn close(&mut self, now: Instant) -> LiveStep {
+        self.is_closed = true;
+        let dropped = self.drop_queue();
+        let mut step = self.wind_down(now);
+        step.events.splice(..0, dropped.events);
+        // The stop that follows tries again, and reports it.
+        step.refused = None;
         step
     }
 
@@ -613,11 +631,15 @@ impl LiveEngine {
         let id = message.id;
         step.events.push(match injected {
             true => LiveEvent::MessageDelivered { message: id, turn },
-            false => LiveEvent::MessageQueued { message: id },
+            false if self.is_closed => LiveEvent::MessageDropped {
+                message: id,
+                reason: DropReason::SessionEnded,
+            },
+            false => {
+                self.queue.push_front(message);
+                LiveEvent::MessageQueued { message: id }
+            }
         });
-        if !injected {
-            self.queue.push_front(message);
-        }
     }
 
     fn end_turn(&mut self, outcome: TurnOutcome, text: Option<String>, step: &mut LiveStep) {

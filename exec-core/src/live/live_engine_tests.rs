@@ -458,6 +458,40 @@ fn a_stop_delivers_nothing_and_keeps_the_queue() {
 }
 
 #[test]
+fn nothing_comes_back_into_the_queue_of_a_closed_session() {
+    let mut session = Session::steering();
+    session.prompt("a").unwrap();
+    let SteerStart::Offered(offered) = session.steer("b").unwrap() else {
+        panic!("the agent can be steered");
+    };
+    let queued = session.prompt("c").unwrap();
+    let step = session.engine.close(session.now);
+    session.take(step);
+    // The agent refuses the text because its turn is cancelled.
+    session.line("steered no");
+    session.line("cancelled");
+    // A restart hands the queue of the former process over.
+    let id = MessageId(99);
+    let text = "d".to_owned();
+    let step = (session.engine).adopt(vec![WaitingMessage { id, text }], session.now);
+    session.take(step);
+    session.end();
+    assert_eq!(session.lines[1..], ["prompt a", "steer b", "interrupt"]);
+    assert_eq!(session.engine.take_queue().len(), 0);
+    let dropped: Vec<_> = (session.events.iter())
+        .filter_map(|event| match event {
+            LiveEvent::MessageDropped { message, reason } => Some((*message, *reason)),
+            _ => None,
+        })
+        .collect();
+    let reason = DropReason::SessionEnded;
+    assert_eq!(
+        dropped,
+        [queued.into(), offered, id].map(|message| (message, reason))
+    );
+}
+
+#[test]
 fn a_prompt_that_the_driver_refuses_is_a_failed_turn() {
     struct Refusing;
     impl ProtocolDriver for Refusing {

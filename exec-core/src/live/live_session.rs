@@ -246,7 +246,7 @@ impl LiveSession {
     /// - As [`prompt`](Self::prompt).
     /// - [`Error::NotDelivered`] if the agent does not report whether it took the text, until its
     ///   process ends or for ten seconds after the end of the turn. It may have; the text is not
-    ///   sent again.
+    ///   sent again. Also if the agent refuses the text after a [`close`](Self::close).
     ///
     /// # Cancel safety
     ///
@@ -369,7 +369,7 @@ impl LiveSession {
         // First: no process becomes the latest by a restart from here on.
         chain.end();
         let latest = self.latest();
-        latest.control().drop_queue();
+        latest.control().close();
         let live = &latest.execution.live;
         live.ask_to_stop(StoppedBy::Caller, StopManner::Close);
         latest.execution.stopped().await?;

@@ -146,10 +146,6 @@ async fn next_session(
                 }
                 next.keep();
                 next.take_over(session);
-                if !chain.is_supervised() {
-                    // A close has come between: it has dropped a queue that was still empty.
-                    next.control().drop_queue();
-                }
                 return Some(next);
             }
             Err(Error::NotOpened { failure, .. }) => {

@@ -72,10 +72,6 @@ impl SessionChain {
         self.state.send_modify(|state| state.is_supervised = false);
     }
 
-    pub(super) fn is_supervised(&self) -> bool {
-        self.state.borrow().is_supervised
-    }
-
     pub(super) fn latest(&self) -> Option<Arc<LiveExecution>> {
         self.state.borrow().latest.upgrade()
     }

@@ -8,7 +8,7 @@ use exec_core::{
     TurnOutcome, Watchdog,
 };
 
-use crate::lab::{Lab, all_events, lines, script, until, within};
+use crate::lab::{Lab, all_events, lines, script, until, until_line, within};
 use crate::live_agent::{WordDriver, agent, answer, live_script, open, open_with};
 
 /// The live events of an ended execution.
@@ -427,6 +427,31 @@ async fn an_agent_that_can_be_steered_is_steered() {
     within("the close", session.close()).await.unwrap();
     // It has no environment of the lab.
     assert!(!lab.written("read").contains("prompt no"));
+}
+
+/// The agent refuses the text when its turn is cancelled.
+#[tokio::test]
+async fn a_close_drops_a_text_that_the_agent_refuses() {
+    let lab = Lab::new();
+    let text = r#"
+        read -r _; echo opened; read -r _; echo 'say working'; read -r _; echo 'say steered'
+        read -r _; echo 'steered no'; echo cancelled; read -r _"#;
+    let command = exec_core::CommandConfig::new("sh", ["-c", text, "agent"]);
+    let service = lab.service(live_script(text).variant("steer", Some(command)));
+    let context = lab.context().with_variant("steer");
+    let session = open_with(&service, LiveRequest::new(context)).await;
+    session.prompt("work").unwrap();
+    let steering = session.clone();
+    let steered = tokio::spawn(async move { steering.steer("more").await });
+    until_line(session.execution(), "say steered").await;
+    within("the close", session.close()).await.unwrap();
+    let dropped = within("the steer", steered).await.unwrap().unwrap_err();
+    let reason = DropReason::SessionEnded;
+    assert!(
+        matches!(&dropped, Error::NotDelivered { reason: r, .. } if *r == reason),
+        "{dropped}"
+    );
+    assert!(session.queued().is_empty());
 }
 
 #[tokio::test]
