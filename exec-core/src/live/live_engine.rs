@@ -604,6 +604,8 @@ impl LiveEngine {
                 }
             }
             DriverSignal::OpenFailed(failure) => step.open_failed = Some(failure),
+            // An agent may repeat the end of a turn.
+            DriverSignal::TurnEnded { .. } if self.turn_in_flight().is_none() => {}
             DriverSignal::TurnEnded { mut outcome, text } => {
                 if let TurnOutcome::Failed { failure } = &mut outcome {
                     (self.observer)(Observed::Failure(failure));

@@ -411,6 +411,9 @@ fn a_steer_that_is_never_reported_does_not_block_the_queue_for_ever() {
     assert_eq!(session.engine.deadline(), None, "the turn runs");
     session.line("done");
     let due = session.engine.deadline().unwrap();
+    session.now += OFFER_LIMIT / 2;
+    session.line("done");
+    assert_eq!(session.engine.deadline(), Some(due), "a repeated end");
     let step = session.engine.timer(due);
     session.take(step);
     let dropped = LiveEvent::MessageDropped {
