@@ -100,7 +100,9 @@ impl ResumeLoop<'_> {
                 session_id: current,
             } = match attempted {
                 Ok(attempt) => attempt,
-                // The failed attempt has not changed the session, so the last result still has the
+                // Not a launch that was refused: processes of this attempt are left.
+                Err(error @ Error::StillAlive { .. }) => return Err(error),
+                // The refused attempt has not changed the session, so the last result still has the
                 // reason of the failure.
                 Err(error) if results.is_empty() => return Err(error),
                 Err(error) => {

@@ -397,3 +397,45 @@ async fn a_wait_that_is_cancelled_returns_the_last_result() {
         assert_eq!(*sent.lock().unwrap(), 1);
     }
 }
+
+/// An attempt that fails, then an error.
+struct FailingNext(Option<Error>);
+
+impl Attempts for FailingNext {
+    type Result = ();
+
+    async fn attempt(
+        &mut self,
+        message: Option<&str>,
+        _pass: &mut Option<HoldPass>,
+    ) -> Result<Attempt<()>, Error> {
+        match message {
+            Some(_) => Err(self.0.take().unwrap()),
+            None => Ok(Attempt {
+                result: (),
+                end: failed(FailureKind::Network),
+                is_resumable: true,
+                session_id: session(),
+            }),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_that_are_left_are_an_error_of_every_attempt() {
+    let fixture = Fixture {
+        restart: Some(RestartPolicy::new()),
+        ..Fixture::default()
+    };
+    let run = async |error| {
+        let mut attempts = FailingNext(Some(error));
+        fixture.resume_loop().run(&session(), &mut attempts).await
+    };
+    let session = session();
+    let results = run(Error::SessionBusy { session }).await.unwrap();
+    assert_eq!(results.len(), 1, "it was not launched");
+    let session = self::session();
+    let pids = vec![7];
+    let error = run(Error::StillAlive { session, pids }).await.unwrap_err();
+    assert!(matches!(error, Error::StillAlive { .. }), "{error}");
+}
