@@ -108,7 +108,7 @@ impl<'a> Json<'a> {
     }
 
     /// A number as it is written; empty for anything else.
-    pub(super) fn text_of_number(self) -> &'a str {
+    pub(crate) fn text_of_number(self) -> &'a str {
         let raw = self.raw();
         let is_number = raw.starts_with(|c: char| c.is_ascii_digit() || c == '-');
         if is_number { raw } else { "" }

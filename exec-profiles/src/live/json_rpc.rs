@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::events::parse_line;
+use crate::events::{Json, parse_line};
 
 /// How many requests of ours may wait for their answers; of more, the oldest is forgotten, except for
 /// the prompt in flight.
@@ -59,19 +59,35 @@ pub(super) enum Incoming<'a> {
 }
 
 /// The error of a response.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug)]
 pub(super) struct RpcError {
     pub(super) code: i64,
-    pub(super) message: String,
-    data: Option<serde_json::Value>,
+    message: String,
+    details: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ErrorBody<'a> {
+    #[serde(borrow)]
+    code: Json<'a>,
+    message: Json<'a>,
+    data: Json<'a>,
 }
 
 impl RpcError {
+    fn parse(error: &RawValue) -> Self {
+        let body: ErrorBody<'_> = serde_json::from_str(error.get()).unwrap_or_default();
+        Self {
+            code: body.code.text_of_number().parse().unwrap_or_default(),
+            message: body.message.text().unwrap_or_default(),
+            details: body.data.at("details").text(),
+        }
+    }
+
     /// The message with the details that some agents put into `data` alone.
     pub(super) fn text(&self) -> String {
-        let details = self.data.as_ref().and_then(|data| data.get("details"));
-        match details.and_then(serde_json::Value::as_str) {
+        match &self.details {
             Some(details) => format!("{}: {details}", self.message),
             None => self.message.clone(),
         }
@@ -112,7 +128,7 @@ impl<'a> Incoming<'a> {
             (Some(method), None) => Some(Self::Notification { method, params }),
             (None, Some(id)) => {
                 let result = match error {
-                    Some(error) => Err(serde_json::from_str(error.get()).unwrap_or_default()),
+                    Some(error) => Err(RpcError::parse(error)),
                     None => Ok(result.map_or("null", RawValue::get)),
                 };
                 let id = id.get().parse().ok()?;
@@ -265,11 +281,33 @@ mod tests {
         }
     }
 
+    fn error_of(error: &str) -> RpcError {
+        match Incoming::parse(&format!(r#"{{"id":3,"error":{error}}}"#)) {
+            Some(Incoming::Response {
+                result: Err(error), ..
+            }) => error,
+            _ => panic!("{error}"),
+        }
+    }
+
     #[test]
     fn details_of_an_error_are_part_of_its_text() {
         let error = r#"{"code":-32603,"message":"Internal error","data":{"details":"400"}}"#;
-        let error: RpcError = serde_json::from_str(error).unwrap();
-        assert_eq!(error.text(), "Internal error: 400");
+        assert_eq!(error_of(error).text(), "Internal error: 400");
+    }
+
+    #[test]
+    fn an_error_keeps_its_message_whatever_its_other_fields_are() {
+        let deep = "[".repeat(500) + &"]".repeat(500);
+        for (code, data, expected) in [
+            ("-32000", deep.as_str(), -32000),
+            (r#""rate_limit""#, "null", 0),
+            ("429", "7", 429),
+        ] {
+            let error = format!(r#"{{"code":{code},"message":"no","data":{data}}}"#);
+            let error = error_of(&error);
+            assert_eq!((error.code, error.text().as_str()), (expected, "no"));
+        }
     }
 
     #[test]
