@@ -299,6 +299,8 @@ impl CodexDriver {
                 }
             }
         };
+        // A late answer to `turn/start` must not name the next turn after this one.
+        self.turn_named(id);
         self.end_turn(outcome, out);
     }
 
@@ -661,6 +663,31 @@ mod tests {
         let begun = r#"{"method":"turn/started","params":{"threadId":"t","turn":{"id":"u"}}}"#;
         let sent = lines(&mut driver, begun);
         assert!(sent.contains("turn/interrupt") && sent.contains(r#""turnId":"u""#));
+    }
+
+    #[test]
+    fn a_late_answer_to_a_prompt_does_not_name_the_next_turn() {
+        let mut driver = CodexDriver::new(Path::new("/w"), None);
+        driver.thread = "t".to_owned();
+        let prompt = |driver: &mut CodexDriver| {
+            driver.command(DriverCommand::Prompt("a"), &mut DriverOutput::default());
+        };
+        let ends = |driver: &mut CodexDriver, line: &str| {
+            let mut out = DriverOutput::default();
+            driver.line(line, &mut out);
+            let mut signals = out.signals().iter();
+            signals.any(|signal| matches!(signal, DriverSignal::TurnEnded { .. }))
+        };
+        let completed = |turn: &str| {
+            let turn = json!({ "id": turn, "status": "completed" });
+            let params = json!({ "threadId": "t", "turn": turn });
+            json!({ "method": "turn/completed", "params": params }).to_string()
+        };
+        prompt(&mut driver);
+        assert!(ends(&mut driver, &completed("u")));
+        prompt(&mut driver);
+        ends(&mut driver, r#"{"id":1,"result":{"turn":{"id":"u"}}}"#);
+        assert!(ends(&mut driver, &completed("v")));
     }
 
     /// The tokens of the run after these updates: thread, turn, total and last.
