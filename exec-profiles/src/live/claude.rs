@@ -14,7 +14,7 @@
 //!   background would stay open.
 //! - A text for the running turn cannot be injected: Claude would queue it, and the queue is ours.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::path::{Component, Path, PathBuf};
 
@@ -33,6 +33,9 @@ use crate::events::{Json, parse_line};
 /// How many permission requests may be open. The service bounds them, too.
 const MAX_OPEN: usize = 256;
 
+/// How many modes and models may wait for their confirmation; of more, the oldest is forgotten.
+const MAX_OPTIONS: usize = 64;
+
 /// The characters that a pattern of files does not take literally.
 const GLOB: [char; 6] = ['*', '?', '[', '{', '(', '!'];
 
@@ -48,8 +51,8 @@ pub(crate) struct ClaudeDriver {
     last_request: u64,
     /// The hash of the last `result` line.
     last_result: Option<u64>,
-    /// The request of the last mode or model.
-    option: Option<String>,
+    /// The requests of modes and models without an answer, the oldest first.
+    options: VecDeque<String>,
     /// The arguments of the open permission requests: an answer repeats them.
     asked: BTreeMap<String, ToolInput>,
     seen: SeenRequests,
@@ -81,7 +84,7 @@ impl ClaudeDriver {
             interrupt: Interrupt::No,
             last_request: 0,
             last_result: None,
-            option: None,
+            options: VecDeque::new(),
             asked: BTreeMap::new(),
             seen: SeenRequests::default(),
         }
@@ -93,6 +96,15 @@ impl ClaudeDriver {
         let line = json!({ "type": "control_request", "request_id": id, "request": request });
         out.send(line.to_string());
         id
+    }
+
+    /// Sends a request whose refusal is reported.
+    fn set(&mut self, request: serde_json::Value, out: &mut DriverOutput) {
+        if self.options.len() == MAX_OPTIONS {
+            self.options.pop_front();
+        }
+        let id = self.control(request, out);
+        self.options.push_back(id);
     }
 
     fn send_interrupt(&mut self, out: &mut DriverOutput) {
@@ -159,8 +171,8 @@ impl ClaudeDriver {
             }
             self.phase = Phase::Idle;
             out.opened(Some(self.session.clone()));
-        } else if self.option.as_deref() == Some(&id) {
-            self.option = None;
+        } else if let Some(at) = self.options.iter().position(|option| *option == id) {
+            self.options.remove(at);
             if failed {
                 out.refused(reason());
             }
@@ -294,12 +306,13 @@ impl ProtocolDriver for ClaudeDriver {
                 }
             }
             DriverCommand::SetMode(mode) => {
-                let request = json!({ "subtype": "set_permission_mode", "mode": mode });
-                self.option = Some(self.control(request, out));
+                self.set(
+                    json!({ "subtype": "set_permission_mode", "mode": mode }),
+                    out,
+                );
             }
             DriverCommand::SetModel(model) => {
-                let request = json!({ "subtype": "set_model", "model": model });
-                self.option = Some(self.control(request, out));
+                self.set(json!({ "subtype": "set_model", "model": model }), out);
             }
             _ => out.refused("Claude Code does not know this command"),
         }
@@ -505,6 +518,22 @@ mod tests {
         assert!(driver.says(OF_A_TASK).1.is_empty());
         assert_eq!(driver.says(INIT).0, ["interrupt"]);
         assert_eq!(driver.says(ABORTED).1, ["Interrupted"]);
+    }
+
+    #[test]
+    fn every_option_that_claude_refuses_is_reported_once() {
+        let mut driver = opened();
+        driver.told(DriverCommand::SetMode("no such mode"));
+        driver.told(DriverCommand::SetModel("no such model"));
+        let mut is_refused = |id: &str| {
+            let response = json!({ "subtype": "error", "request_id": id, "error": "no" });
+            let line = json!({ "type": "control_response", "response": response });
+            let mut out = DriverOutput::default();
+            driver.line(&line.to_string(), &mut out);
+            matches!(out.signals(), [DriverSignal::Refused { .. }])
+        };
+        assert_eq!(["host-1", "host-2"].map(&mut is_refused), [true; 2]);
+        assert_eq!(["host-1", "host-2", "host-3"].map(is_refused), [false; 3]);
     }
 
     #[test]
