@@ -101,6 +101,12 @@ fn edit_toml(text: &str, label: &str, profile: Option<&UserProfile>) -> Result<S
     let is_last = !is_inline && !profiles.contains_key(label);
     if is_last {
         entry.decor_mut().set_prefix(trailing);
+    } else if let Some(Item::Table(old)) = profiles.get(label)
+        && !old.is_dotted()
+    {
+        // The comment above the table, which may be the head of the file.
+        *entry.decor_mut() = old.decor().clone();
+        entry.set_position(old.position());
     }
     profiles.insert(label, Item::Table(entry));
     if is_last {

@@ -265,6 +265,19 @@ fn a_new_entry_follows_the_comments_at_the_end_of_the_file() {
 }
 
 #[test]
+fn a_replaced_entry_keeps_its_place_and_the_comment_above_it() {
+    let fixture = Fixture::new();
+    let text = "# mine\n\n# first\n[profiles.a]\nbinary = \"1\"\n\n# second\n[profiles.b]\nbinary = \"2\"\n# the end\n";
+    let path = fixture.write("p.toml", text);
+    let registry = ProfileRegistry::new();
+    registry.load_user_file(&path).unwrap();
+    registry.save_user_profile("a", &agent("3")).unwrap();
+    registry.save_user_profile("b", &agent("4")).unwrap();
+    let expected = text.replace('1', "3").replace('2', "4");
+    assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+}
+
+#[test]
 fn every_notation_of_the_table_can_be_extended() {
     let fixture = Fixture::new();
     for text in [
