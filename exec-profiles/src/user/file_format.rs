@@ -118,7 +118,20 @@ fn edit_toml(text: &str, label: &str, profile: Option<&UserProfile>) -> Result<S
 fn edit_json(text: &str, label: &str, profile: Option<&UserProfile>) -> Result<String, Mistake> {
     let mut document = match text.trim() {
         "" => Value::Object(Default::default()),
-        text => serde_json::from_str(text).map_err(Mistake::in_json)?,
+        text => {
+            let entries: Document = serde_json::from_str(text).map_err(Mistake::in_json)?;
+            // A tree of values would keep the last of them, and make a profile valid that is refused.
+            let mut doubled = entries
+                .profiles
+                .0
+                .iter()
+                .filter(|(_, entry)| entry.is_none());
+            if let Some((other, _)) = doubled.find(|(other, _)| other != label) {
+                let position = format!("profiles.{other}");
+                return Err(Mistake::new(&position, "the label occurs twice"));
+            }
+            serde_json::from_str(text).map_err(Mistake::in_json)?
+        }
     };
     let profiles = document
         .as_object_mut()

@@ -278,6 +278,25 @@ fn a_replaced_entry_keeps_its_place_and_the_comment_above_it() {
 }
 
 #[test]
+fn a_save_does_not_choose_between_two_entries_of_one_label() {
+    let fixture = Fixture::new();
+    let text = r#"{ "profiles": { "a": { "binary": "1" }, "a": { "binary": "2" } } }"#;
+    let path = fixture.write("p.json", text);
+    let registry = ProfileRegistry::new();
+    registry.load_user_file(&path).unwrap();
+    for refused in [
+        registry.save_user_profile("b", &agent("3")),
+        registry.remove_user_profile("b"),
+    ] {
+        let error = message(&refused.unwrap_err());
+        assert!(error.contains("occurs twice"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+    registry.save_user_profile("a", &agent("3")).unwrap();
+    assert_eq!(binary(&registry, "a").as_deref(), Some("3"));
+}
+
+#[test]
 fn every_notation_of_the_table_can_be_extended() {
     let fixture = Fixture::new();
     for text in [
