@@ -197,7 +197,12 @@ async fn a_text_is_put_into_the_turn_where_the_protocol_can_do_that() {
     for wire in WIRES {
         let host = Host::new(wire, Fault::None);
         let session = host.open().await.unwrap();
-        let turn = session.prompt("[[slow 500]]").unwrap();
+        // A steer ends the turn. Claude's turn has to end by itself.
+        let prompt = match wire {
+            Wire::Claude => "[[slow 500]]",
+            Wire::Codex | Wire::Acp => "[[slow 60000]]",
+        };
+        let turn = session.prompt(prompt).unwrap();
         // Codex can be steered once it has named the turn.
         let mut events = session.execution().events();
         while !within(events.next())
