@@ -24,6 +24,8 @@ use crate::{Result, with_causes};
 
 /// Most bytes of a turn's text that are gathered for its message.
 const MAX_TEXT: usize = 64 * 1024;
+/// Most bytes of a line without an end that are gathered before they are shown.
+const MAX_PARTIAL: usize = 8 * 1024;
 
 /// Follows live sessions of this process and steers them: messages, interrupts, permissions, stop,
 /// and restart, which reopens the session by the agent's own means.
@@ -381,14 +383,9 @@ impl LiveAgent {
                     self.print(feed, "text", text);
                     return;
                 }
-                progress.partial.push_str(text);
-                // Whole lines only: a line of the output never changes.
-                if let Some(end) = progress.partial.rfind('\n') {
-                    let rest = progress.partial.split_off(end + 1);
-                    let lines = std::mem::replace(&mut progress.partial, rest);
-                    drop(progress);
-                    self.print(feed, "text", &lines);
-                }
+                let lines = progress.whole_lines(text);
+                drop(progress);
+                self.print(feed, "text", &lines);
                 return;
             }
             AgentEventKind::Thinking { text, delta: false } => self.print(feed, "think", text),
@@ -614,6 +611,20 @@ async fn track(agent: Arc<LiveAgent>, feed: Feed) {
 }
 
 impl Progress {
+    /// The lines that a delta has completed: a line of the output never changes. A line that is too
+    /// long is shown in pieces.
+    fn whole_lines(&mut self, delta: &str) -> String {
+        let before = self.partial.len();
+        self.partial.push_str(delta);
+        let end = match delta.rfind('\n') {
+            Some(at) => before + at + 1,
+            None if self.partial.len() > MAX_PARTIAL => self.partial.len(),
+            None => 0,
+        };
+        let rest = self.partial.split_off(end);
+        std::mem::replace(&mut self.partial, rest)
+    }
+
     /// What the session has used: by the agent's own total, or else by the sum of its processes.
     fn used(&mut self, totals: &UsageTotals) -> Usage {
         self.run = usage(&totals.run);
@@ -633,4 +644,21 @@ fn refusal(error: exec_core::Error) -> ActionError {
         _ => "failed",
     };
     ActionError::new(code, with_causes(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deltas_make_whole_lines_and_an_endless_line_is_shown_in_pieces() {
+        let mut progress = Progress::default();
+        let mut lines = |delta: &str| progress.whole_lines(delta);
+        assert_eq!(lines("a"), "");
+        assert_eq!(lines("b\nc\nd"), "ab\nc\n");
+        assert_eq!(lines("e\n"), "de\n");
+        let shown: usize = (0..100_000).map(|_| lines("endless ").len()).sum();
+        assert!(progress.partial.len() <= MAX_PARTIAL);
+        assert_eq!(shown + progress.partial.len(), 800_000);
+    }
 }
