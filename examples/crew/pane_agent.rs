@@ -133,11 +133,13 @@ impl Panes {
         );
         if let Some(page) = &self.page {
             let mut shown = self.shown.lock().await;
-            let source = match &*shown {
-                Some(earlier) => earlier.started_again(cluster.clone()),
-                None => ClusterSource::new(cluster.clone()),
-            };
-            page.follow(Arc::new(shown.insert(source).clone()));
+            match &*shown {
+                Some(source) => source.started_again(cluster.clone()),
+                None => {
+                    let source = shown.insert(ClusterSource::new(cluster.clone()));
+                    page.follow(Arc::new(source.clone()));
+                }
+            }
         }
         if is_first {
             tokio::spawn(print_messages(self.log.clone(), self.report));

@@ -45,14 +45,13 @@ const MAX_WAITING: usize = 64;
 pub struct ClusterSource(pub(super) Arc<Shared>);
 
 pub(super) struct Shared {
-    pub(super) cluster: ClusterManager,
-    /// Held by the source that reads it. It keeps its place: no message is shown twice.
-    log: Arc<AsyncMutex<LogFollower>>,
+    cluster: Mutex<ClusterManager>,
+    /// It keeps its place: no message is shown twice.
+    log: AsyncMutex<LogFollower>,
     feed: OnceLock<Feed>,
     waiting: Mutex<BTreeMap<String, Waiting>>,
     /// The open question of each agent that waits for approval.
     pub(super) questions: Mutex<BTreeMap<String, Question>>,
-    pub(super) next_id: AtomicU64,
 }
 
 /// The messages that wait for one agent.
@@ -69,25 +68,23 @@ impl ClusterSource {
     #[must_use]
     pub fn new(cluster: ClusterManager) -> Self {
         let log = MessageLog::follow(cluster.logger().path(), LogFilter::default());
-        Self::with_log(cluster, Arc::new(AsyncMutex::new(log)))
-    }
-
-    /// A source for the same cluster after its tmux server was started again. The log is read by one of
-    /// both sources.
-    #[must_use]
-    pub fn started_again(&self, cluster: ClusterManager) -> Self {
-        Self::with_log(cluster, self.0.log.clone())
-    }
-
-    fn with_log(cluster: ClusterManager, log: Arc<AsyncMutex<LogFollower>>) -> Self {
         Self(Arc::new(Shared {
-            cluster,
-            log,
+            cluster: Mutex::new(cluster),
+            log: AsyncMutex::new(log),
             feed: OnceLock::new(),
             waiting: Mutex::default(),
             questions: Mutex::default(),
-            next_id: AtomicU64::new(1),
         }))
+    }
+
+    /// Goes on with the same cluster after its tmux server was started again. Messages that wait are
+    /// delivered there.
+    pub fn started_again(&self, cluster: ClusterManager) {
+        *lock(&self.0.cluster) = cluster;
+    }
+
+    pub(super) fn cluster(&self) -> ClusterManager {
+        lock(&self.0.cluster).clone()
     }
 
     async fn follow_log(&self, feed: &Feed) -> Result<()> {
@@ -118,7 +115,8 @@ impl ClusterSource {
         let mut told = String::new();
         let mut ended = BTreeMap::new();
         loop {
-            match self.0.cluster.status().await {
+            let cluster = self.cluster();
+            match cluster.status().await {
                 Ok(status) => {
                     told.clear();
                     for agent in &status.agents {
@@ -131,7 +129,7 @@ impl ClusterSource {
                     let message = with_causes(&error);
                     if message != told {
                         self.fail(feed, &self.name(), "source", &message);
-                        for agent in &self.0.cluster.config().agents {
+                        for agent in &cluster.config().agents {
                             let change = AgentChange::new(&agent.name);
                             feed.push(change.state(AgentState::Unknown, "process", &message));
                         }
@@ -149,7 +147,8 @@ impl ClusterSource {
     }
 
     fn show(&self, feed: &Feed, agent: &AgentStatus, ended: &mut BTreeMap<String, String>) {
-        let socket = self.0.cluster.socket().display();
+        let cluster = self.cluster();
+        let socket = cluster.socket().display();
         let state = state_of(agent);
         let evidence = match agent.exit {
             Some(exit) => exit.to_string(),
@@ -193,7 +192,7 @@ impl ClusterSource {
     async fn show_screens(&self, feed: &Feed, agents: &[AgentStatus]) {
         for agent in agents.iter().filter(|agent| feed.is_watched(&agent.name)) {
             // A pane that has just gone is shown by the next status.
-            if let Ok(found) = self.0.cluster.explain(&agent.name).await {
+            if let Ok(found) = self.cluster().explain(&agent.name).await {
                 feed.push(Change::Screen {
                     agent: agent.name.clone(),
                     text: found.screen,
@@ -216,7 +215,7 @@ impl ClusterSource {
         let Some(feed) = self.0.feed.get() else {
             return Err(ActionError::new("busy", "not started yet"));
         };
-        let id = format!("c{}", self.0.next_id.fetch_add(1, Ordering::Relaxed));
+        let id = new_id("c");
         let mut all = lock(&self.0.waiting);
         let waiting = all.entry(agent.to_owned()).or_default();
         if waiting.messages.len() >= MAX_WAITING {
@@ -240,7 +239,8 @@ impl ClusterSource {
         let mut told = String::new();
         loop {
             let wait = Duration::from_secs(60);
-            let ready = self.0.cluster.wait_for(agent, idle.clone(), wait).await;
+            let cluster = self.cluster();
+            let ready = cluster.wait_for(agent, idle.clone(), wait).await;
             let failed = ready.as_ref().is_err_and(|error| !error.is_timeout());
             let next = {
                 let mut all = lock(&self.0.waiting);
@@ -264,7 +264,7 @@ impl ClusterSource {
             let outcome = "delivered";
             let gone = id.clone();
             feed.push(Change::QueuedGone { id: gone, outcome });
-            let user = self.0.cluster.outsider("user");
+            let user = cluster.outsider("user");
             let options = SendToOptions::default().timeout(ANSWER_LIMIT);
             // The failure of a message that was sent is in the log, which is followed.
             match user.ask(agent, &text, &options).await {
@@ -298,10 +298,11 @@ impl ClusterSource {
         command: &str,
         arguments: &[&str],
     ) -> std::result::Result<String, ActionError> {
-        let pane = self.0.cluster.get_pane(agent);
+        let cluster = self.cluster();
+        let pane = cluster.get_pane(agent);
         let pane = pane.map_err(|error| ActionError::failed(&error))?;
         let mut tmux = tokio::process::Command::new("tmux");
-        tmux.arg("-S").arg(self.0.cluster.socket());
+        tmux.arg("-S").arg(cluster.socket());
         tmux.args([command, "-t", &pane.to_string()])
             .args(arguments);
         let done = tmux.output().await;
@@ -331,7 +332,7 @@ impl ClusterSource {
 #[async_trait]
 impl Source for ClusterSource {
     fn name(&self) -> String {
-        format!("cluster {}", self.0.cluster.config().name)
+        format!("cluster {}", self.cluster().config().name)
     }
 
     async fn follow(&self, feed: Feed) -> Result<()> {
@@ -364,7 +365,7 @@ impl Source for ClusterSource {
                 );
                 let source = self.clone();
                 let mut restart = tokio::spawn(async move {
-                    let done = source.0.cluster.restart(&agent).await;
+                    let done = source.cluster().restart(&agent).await;
                     done.map_err(|error| {
                         let message = with_causes(&error);
                         source.fail(&feed, &agent, "agent", &message);
@@ -406,6 +407,12 @@ impl Source for ClusterSource {
             } => self.answer(&agent, &permission, decision).await,
         }
     }
+}
+
+/// An id that no cluster of this program has: a board can follow several.
+pub(super) fn new_id(prefix: &str) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    format!("{prefix}{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 fn queued(id: String, agent: &str, text: String) -> Change {

@@ -26,7 +26,7 @@ impl ClusterSource {
         let (mut waiting, mut told) = (BTreeSet::new(), BTreeSet::new());
         let mut failure = String::new();
         loop {
-            let inbox = self.0.cluster.inbox().clone();
+            let inbox = self.cluster().inbox().clone();
             let entries = tokio::task::spawn_blocking(move || inbox.all_entries()).await?;
             let entries = match entries {
                 Ok(entries) => entries,
@@ -91,7 +91,7 @@ impl ClusterSource {
 
     /// Takes back a message that was left for an agent.
     pub(super) async fn take_back_left(&self, item: &str) -> std::result::Result<(), ActionError> {
-        let inbox = self.0.cluster.inbox().clone();
+        let inbox = self.cluster().inbox().clone();
         let id = item.strip_prefix(LEFT).unwrap_or(item);
         let id = MessageId::new(id).map_err(|error| ActionError::failed(&error))?;
         let done = tokio::task::spawn_blocking(move || inbox.take_back(&id)).await;

@@ -1,6 +1,5 @@
 //! Requests for approval on the screens of agents.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tmux_bus::AgentStatus;
@@ -9,7 +8,7 @@ use super::super::action::ActionError;
 use super::super::change::Change;
 use super::super::entities::{Decision, Permission};
 use super::super::hub::{Feed, lock};
-use super::cluster_source::ClusterSource;
+use super::cluster_source::{ClusterSource, new_id};
 
 /// How many lines of a screen a question is.
 const QUESTION_LINES: usize = 16;
@@ -44,7 +43,7 @@ impl ClusterSource {
                 feed.push(Change::PermissionSettled { id, decision, by });
             }
             if let Some(text) = text {
-                let id = format!("q{}", self.0.next_id.fetch_add(1, Ordering::Relaxed));
+                let id = new_id("q");
                 let question = Question {
                     id: id.clone(),
                     text: text.clone(),
@@ -63,7 +62,7 @@ impl ClusterSource {
 
     /// The question of an agent that waits for approval now.
     async fn question(&self, agent: &str) -> Option<String> {
-        let found = self.0.cluster.explain(agent).await.ok()?;
+        let found = self.cluster().explain(agent).await.ok()?;
         let asks = found.state == tmux_bus::AgentState::WaitingForApproval;
         asks.then(|| last_lines(&found.screen))
     }

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use examples::board::sources::ClusterSource;
 use examples::pane_agent::quoted;
-use serde_json::json;
+use serde_json::{Value, json};
 use tmux_bus::{ClusterConfig, ClusterManager, StopOnDrop};
 
 use crate::board::Board;
+use crate::client::Client;
 use crate::page::{ANSWER, open, write};
 
 const AGENTS: [&str; 2] = ["coder", "tester"];
@@ -203,6 +204,50 @@ async fn an_approval_in_a_pane_is_denied_and_allowed_from_the_page() {
         assert_eq!(found, word);
     }
     cluster.stop().await.unwrap();
+}
+
+/// Denies the two requests of the toy, and waits for its answer.
+async fn deny_both(client: &mut Client) {
+    for _ in 0..2 {
+        let is_open = |event: &Value| {
+            event["type"] == "permission" && event["permission"]["settled"].is_null()
+        };
+        let id = client.event_when(is_open).await["permission"]["id"].take();
+        client
+            .ok(json!({"type": "answer", "permission": id, "decision": "deny"}))
+            .await;
+    }
+    client
+        .event_when(|event| event["message"]["from"] == "asker")
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_is_started_again_gets_what_waits_and_asks_on_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = toy(folder.path(), ASKING).await;
+    let source = ClusterSource::new(cluster.clone());
+    let board = Board::of(Arc::new(source.clone())).await;
+    let mut client = Client::open(&board).await;
+    client.agent("asker").await;
+    let go = json!({"type": "send", "agent": "asker", "text": "go"});
+    client.ok(go.clone()).await;
+    deny_both(&mut client).await;
+
+    let mut tmux = Command::new("tmux");
+    tmux.arg("-S").arg(cluster.socket());
+    let server = tmux.args(["display-message", "-p", "#{pid}"]).output();
+    let server = String::from_utf8(server.unwrap().stdout).unwrap();
+    let server = rustix::process::Pid::from_raw(server.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(server, rustix::process::Signal::KILL).unwrap();
+    client
+        .event_when(|event| event["agent"]["state"] == "unknown")
+        .await;
+    client.ok(go).await;
+    let again = toy(folder.path(), ASKING).await;
+    source.started_again(again.clone());
+    deny_both(&mut client).await;
+    again.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
