@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tmux_bus::{
-    AgentStatus, ClusterManager, LogFilter, LogFollower, MessageLog, MessageType, SendToOptions,
+    AgentStatus, ClusterManager, Error, LogFilter, LogFollower, MessageLog, MessageType,
+    SendToOptions,
 };
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -278,6 +279,10 @@ impl ClusterSource {
                     self.put_back(agent, id, text, feed);
                     tokio::time::sleep(LOOK).await;
                 }
+                // The log has such an error only if the message was sent before it.
+                Err(error) if is_of_the_session(&error) => {
+                    self.fail(feed, agent, "uncertain", &with_causes(&error));
+                }
                 _ => told.clear(),
             }
         }
@@ -407,6 +412,14 @@ impl Source for ClusterSource {
             } => self.answer(&agent, &permission, decision).await,
         }
     }
+}
+
+/// Whether the files or the server of the session are the reason, and not the agent.
+fn is_of_the_session(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Io { .. } | Error::NotPrivate { .. } | Error::ServerGone { .. }
+    )
 }
 
 /// An id that no cluster of this program has: a board can follow several.

@@ -141,6 +141,25 @@ async fn a_message_that_an_agent_refuses_waits_for_the_next_attempt() {
     cluster.stop().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_an_error_stops_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = toy(folder.path(), ASKING).await;
+    let board = Board::of(Arc::new(ClusterSource::new(cluster.clone()))).await;
+    let mut client = Client::open(&board).await;
+    client.agent("asker").await;
+    // In the place of the file that a sender locks.
+    let pane = cluster.get_pane("asker").unwrap().to_string();
+    let lock = format!("pane-{}", pane.trim_start_matches('%'));
+    std::fs::create_dir(cluster.socket().with_file_name(lock)).unwrap();
+    client
+        .ok(json!({"type": "send", "agent": "asker", "text": "go"}))
+        .await;
+    let failure = client.event_when(|event| event["type"] == "failure").await;
+    assert_eq!(failure["failure"]["class"], "uncertain", "{failure}");
+    cluster.stop().await.unwrap();
+}
+
 /// The processes that work in a folder.
 fn processes_in(folder: &Path) -> Vec<String> {
     let folder = std::fs::canonicalize(folder).unwrap();
