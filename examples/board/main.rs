@@ -168,8 +168,7 @@ async fn live(service: &ExecutionService, arguments: &Arguments) -> Result<Arc<d
     let source = LiveSource::new();
     // What earlier boards have used does not count.
     let group = format!("board-{}", uuid::Uuid::new_v4().simple());
-    for given in &arguments.live {
-        let (label, name) = given.split_once('=').unwrap_or((given, given));
+    for (label, name) in live_names(&arguments.live)? {
         let context = ExecutionContext::for_workspace(label, &arguments.workspace)?;
         let policy = PermissionPolicy::default().deadline(PERMISSION_LIMIT);
         let mut request = LiveRequest::new(context).policy(policy);
@@ -185,6 +184,20 @@ async fn live(service: &ExecutionService, arguments: &Arguments) -> Result<Arc<d
         source.add(name, session, Some(PERMISSION_LIMIT));
     }
     Ok(Arc::new(source))
+}
+
+/// Profile and name of each live session. Commands find a session by its name.
+fn live_names(given: &[String]) -> Result<Vec<(&str, &str)>> {
+    let mut names: Vec<(&str, &str)> = Vec::new();
+    for given in given {
+        let (label, name) = given.split_once('=').unwrap_or((given, given));
+        if names.iter().any(|(_, other)| *other == name) {
+            let reason = format!("two live sessions have the name `{name}`; use PROFILE=NAME");
+            return Err(reason.into());
+        }
+        names.push((label, name));
+    }
+    Ok(names)
 }
 
 fn budget(text: &str) -> std::result::Result<Budget, String> {

@@ -178,7 +178,7 @@ fn one_command_prints_the_address_with_its_token_and_a_signal_ends_it() {
 
 #[test]
 fn what_cannot_be_followed_or_listened_on_is_refused_with_a_reason() {
-    let cases: [(&[&str], &str); 4] = [
+    let cases: [(&[&str], &str); 5] = [
         (&[], "nothing to follow: give at least one of --demo"),
         (
             &["--demo", "--listen", "0.0.0.0:0"],
@@ -189,6 +189,10 @@ fn what_cannot_be_followed_or_listened_on_is_refused_with_a_reason() {
             "is not the folder of a crew: no crew.json",
         ),
         (&["--live", "no-such-agent"], "no-such-agent"),
+        (
+            &["--live", "scripted", "--live", "codex=scripted"],
+            "two live sessions have the name `scripted`",
+        ),
     ];
     for (arguments, expected) in cases {
         let mut child = board(&std::env::temp_dir(), arguments);
