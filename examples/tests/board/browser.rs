@@ -270,14 +270,23 @@ impl Tab {
         self.until(&found).await;
     }
 
-    /// Clicks the middle of an element with the mouse.
+    /// Clicks the middle of an element with the mouse, until the element gets it: the layout can change
+    /// between the look at its place and the press.
     pub(crate) async fn click(&self, selector: &str) {
         let quoted = json!(selector);
-        self.until(&format!("document.querySelector({quoted})?.checkVisibility() && !document.querySelector({quoted}).disabled")).await;
-        let place = self.middle(selector).await;
-        for kind in ["mousePressed", "mouseReleased"] {
-            let event = json!({"type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1});
-            self.call("Input.dispatchMouseEvent", event).await;
+        let began = Instant::now();
+        loop {
+            self.until(&format!("document.querySelector({quoted})?.checkVisibility() && !document.querySelector({quoted}).disabled")).await;
+            self.eval(&format!("window.clicked = false; document.querySelector({quoted})?.addEventListener('click', () => window.clicked = true, {{capture: true, once: true}})")).await;
+            let place = self.middle(selector).await;
+            for kind in ["mousePressed", "mouseReleased"] {
+                let event = json!({"type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1});
+                self.call("Input.dispatchMouseEvent", event).await;
+            }
+            if self.eval("window.clicked").await == true {
+                return;
+            }
+            assert!(began.elapsed() < LIMIT, "{selector} gets no click");
         }
     }
 

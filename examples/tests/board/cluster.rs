@@ -12,7 +12,7 @@ use tmux_bus::{ClusterConfig, ClusterManager, StopOnDrop};
 
 use crate::board::Board;
 use crate::client::Client;
-use crate::page::{ANSWER, open, write};
+use crate::page::{ANSWER, open, stop, write};
 
 const AGENTS: [&str; 2] = ["coder", "tester"];
 
@@ -190,8 +190,7 @@ async fn a_stop_from_the_page_ends_all_processes_of_the_agent() {
     let left = || processes_in(folder.path()).into_iter().filter(is_ours);
     assert!(left().count() >= 3, "{:?}", left().collect::<Vec<_>>());
     tab.click(".agent[data-agent=asker]").await;
-    tab.click("[data-act=stop]").await;
-    tab.click("[data-act=stop]").await;
+    stop(&tab).await;
     tab.shows(".agent[data-agent=asker]", "exited").await;
     let end = Instant::now() + Duration::from_secs(60);
     while left().count() > 0 {
@@ -321,8 +320,7 @@ async fn an_agent_in_a_pane_answers_is_killed_and_comes_back_on_the_page() {
     tab.shows(".agent[data-agent=tester]", "idle").await;
 
     // Stopped and started from the page.
-    tab.click("[data-act=stop]").await;
-    tab.click("[data-act=stop]").await;
+    stop(&tab).await;
     tab.shows(".agent[data-agent=tester]", "exited").await;
     tab.click("[data-act=restart]").await;
     tab.shows(".agent[data-agent=tester]", "idle").await;

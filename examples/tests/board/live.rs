@@ -15,7 +15,7 @@ use exec_profiles::ProfileRegistry;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::board::Board;
-use crate::page::{ANSWER, open, write};
+use crate::page::{ANSWER, open, stop, write};
 
 /// The scripted agent as a profile; its program is the board's, not that of the test.
 fn service(folder: &Path) -> ExecutionService {
@@ -142,7 +142,6 @@ async fn a_live_session_is_steered_from_the_page() {
     tab.shows(ANSWER, "done again").await;
     assert!(folder.path().join("again.txt").exists());
     // What was asked and never answered was not done.
-    tab.click("[data-act=stop]").await;
-    tab.click("[data-act=stop]").await;
+    stop(&tab).await;
     tab.shows(".agent[data-agent=writer]", "exited").await;
 }
