@@ -86,7 +86,12 @@ fn run(network: &Network) {
     hosts.remove(0).kill();
     let orphaned = events.at_work(&dying);
 
-    // Is cut off with tasks at hand. Race: it may have recorded their answers just before.
+    // Is cut off with tasks at hand. Race: it may have recorded their answers just before, and a host that
+    // is stopped then has not told so.
+    let answers = || match &database {
+        Some(database) => database.answers(),
+        None => Referee::look(&server).answers,
+    };
     let cut = hosts[0].name.clone();
     let mut rescued = Vec::new();
     let mut cut_at = 0.0;
@@ -98,9 +103,11 @@ fn run(network: &Network) {
         hosts[0].cut_off();
         let lost = events.at_work(&cut);
         eventually("the tasks of the second host are taken over", || {
-            let left = events.at_work(&cut);
+            let (left, answers) = (events.at_work(&cut), answers());
             let is_over = |task: &String| {
-                !left.contains(task) || events.taken_over(task, &cut, cut_at).is_some()
+                !left.contains(task)
+                    || answers.contains_key(task)
+                    || events.taken_over(task, &cut, cut_at).is_some()
             };
             lost.iter().all(is_over)
         });
@@ -117,10 +124,10 @@ fn run(network: &Network) {
         host.ends();
     }
     let took = started.elapsed().as_secs_f64();
-    let mut referee = Referee::look(&server);
-    if let Some(database) = &database {
-        referee.answers = database.answers();
-    }
+    let referee = Referee {
+        answers: answers(),
+        ..Referee::look(&server)
+    };
     let of_dead = orphaned
         .iter()
         .filter_map(|task| events.taken_over(task, &dying, died));
