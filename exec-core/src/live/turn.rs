@@ -59,8 +59,9 @@ pub struct TurnReport {
     /// How it ended.
     pub outcome: TurnOutcome,
     /// The answer: the final text of the agent, or else its last message, as far as it was
-    /// received. A last message is cut at 16 MiB; a final text is a part of one line, so
-    /// [`max_line_bytes`](crate::ExecutionServiceBuilder::max_line_bytes) bounds it.
+    /// received. A last message is cut at 16 MiB. A line above
+    /// [`max_line_bytes`](crate::ExecutionServiceBuilder::max_line_bytes) is not read: a text in it is
+    /// missing here, and a turn whose end is in it lasts until the process ends.
     pub text: String,
     /// Tokens and cost of the run and of the session at the end of the turn, if the agent has
     /// reported them in this turn.
