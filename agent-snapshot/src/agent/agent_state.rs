@@ -33,12 +33,14 @@
 //! |---|---|---|
 //! | `Tick::commit` begins | the new snapshot | unchanged |
 //! | the save succeeds | none | the new snapshot |
-//! | the save is a conflict | none | unchanged |
+//! | the save is a conflict | kept, as refused | unchanged |
 //! | another error (also `Rewound`), or the future is dropped | kept | unchanged |
 //!
-//! **Invariants.** Replies are handed out only after a successful save. While `in_doubt` is set, no
+//! **Invariants.** Replies are handed out only after a successful save. While a commit is in doubt, no
 //! other save starts: it could be built on a state that the storage does not have. A retry saves
-//! the same snapshot, so the storage recognises it as a repeat (rule 6) if it is already stored.
+//! the same snapshot, so the storage recognises it as a repeat (rule 6) if it is already stored. A
+//! refused commit is not in doubt. It is kept so that a retry is refused again: `Ok` without replies
+//! would look like a commit without replies.
 //!
 //! **Race.** A commits tick 8, and the answer is lost. B hydrates: it loads tick 8 and saves it with
 //! epoch 2. A retries: another digest and a lower epoch, `Conflict`. A's tick 8 *is* stored. So a
@@ -119,6 +121,8 @@ pub(super) struct PendingCommit {
     replies: usize,
     /// The keys of earlier replies that were confirmed since the commit began.
     confirmed: Vec<String>,
+    /// The storage has answered with a conflict.
+    is_refused: bool,
 }
 
 impl PendingCommit {
@@ -127,6 +131,7 @@ impl PendingCommit {
             snapshot,
             replies,
             confirmed: Vec::new(),
+            is_refused: false,
         }
     }
 }
@@ -257,6 +262,7 @@ impl AgentState {
         let mut pending = self
             .in_doubt
             .take()
+            .filter(|pending| !pending.is_refused)
             .unwrap_or_else(|| PendingCommit::new(self.committed.clone(), 0));
         pending.snapshot.epoch = pending.snapshot.epoch.max(stored).saturating_add(1);
         pending.snapshot.revision = pending.snapshot.revision.saturating_add(1);
@@ -277,15 +283,16 @@ impl AgentState {
     /// # Errors
     ///
     /// [`Error::InDoubt`] after a commit that failed or was cancelled: call
-    /// [`retry_commit`](Self::retry_commit) first, or hydrate again. After [`Error::Conflict`] there is
-    /// nothing to repeat: every further commit conflicts, too. Hydrate again, or stop.
+    /// [`retry_commit`](Self::retry_commit) first, or hydrate again. After [`Error::Conflict`] a tick can
+    /// be started, but its commit conflicts, too. Hydrate again, or stop.
     pub fn begin_tick(&mut self) -> Result<Tick<'_>, Error> {
         self.check_no_doubt()?;
         Ok(Tick::new(self))
     }
 
-    /// Repeats a commit that failed or was cancelled, and hands out its replies. Without such a
-    /// commit, and after [`Error::Conflict`], it does nothing.
+    /// Repeats a commit that failed or was cancelled, and hands out its replies. A commit that ended
+    /// in [`Error::Conflict`] is refused again. If the last commit succeeded, or there was none, this
+    /// does nothing and returns no replies.
     ///
     /// # Errors
     ///
@@ -300,17 +307,16 @@ impl AgentState {
 
     /// Saves the commit in doubt, if there is one, and hands out its replies. See the theory above.
     pub(super) async fn save_pending(&mut self, mode: SaveMode) -> Result<Vec<Reply>, Error> {
-        let Some(pending) = &self.in_doubt else {
+        let Some(pending) = &mut self.in_doubt else {
             return Ok(Vec::new());
         };
+        pending.is_refused = false;
         let saved = match mode {
             SaveMode::Continue => self.storage.save(&pending.snapshot).await,
             SaveMode::Overwrite => self.storage.overwrite(&pending.snapshot).await,
         };
         if let Err(error) = saved {
-            if error.is_conflict() {
-                self.in_doubt = None;
-            }
+            pending.is_refused = error.is_conflict();
             return Err(error);
         }
         let Some(pending) = self.in_doubt.take() else {
@@ -426,15 +432,17 @@ impl AgentState {
         revised.set_timestamp(SystemTime::now());
         self.storage.save(&revised).await?;
         self.committed = revised;
+        // A refused commit was built on the state before.
+        self.in_doubt = None;
         Ok(())
     }
 
     fn check_no_doubt(&self) -> Result<(), Error> {
-        match self.in_doubt {
-            None => Ok(()),
-            Some(_) => Err(Error::InDoubt {
+        match &self.in_doubt {
+            Some(pending) if !pending.is_refused => Err(Error::InDoubt {
                 agent: self.committed.agent_id.clone(),
             }),
+            _ => Ok(()),
         }
     }
 }
@@ -486,7 +494,7 @@ impl fmt::Debug for AgentState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AgentState")
             .field("committed", &self.committed)
-            .field("in_doubt", &self.in_doubt.is_some())
+            .field("in_doubt", &self.check_no_doubt().is_err())
             .finish_non_exhaustive()
     }
 }

@@ -169,8 +169,9 @@ impl<'a> Tick<'a> {
     /// # Cancel safety
     ///
     /// Cancel safe: the outcome is unknown, as after an error; call
-    /// [`retry_commit`](AgentState::retry_commit).
-    pub async fn commit(mut self) -> Result<Vec<Reply>, Error> {
+    /// [`retry_commit`](AgentState::retry_commit). That holds from this call on, also for a future
+    /// that was never polled.
+    pub fn commit(mut self) -> impl Future<Output = Result<Vec<Reply>, Error>> {
         self.working.set_timestamp(SystemTime::now());
         self.working.tool_intents.clear();
         let Self {
@@ -178,8 +179,10 @@ impl<'a> Tick<'a> {
             working,
             replies,
         } = self;
+        // Before the first poll: `select!` may drop the future without one, and `retry_commit` must not
+        // report success then.
         agent.in_doubt = Some(PendingCommit::new(working, replies));
-        agent.save_pending(SaveMode::Continue).await
+        agent.save_pending(SaveMode::Continue)
     }
 }
 

@@ -421,6 +421,58 @@ async fn a_tick_may_be_stored_although_its_retry_is_a_conflict() {
     assert!(tick.commit().await.unwrap_err().is_fenced());
 }
 
+/// `Ok` without replies would look like a commit without replies.
+#[tokio::test]
+async fn a_refused_commit_is_refused_again_when_it_is_retried() {
+    let storage = MemoryStorage::new();
+    let (mut agent, _) = hydrate(&storage).await;
+    hydrate(&storage).await;
+    let mut tick = agent.begin_tick().unwrap();
+    tick.reply("lost");
+    assert!(tick.commit().await.unwrap_err().is_fenced());
+    for _ in 0..2 {
+        assert!(agent.retry_commit().await.unwrap_err().is_fenced());
+        assert!(agent.flush().await.unwrap_err().is_fenced());
+        drop(agent.begin_tick().unwrap());
+    }
+    agent.adopt_stored().await.unwrap();
+    assert!(agent.retry_commit().await.unwrap().is_empty());
+    agent.begin_tick().unwrap().commit().await.unwrap();
+}
+
+/// The agent was deleted, so a save passes again. It is newer than the refused commit.
+#[tokio::test]
+async fn a_refused_commit_is_forgotten_after_a_later_save() {
+    let storage = MemoryStorage::new();
+    let (mut agent, _) = hydrate(&storage).await;
+    let mut other = agent.snapshot().clone();
+    other.tick_index += 1;
+    storage.save(&other).await.unwrap();
+    let mut tick = agent.begin_tick().unwrap();
+    tick.reply("lost");
+    assert!(tick.commit().await.unwrap_err().is_conflict());
+    storage.delete(&id()).await.unwrap();
+    let event = Event::new("mcp", "task", json!(1));
+    agent.enqueue(event).await.unwrap();
+    assert!(agent.retry_commit().await.unwrap().is_empty());
+    assert_eq!(agent.events().len(), 1);
+}
+
+#[tokio::test]
+async fn a_commit_that_was_never_polled_is_in_doubt() {
+    let (mut agent, _) = hydrate(&MemoryStorage::new()).await;
+    let mut tick = agent.begin_tick().unwrap();
+    tick.reply("once");
+    tokio::select! {
+        biased;
+        () = std::future::ready(()) => {}
+        _ = tick.commit() => unreachable!("the other branch is ready"),
+    }
+    assert!(matches!(agent.begin_tick(), Err(Error::InDoubt { .. })));
+    assert_eq!(agent.retry_commit().await.unwrap().len(), 1);
+    assert_eq!(agent.tick_index(), 1);
+}
+
 #[tokio::test]
 async fn a_save_between_ticks_whose_answer_was_lost_does_not_block_the_next() {
     for mode in [1, 2] {
