@@ -455,6 +455,8 @@ async fn take_over(
     epoch: u64,
 ) -> Result<AgentSnapshot, Error> {
     let mut known_epoch = epoch;
+    // The epoch of a deleted agent, which only a refused save names.
+    let mut epoch_floor = 0;
     let mut attempt = 0;
     loop {
         attempt += 1;
@@ -464,10 +466,10 @@ async fn take_over(
                 // At the epoch of the deleted agent, not above it: the save passes only if nothing
                 // is stored. A higher epoch would win over a first save of another process.
                 let mut blank = AgentSnapshot::new(agent.clone());
-                blank.epoch = known_epoch;
+                blank.epoch = epoch_floor;
                 match storage.save(&blank).await {
                     Err(Error::Conflict { stored_epoch, .. }) if attempt < MAX_ATTEMPTS => {
-                        known_epoch = known_epoch.max(stored_epoch);
+                        epoch_floor = stored_epoch;
                         back_off(attempt).await;
                         continue;
                     }

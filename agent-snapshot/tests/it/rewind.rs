@@ -270,6 +270,26 @@ async fn a_first_save_during_a_hydration_is_not_overwritten() {
     }
 }
 
+/// The server was flushed, and another process makes its first save there.
+#[tokio::test]
+async fn a_first_save_during_an_adoption_is_not_overwritten() {
+    let disturbed = DisturbedStorage::default();
+    let storage: Arc<dyn SnapshotStorage> = Arc::new(disturbed.clone());
+    let mut agent = hydrate(&storage).await;
+    work(&mut agent, 5).await;
+    let epoch = agent.snapshot().epoch;
+    disturbed.memory.rewind_to(&MemoryStorage::new());
+    assert!(one_tick(&mut agent).await.unwrap_err().is_rewound());
+
+    let mut prepared = AgentSnapshot::new(id());
+    let variables = &mut prepared.memory.working_variables;
+    variables.insert("role".to_owned(), "reviewer".into());
+    disturbed.disturb(Disturbance::Saves(Box::new(prepared)));
+    agent.adopt_stored().await.unwrap();
+    assert_eq!(agent.variables()["role"], "reviewer");
+    assert!(agent.snapshot().epoch > epoch);
+}
+
 /// Polls a future `polls` times and then drops it.
 async fn cancelled<T>(future: impl Future<Output = T>, polls: usize) {
     let mut future = pin!(future);
