@@ -1,6 +1,10 @@
 //! Long-term memory: no ended conversation is lost on its way there.
 
+use std::collections::VecDeque;
 use std::error::Error as StdError;
+use std::fmt;
+use std::ops::Range;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -9,14 +13,16 @@ use agent_snapshot::conversation::{
     EndReason, Error, InMemoryEngine, MemoryEngine, Message, Offload, Offloaded, SessionId,
     SessionManager, StateManager,
 };
-use agent_snapshot::{AgentId, AgentSnapshot, MemoryStorage, SnapshotStorage};
+use agent_snapshot::{
+    AgentId, AgentSnapshot, Error as StorageError, MemoryStorage, SnapshotStorage,
+};
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
 type Result<T> = std::result::Result<T, Box<dyn StdError + Send + Sync>>;
 
 fn manager(
-    storage: &MemoryStorage,
+    storage: &(impl SnapshotStorage + Clone + 'static),
     engine: &(impl MemoryEngine + Clone + 'static),
 ) -> SessionManager {
     SessionManager::new(Arc::new(storage.clone()), StateManager::new(1_000))
@@ -256,6 +262,151 @@ async fn a_late_acknowledgement_does_not_remove_another_conversation_of_the_same
     assert!(late.await.unwrap().unwrap().is_empty());
     assert_eq!(down.inner.offloads().len(), 2);
     assert!(storage.list().await.unwrap().is_empty());
+}
+
+type Act = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A storage on which another process acts directly before the next reads of a stream, one act each.
+#[derive(Clone, Default)]
+struct Overtaken {
+    inner: MemoryStorage,
+    acts: Arc<Mutex<VecDeque<Act>>>,
+}
+
+impl Overtaken {
+    fn before_next_stream(&self, act: impl Future<Output = ()> + Send + 'static) {
+        self.acts.lock().unwrap().push_back(Box::pin(act));
+    }
+}
+
+impl fmt::Debug for Overtaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Overtaken")
+    }
+}
+
+#[async_trait]
+impl SnapshotStorage for Overtaken {
+    async fn save(&self, snapshot: &AgentSnapshot) -> std::result::Result<(), StorageError> {
+        self.inner.save(snapshot).await
+    }
+
+    async fn load(
+        &self,
+        agent: &AgentId,
+    ) -> std::result::Result<Option<AgentSnapshot>, StorageError> {
+        self.inner.load(agent).await
+    }
+
+    async fn delete(&self, agent: &AgentId) -> std::result::Result<(), StorageError> {
+        self.inner.delete(agent).await
+    }
+
+    async fn list(&self) -> std::result::Result<Vec<AgentId>, StorageError> {
+        self.inner.list().await
+    }
+
+    async fn stream(
+        &self,
+        agent: &AgentId,
+        range: Range<u64>,
+    ) -> std::result::Result<Vec<(u64, Message)>, StorageError> {
+        let act = self.acts.lock().unwrap().pop_front();
+        if let Some(act) = act {
+            act.await;
+        }
+        self.inner.stream(agent, range).await
+    }
+}
+
+/// Says `text` in a session.
+async fn say(sessions: &SessionManager, id: &SessionId, text: &str) {
+    let mut session = sessions.get(id).await.unwrap();
+    session.append(Message::user(text)).unwrap();
+    session.commit().await.unwrap();
+}
+
+/// The engine replaces a conversation by the next one with the same key.
+#[tokio::test]
+async fn a_conversation_that_another_process_delivers_meanwhile_stays_whole() {
+    for is_reset in [false, true] {
+        let (storage, engine) = (Overtaken::default(), Flaky::default());
+        let here = manager(&storage, &engine);
+        let there = manager(&storage.inner, &engine);
+        let id = there.create("alice", None).await.unwrap().id().clone();
+        say(&there, &id, "one").await;
+        say(&there, &id, "two").await;
+        if is_reset {
+            // The first call recalls the user.
+            engine.failures.store(2, Ordering::SeqCst);
+            there.reset(&id).await.unwrap();
+        } else {
+            engine.failures.store(1, Ordering::SeqCst);
+            there.destroy(&id).await.unwrap();
+        }
+        assert!(engine.inner.offloads().is_empty());
+
+        storage.before_next_stream(async move {
+            assert!(there.offload_pending().await.unwrap().is_empty());
+        });
+        assert!(here.offload_pending().await.unwrap().is_empty());
+        let offloads = engine.inner.offloads();
+        assert_eq!(offloads.len(), 1);
+        assert_eq!(offloads[0].messages.len(), 2, "reset: {is_reset}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_is_reset_or_ended_meanwhile_is_not_read_in_part() {
+    let (storage, engine) = (Overtaken::default(), InMemoryEngine::new());
+    let here = manager(&storage, &engine);
+    let there = manager(&storage.inner, &engine);
+    let id = there.create("alice", None).await.unwrap().id().clone();
+    say(&there, &id, "old").await;
+    storage.before_next_stream({
+        let (there, id) = (there.clone(), id.clone());
+        async move {
+            there.reset(&id).await.unwrap();
+            say(&there, &id, "new").await;
+        }
+    });
+    let read = here.stream(&id).await.unwrap();
+    assert_eq!(read.last().unwrap().content.as_deref(), Some("new"));
+
+    storage.before_next_stream({
+        let id = id.clone();
+        async move {
+            there.destroy(&id).await.unwrap();
+        }
+    });
+    let ended = here.stream(&id).await;
+    assert!(matches!(ended, Err(Error::UnknownSession { .. })));
+}
+
+#[tokio::test]
+async fn a_session_may_be_reset_while_another_process_acknowledges() {
+    let (storage, engine) = (Overtaken::default(), Flaky::default());
+    let here = manager(&storage, &engine);
+    let there = manager(&storage.inner, &engine);
+    let id = there.create("alice", None).await.unwrap().id().clone();
+    say(&there, &id, "first").await;
+    engine.failures.store(2, Ordering::SeqCst);
+    there.reset(&id).await.unwrap();
+    say(&there, &id, "second").await;
+
+    // The first stream is that of the offer, the second that of the acknowledgement.
+    storage.before_next_stream(async {});
+    storage.before_next_stream({
+        let (there, id) = (there.clone(), id.clone());
+        async move {
+            there.reset(&id).await.unwrap();
+        }
+    });
+    assert!(here.offload_pending().await.unwrap().is_empty());
+    assert_eq!(engine.inner.offloads().len(), 2);
+    say(&there, &id, "third").await;
+    let stream = storage.inner.stream(id.agent(), 0..u64::MAX).await.unwrap();
+    assert_eq!(stream.len(), 1);
 }
 
 #[tokio::test]

@@ -100,6 +100,7 @@ impl SessionManager {
         Ok(outcome)
     }
 
+    /// Offers a conversation. It succeeds, too, if another process has delivered it meanwhile.
     async fn offer(
         &self,
         id: &SessionId,
@@ -113,9 +114,21 @@ impl SessionManager {
         let Some((engine, timeout)) = self.engine() else {
             return Err(failed("this process has no memory engine".into()));
         };
+        let stream = self.store().stream(id, pending.from..pending.to).await;
+        // Race: another process delivers the conversation, and its acknowledgement deletes messages
+        // before they are read here. The rest has the same key, so an engine could replace the whole
+        // conversation by it. The messages are complete if the conversation is still queued.
+        let current = self.store().load_any(id).await?;
+        let is_queued = current.is_some_and(|current| {
+            let mut queued = current.record.pending.iter();
+            current.record.incarnation == stored.record.incarnation
+                && queued.any(|queued| queued.from == pending.from)
+        });
+        if !is_queued {
+            return Ok(());
+        }
         let mut messages = pending.pinned.clone();
-        let stream = self.store().stream(id, pending.from..pending.to);
-        messages.extend(stream.await?.into_iter().map(|(_, message)| message));
+        messages.extend(stream?.into_iter().map(|(_, message)| message));
         let offload = Offload {
             key: stored.record.conversation_key(id.as_str(), pending.from),
             session: id.clone(),
@@ -176,7 +189,9 @@ impl SessionManager {
         let base = xxh3_128(format!("{id} from {start}").as_bytes());
         let mut fresh = History::from_parts(pinned, summary, start, base);
         fresh.extend(messages.into_iter().map(|(_, message)| message));
-        fresh.drop_front((history.first_seq() - start) as usize);
+        // The stream starts behind the view if another process has reset the session since it was
+        // loaded. The save then conflicts.
+        fresh.drop_front(history.first_seq().saturating_sub(start) as usize);
         *history = fresh;
         Ok(())
     }

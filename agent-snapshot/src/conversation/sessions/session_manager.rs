@@ -277,12 +277,20 @@ impl SessionManager {
     ///
     /// Cancel safe: reading changes nothing.
     pub async fn stream(&self, id: &SessionId) -> Result<Vec<Message>, Error> {
-        let stored = self.store.load(id).await?;
-        let mut messages = stored.prompt();
-        let range = stored.record.start..stored.next_seq();
-        let stream = self.store.stream(id, range).await?;
-        messages.extend(stream.into_iter().map(|(_, message)| message));
-        Ok(messages)
+        loop {
+            let stored = self.store.load(id).await?;
+            let range = stored.record.start..stored.next_seq();
+            let stream = self.store.stream(id, range).await;
+            // Race: a reset or an end of the session between the two reads deletes messages.
+            let current = self.store.load(id).await?.record;
+            if (&current.incarnation, current.start)
+                == (&stored.record.incarnation, stored.record.start)
+            {
+                let mut messages = stored.prompt();
+                messages.extend(stream?.into_iter().map(|(_, message)| message));
+                return Ok(messages);
+            }
+        }
     }
 
     /// Ends the conversation, offers it to long-term memory, and starts another one in the same
