@@ -438,6 +438,16 @@ impl<F: Folder> AgentFiles<F> {
         mut parts: SnapshotParts,
     ) -> Result<(), Error> {
         meta.stamp = parts.stamp.to_text();
+        if old.is_none() && parts.hidden() > 0 {
+            // An archive without a JSON file is damage. With a tombstone it is what an interrupted
+            // first save has left.
+            let before = Tombstone {
+                generation: meta.generation - 1,
+                epoch_floor: meta.epoch_floor,
+            };
+            self.replace(&self.files.name("deleted"), &before.to_text())?;
+            self.files.folder.sync_names()?;
+        }
         self.archive_hidden(&mut meta.archive, &mut parts)?;
         self.open_log = self.write_generation(&meta, parts)?;
         self.is_uncertain = false;

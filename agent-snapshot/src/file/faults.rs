@@ -62,6 +62,35 @@ fn script() -> Vec<ScriptStep> {
     steps
 }
 
+/// The agent of a copy: its first save has messages out of view.
+fn script_of_a_copy() -> Vec<ScriptStep> {
+    let mut steps = Vec::new();
+    let mut snapshot = AgentSnapshot::new(AgentId::new("a").unwrap());
+    snapshot.epoch = 3;
+    for _ in 0..3 {
+        snapshot.memory.short_term_history = crate::History::new();
+        for text in ["one", "two", "three"] {
+            snapshot.memory.short_term_history.push(Message::user(text));
+        }
+        snapshot.memory.short_term_history.drop_front(2);
+        steps.push(save(&mut snapshot, "four"));
+        steps.push(save(&mut snapshot, "five"));
+        steps.push(ScriptStep {
+            call: Call::Delete,
+            after: None,
+            stream: 0,
+        });
+    }
+    steps
+}
+
+/// Each script, with a log and with a rewrite at every save.
+fn scripts_and_modes() -> impl Iterator<Item = (Vec<ScriptStep>, bool)> {
+    [script, script_of_a_copy]
+        .into_iter()
+        .flat_map(|script| [false, true].map(|every_save| (script(), every_save)))
+}
+
 fn save(snapshot: &mut AgentSnapshot, text: &str) -> ScriptStep {
     snapshot.tick_index += 1;
     let seq = snapshot.memory.short_term_history.push(Message::user(text));
@@ -161,8 +190,7 @@ fn finish_checks_itself(script: &[ScriptStep], every_save: bool) {
 
 #[test]
 fn a_crash_at_any_step_leaves_the_old_or_the_new_state() {
-    for every_save in [false, true] {
-        let script = script();
+    for (script, every_save) in scripts_and_modes() {
         let mut images = 0;
         for at in 0..total_steps(&script, every_save) {
             let folder = SimulatedFolder::with(Fault::Crash(at));
@@ -189,8 +217,7 @@ fn a_crash_at_any_step_leaves_the_old_or_the_new_state() {
 
 #[test]
 fn what_was_acknowledged_survives_a_crash_between_calls() {
-    for every_save in [false, true] {
-        let script = script();
+    for (script, every_save) in scripts_and_modes() {
         for (n, step) in script.iter().enumerate() {
             let folder = SimulatedFolder::default();
             let mut files = open(&folder, every_save);
@@ -210,8 +237,7 @@ fn what_was_acknowledged_survives_a_crash_between_calls() {
 /// After an error the same call is repeated. Then a crash shows whether everything acknowledged was
 /// really written.
 fn fails_once(fault: impl Fn(u64) -> Fault) {
-    for every_save in [false, true] {
-        let script = script();
+    for (script, every_save) in scripts_and_modes() {
         for at in 0..total_steps(&script, every_save) {
             let folder = SimulatedFolder::with(fault(at));
             let mut files = open(&folder, every_save);
