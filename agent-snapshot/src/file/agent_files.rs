@@ -301,10 +301,11 @@ impl<F: Folder> AgentFiles<F> {
         for name in self.dead_files()? {
             folder.remove(&name)?;
         }
+        // A file of another program has no generation, so the tombstone does not kill it.
+        folder.sync_names()?;
         if tombstone.epoch_floor == 0 {
             // The tombstone has no epoch to keep. It must be the last file to go: a dead file
             // without it would be alive again.
-            folder.sync_names()?;
             folder.remove(&self.files.name("deleted"))?;
             folder.remove(&self.files.name("lock"))?;
         }

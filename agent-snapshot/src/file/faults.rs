@@ -439,6 +439,28 @@ fn a_repeated_delete_removes_the_files_that_the_first_one_left() {
     }
 }
 
+/// Its removal is the commit point: a tombstone does not kill a file without a generation.
+#[test]
+fn a_deleted_file_of_another_program_stays_deleted_after_a_crash() {
+    for epoch in [0, 3] {
+        let mut snapshot = AgentSnapshot::new(AgentId::new("a").unwrap());
+        snapshot.epoch = epoch;
+        let json = snapshot.to_json().unwrap();
+        let folder = SimulatedFolder::default();
+        let mut file = folder.create("a.json").unwrap();
+        folder.write(&mut file, json.as_bytes()).unwrap();
+        folder.sync(&file).unwrap();
+        folder.sync_names().unwrap();
+
+        open(&folder, false).delete().unwrap();
+        folder.crash();
+        for (image, folder) in folder.after_crash() {
+            let loaded = open(&folder, false).load().unwrap();
+            assert!(loaded.is_none(), "epoch {epoch}, {image}");
+        }
+    }
+}
+
 #[test]
 fn a_damaged_tombstone_is_kept_aside_by_a_delete() {
     let folder = SimulatedFolder::default();
