@@ -137,7 +137,8 @@ impl<F: Folder> AgentFiles<F> {
     }
 
     /// Reads the files. If there are none, the lock file goes too: callers may ask for any number of
-    /// agents that do not exist.
+    /// agents that do not exist. The caller must change nothing then: another process can take the
+    /// lock of a new file.
     fn read_stored(&self) -> Result<Found<F>, Error> {
         let found = self.files.read()?;
         if matches!(found, Found::Nothing { epoch_floor: 0, .. }) {
@@ -210,7 +211,7 @@ impl<F: Folder> AgentFiles<F> {
     /// archive, and the rename of the JSON file is the commit point, as in every rewrite.
     pub(super) fn cap_stream(&mut self, keep: u64) -> Result<u64, Error> {
         let _lock = self.lock()?;
-        let Found::Stored(stored) = self.files.read()? else {
+        let Found::Stored(stored) = self.read_stored()? else {
             return Ok(0);
         };
         let start = stored.parts.stamp.capped_start(keep);
@@ -259,6 +260,9 @@ impl<F: Folder> AgentFiles<F> {
                 let has_tombstone = self.files.read_tombstone()?.is_some();
                 let is_done = self.dead_files()?.is_empty() && (epoch_floor > 0 || !has_tombstone);
                 if is_done && !self.is_uncertain {
+                    if epoch_floor == 0 {
+                        self.files.folder.remove(&self.files.name("lock"))?;
+                    }
                     return Ok(());
                 }
                 (generation, epoch_floor)
@@ -352,7 +356,7 @@ impl<F: Folder> AgentFiles<F> {
     /// Folds the log into the JSON file.
     pub(super) fn compact(&mut self) -> Result<(), Error> {
         let _lock = self.lock()?;
-        let Found::Stored(stored) = self.files.read()? else {
+        let Found::Stored(stored) = self.read_stored()? else {
             return Ok(());
         };
         let is_log_empty = stored.log.as_ref().is_none_or(|log| log.ticks == 0);

@@ -424,12 +424,19 @@ async fn a_failed_write_is_not_forgotten_among_many_agents() {
 }
 
 #[tokio::test]
-async fn a_load_of_an_unknown_agent_leaves_no_file() {
+async fn calls_for_an_unknown_agent_leave_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let storage = FileStorage::open(folder.path()).await.unwrap();
     let unknown = AgentId::new("unknown").unwrap();
     assert_eq!(storage.load(&unknown).await.unwrap(), None);
     assert!(storage.stream(&unknown, 0..9).await.unwrap().is_empty());
+    assert_eq!(names(folder.path()), [""; 0]);
+    assert_eq!(storage.cap_stream(&unknown, 0).await.unwrap(), 0);
+    storage.compact(&unknown).await.unwrap();
+    storage.delete(&unknown).await.unwrap();
+    assert_eq!(names(folder.path()), [""; 0]);
+    // It compacts every agent that was used.
+    storage.close().await.unwrap();
     assert_eq!(names(folder.path()), [""; 0]);
 }
 
