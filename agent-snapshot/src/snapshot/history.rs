@@ -346,7 +346,7 @@ impl History {
             let json = match index.and_then(|index| fresh.get_mut(index)) {
                 Some(json) => std::mem::take(json),
                 None => match self.linked(seq) {
-                    Some(linked) => encode_message(&linked.message)?,
+                    Some(linked) => self.encode_again(seq, &linked.message)?,
                     None => break,
                 },
             };
@@ -358,6 +358,25 @@ impl History {
             first_link: self.link_before(self.first).unwrap_or(link),
             link,
             continues: continued.is_some(),
+        })
+    }
+
+    /// The JSON of a message that has its link.
+    ///
+    /// A loaded message has the link of its stored text. A build that orders the keys of objects
+    /// differently, or another version, may have written that text. The message could be saved, but
+    /// not loaded, because its new text does not fit the link.
+    fn encode_again(&self, seq: u64, message: &Message) -> Result<String, Error> {
+        let json = encode_message(message)?;
+        let link = self.link_before(seq).map(|link| next_link(link, &json));
+        if link == self.link_before(seq + 1) {
+            return Ok(json);
+        }
+        Err(Error::Encode {
+            what: format!("message {seq}"),
+            source: "the text that was loaded is not the text that this program writes; put the \
+                     messages into a new history"
+                .into(),
         })
     }
 
@@ -553,6 +572,23 @@ mod tests {
         for seq in 97..102 {
             assert_eq!(loaded.get(seq), history.get(seq));
         }
+    }
+
+    /// As from a program with the feature `preserve_order` of serde_json.
+    #[test]
+    fn a_message_of_another_encoding_is_continued_and_not_written_anew() {
+        let json = r#"{"role":"user","content":"one","z":1,"a":2}"#;
+        let mut history = History::new();
+        history.push_stored(serde_json::from_str(json).unwrap(), json);
+        history.extend(numbered(1..2));
+        let link = history.link_before(1).unwrap();
+        let encoded = history.encode_since(Some((1, link))).unwrap();
+        assert_eq!((encoded.from, encoded.messages.len()), (1, 1));
+        // The storage has lost the message.
+        let error = history.encode_since(None).err().expect("it is refused");
+        assert!(matches!(error, Error::Encode { .. }), "{error}");
+        let fresh: History = history.iter().cloned().collect();
+        assert_eq!(fresh.encode_since(None).unwrap().messages.len(), 2);
     }
 
     #[test]
