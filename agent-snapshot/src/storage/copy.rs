@@ -35,9 +35,9 @@ pub struct CopyReport {
 /// Copies every agent with its whole stream, and verifies each copy by reading it.
 ///
 /// An agent that `to` has already is not overwritten: the same state is a success, an older one is
-/// continued, anything else is an error. So an interrupted copy can be repeated. An older copy whose
-/// next message `from` no longer has, because its stream was capped, is [`Error::Rewound`]: delete
-/// the copy first.
+/// continued, anything else is an error. So an interrupted copy can be repeated. If the stream in
+/// `from` was capped since, an earlier copy is [`Error::Rewound`], or [`Error::Conflict`] if the agent
+/// has not saved since: delete the copy first.
 ///
 /// Agents should not save meanwhile; one that does is copied at one of its ticks. The epochs of
 /// deleted agents are not copied, so start the agents on the new storage only after the old ones

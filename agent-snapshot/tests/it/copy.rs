@@ -115,6 +115,30 @@ async fn a_copy_overwrites_nothing() {
     assert_eq!(other.load(&id("a")).await.unwrap(), Some(unrelated));
 }
 
+#[tokio::test]
+async fn a_copy_of_a_stream_that_was_capped_since_is_refused() {
+    let (from, to) = (MemoryStorage::new(), MemoryStorage::new());
+    let mut snapshot = AgentSnapshot::new(id("a"));
+    let push = |snapshot: &mut AgentSnapshot| {
+        let history = &mut snapshot.memory.short_term_history;
+        history.push(Message::user(history.next_seq().to_string()));
+    };
+    for _ in 0..4 {
+        push(&mut snapshot);
+    }
+    snapshot.memory.short_term_history.drop_front(3);
+    from.save(&snapshot).await.unwrap();
+    copy(&from, &to).await.unwrap();
+    assert_eq!(from.cap_stream(&id("a"), 2).await.unwrap(), 2);
+    assert!(copy(&from, &to).await.unwrap_err().is_conflict());
+    snapshot.tick_index += 1;
+    push(&mut snapshot);
+    from.save(&snapshot).await.unwrap();
+    assert!(copy(&from, &to).await.unwrap_err().is_rewound());
+    to.delete(&id("a")).await.unwrap();
+    assert_eq!(copy(&from, &to).await.unwrap().messages, 3);
+}
+
 /// Another process deletes or replaces the agent between the two reads of a copy.
 #[derive(Debug)]
 struct ChangedMeanwhile {
