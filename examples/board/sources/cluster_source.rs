@@ -91,8 +91,18 @@ impl ClusterSource {
     async fn follow_log(&self, feed: &Feed) -> Result<()> {
         let began = now();
         let mut log = self.0.log.lock().await;
+        let mut told = String::new();
         loop {
-            let entry = log.next().await?;
+            let entry = match log.next().await {
+                Ok(entry) => entry,
+                // The agents are shown also without the log; the next look may succeed.
+                Err(error) => {
+                    self.fail_once(feed, &mut told, &error);
+                    tokio::time::sleep(LOOK).await;
+                    continue;
+                }
+            };
+            told.clear();
             let at = OffsetDateTime::parse(&entry.timestamp, &Rfc3339).ok();
             let at = at.map(|at| at.unix_timestamp_nanos() / 1_000_000);
             let at = at.and_then(|at| u64::try_from(at).ok());
@@ -200,6 +210,15 @@ impl ClusterSource {
                 });
             }
         }
+    }
+
+    /// Tells an error of the source, unless it was the last one that was told.
+    pub(super) fn fail_once(&self, feed: &Feed, told: &mut String, error: &Error) {
+        let message = with_causes(error);
+        if message != *told {
+            self.fail(feed, &self.name(), "source", &message);
+        }
+        *told = message;
     }
 
     pub(super) fn fail(&self, feed: &Feed, agent: &str, class: &str, message: &str) {

@@ -8,9 +8,8 @@ use super::super::action::ActionError;
 use super::super::change::Change;
 use super::super::entities::{QueueItem, milliseconds};
 use super::super::hub::Feed;
-use super::super::source::Source;
 use super::cluster_source::{ClusterSource, LOOK};
-use crate::{Result, with_causes};
+use crate::Result;
 
 /// The ids of messages in the inbox of the cluster begin so on the board.
 const LEFT: &str = "left-";
@@ -32,11 +31,7 @@ impl ClusterSource {
                 Ok(entries) => entries,
                 // The next look may succeed; the messages that were shown stay until then.
                 Err(error) => {
-                    let message = with_causes(&error);
-                    if message != failure {
-                        self.fail(feed, &self.name(), "source", &message);
-                    }
-                    failure = message;
+                    self.fail_once(feed, &mut failure, &error);
                     tokio::time::sleep(LOOK).await;
                     feed.audience().await;
                     continue;

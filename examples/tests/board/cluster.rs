@@ -1,5 +1,7 @@
 //! The page over real agents in real tmux panes.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -138,6 +140,29 @@ async fn a_message_that_an_agent_refuses_waits_for_the_next_attempt() {
     tab.shows(ANSWER, "asked twice").await;
     tab.until("document.querySelectorAll('#queue li').length === 0")
         .await;
+    cluster.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_are_shown_while_the_log_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = toy(folder.path(), ASKING).await;
+    // Other users could write to it: it is refused.
+    let log = cluster.logger().path();
+    let mode = |mode| std::fs::set_permissions(log, Permissions::from_mode(mode)).unwrap();
+    std::fs::write(log, "").unwrap();
+    mode(0o666);
+    let board = Board::of(Arc::new(ClusterSource::new(cluster.clone()))).await;
+    let mut client = Client::open(&board).await;
+    client.agent("asker").await;
+    mode(0o600);
+    client
+        .ok(json!({"type": "send", "agent": "asker", "text": "go"}))
+        .await;
+    deny_both(&mut client).await;
+    let state = Client::open(&board).await.state;
+    let failures = state["failures"].as_array().unwrap();
+    assert_eq!(failures.len(), 1, "{failures:?}");
     cluster.stop().await.unwrap();
 }
 
