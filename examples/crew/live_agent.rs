@@ -144,7 +144,10 @@ impl CrewAgent for LiveAgent {
             .await
             .map_err(|error| NoAnswer::ended(examples::with_causes(&error)))?;
         let (reason, is_transient) = match &report.outcome {
-            TurnOutcome::Completed => return Ok(report.text.trim().to_owned()),
+            TurnOutcome::Completed if report.is_whole => {
+                return Ok(report.text.trim().to_owned());
+            }
+            TurnOutcome::Completed => ("its answer has holes, or is too long".to_owned(), false),
             TurnOutcome::Interrupted => ("the turn was interrupted".to_owned(), true),
             TurnOutcome::Failed { failure } => {
                 let is_final = matches!(

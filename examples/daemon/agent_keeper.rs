@@ -234,7 +234,13 @@ impl AgentKeeper {
                 Err(error) => return Ok(Fall::Restart(with_causes(&error))),
             };
             match &report.outcome {
-                TurnOutcome::Completed => self.answered(&event, &report.text, session).await?,
+                TurnOutcome::Completed if report.is_whole => {
+                    self.answered(&event, &report.text, session).await?;
+                }
+                TurnOutcome::Completed => {
+                    let reason = "its answer has holes, or is too long";
+                    return Ok(Fall::Final(reason.to_owned()));
+                }
                 TurnOutcome::Failed { failure } => {
                     return Ok(fall(&failure.kind, failure.to_string()));
                 }

@@ -82,7 +82,10 @@ impl LiveControl<'_> {
         let mut inner = self.link.lock();
         let step = match line.is_truncated() {
             // Half a message cannot be read.
-            true => LiveStep::default(),
+            true => {
+                inner.engine.missed_line();
+                LiveStep::default()
+            }
             false => inner.engine.line(&line.text(), now()),
         };
         let records = self.publish(&mut inner, step, Some(line));
@@ -441,6 +444,7 @@ impl LiveControl<'_> {
                     turn: end.turn,
                     outcome: end.outcome,
                     text: end.text,
+                    is_whole: end.is_whole,
                     usage: end.usage,
                     sequence,
                 };

@@ -49,7 +49,7 @@ use super::protocol_driver::{
     Decision, DriverCommand, DriverOutput, DriverSignal, PermissionRequest, ProtocolDriver,
     TurnOutcome,
 };
-use crate::output::cut_at;
+use crate::output::LastMessage;
 use crate::process::LONGEST_LIMIT;
 use crate::{AgentEvent, AgentEventKind, Failure, FailureKind, UsageTotals};
 
@@ -63,8 +63,6 @@ const MAX_OPEN: usize = 256;
 const MAX_OPEN_BYTES: usize = 8 << 20;
 /// How long after the end of a turn an agent may take to report whether it took a steered message.
 const OFFER_LIMIT: Duration = Duration::from_secs(10);
-/// The longest text of a turn that is kept for its report.
-const MAX_TEXT: usize = 16 << 20;
 
 /// The bounds of the queue.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +92,7 @@ pub(crate) struct TurnEnd {
     pub(crate) turn: TurnId,
     pub(crate) outcome: TurnOutcome,
     pub(crate) text: String,
+    pub(crate) is_whole: bool,
     pub(crate) usage: Option<UsageTotals>,
 }
 
@@ -149,7 +148,7 @@ enum Phase {
 struct RunningTurn {
     id: TurnId,
     interrupted: bool,
-    text: TurnText,
+    text: LastMessage,
     usage: Option<UsageTotals>,
 }
 
@@ -293,6 +292,13 @@ impl LiveEngine {
             return LiveStep::default();
         }
         self.drive(now, |driver, out| driver.line(line, out))
+    }
+
+    /// A line of the agent was too long to be read.
+    pub(crate) fn missed_line(&mut self) {
+        if let Phase::Working(turn) = &mut self.phase {
+            turn.text.missed();
+        }
     }
 
     /// Gives the message to the agent, or puts it into the queue.
@@ -544,7 +550,7 @@ impl LiveEngine {
             self.phase = Phase::Working(Box::new(RunningTurn {
                 id: turn,
                 interrupted: false,
-                text: TurnText::default(),
+                text: LastMessage::default(),
                 usage: None,
             }));
             step.events.push(LiveEvent::MessageDelivered {
@@ -652,7 +658,10 @@ impl LiveEngine {
         let Phase::Working(turn) = std::mem::replace(&mut self.phase, Phase::Idle) else {
             return;
         };
-        let text = text.unwrap_or(turn.text.message);
+        let turn = *turn;
+        // A final text is a part of one line, which was read as a whole.
+        let is_whole = text.is_some() || turn.text.is_whole();
+        let text = text.unwrap_or_else(|| turn.text.into_text());
         step.events.push(LiveEvent::TurnEnded {
             turn: turn.id,
             outcome: outcome.clone(),
@@ -662,6 +671,7 @@ impl LiveEngine {
             turn: turn.id,
             outcome,
             text,
+            is_whole,
             usage: turn.usage,
         });
     }
@@ -784,31 +794,10 @@ impl RunningTurn {
         if event.parent.is_some() {
             return;
         }
-        match &event.kind {
-            AgentEventKind::Text { text, delta } => self.text.push(text, *delta),
-            AgentEventKind::Usage(usage) => self.usage = Some(*usage),
-            AgentEventKind::RateLimit(_) => {}
-            _ => self.text.continues = false,
+        self.text.observe(&event.kind);
+        if let AgentEventKind::Usage(usage) = &event.kind {
+            self.usage = Some(*usage);
         }
-    }
-}
-
-/// The last message of the agent in a turn.
-#[derive(Default)]
-struct TurnText {
-    message: String,
-    /// Whether the next piece continues `message`.
-    continues: bool,
-}
-
-impl TurnText {
-    fn push(&mut self, text: &str, delta: bool) {
-        if !(delta && self.continues) {
-            self.message.clear();
-        }
-        let room = MAX_TEXT - self.message.len();
-        self.message.push_str(&text[..cut_at(text, room)]);
-        self.continues = delta;
     }
 }
 

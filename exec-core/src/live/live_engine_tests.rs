@@ -22,6 +22,11 @@ impl ProtocolDriver for Script {
                 text: rest.to_owned(),
                 delta: true,
             }),
+            "tool" => out.event(AgentEventKind::ToolCall {
+                id: None,
+                name: rest.to_owned(),
+                input: ToolInput::default(),
+            }),
             "done" => out.turn_ended(TurnOutcome::Completed, None),
             "cancelled" => out.turn_ended(TurnOutcome::Interrupted, None),
             "ask" => {
@@ -771,3 +776,30 @@ mod any_order {
         }
     }
 }
+
+/// A line that is too long may have been a part of the last message, or a later one.
+#[test]
+fn a_text_is_not_whole_if_a_line_was_missed() {
+    for (lines, text, is_whole) in [
+        (&["say a", "say b"][..], "ab", true),
+        (&["say a", MISSED, "say b"], "ab", false),
+        (&["say a", MISSED], "a", false),
+        (&[MISSED, "say a"], "a", false),
+        (&[MISSED, "tool x", "say a"], "a", true),
+        (&["say a", MISSED, "tool x", "say b"], "b", true),
+    ] {
+        let mut session = Session::open();
+        session.prompt("p").unwrap();
+        for line in lines {
+            match *line {
+                MISSED => session.engine.missed_line(),
+                line => session.line(line),
+            }
+        }
+        session.line("done");
+        let end = &session.ended[0];
+        assert_eq!((&*end.text, end.is_whole), (text, is_whole), "{lines:?}");
+    }
+}
+
+const MISSED: &str = "missed";

@@ -47,6 +47,7 @@ pub(super) type TurnResult = Result<Arc<TurnReport>, DropReason>;
 /// let report = session.prompt("hello")?.ended().await?;
 /// assert_eq!(report.outcome, TurnOutcome::Completed);
 /// assert_eq!(report.text, "HELLO");
+/// assert!(report.is_whole);
 /// # session.close().await?;
 /// # Ok(())
 /// # }
@@ -59,10 +60,13 @@ pub struct TurnReport {
     /// How it ended.
     pub outcome: TurnOutcome,
     /// The answer: the final text of the agent, or else its last message, as far as it was
-    /// received. A last message is cut at 16 MiB. A line above
-    /// [`max_line_bytes`](crate::ExecutionServiceBuilder::max_line_bytes) is not read: a text in it is
-    /// missing here, and a turn whose end is in it lasts until the process ends.
+    /// received. A last message is cut at 16 MiB.
     pub text: String,
+    /// Whether nothing of `text` is missing: it was not cut, and no line that may have been a part of
+    /// it was longer than [`max_line_bytes`](crate::ExecutionServiceBuilder::max_line_bytes). Such a line
+    /// is not read; a turn whose end is in it lasts until the process ends. A turn that did not complete
+    /// may have a text without holes that is not the whole answer.
+    pub is_whole: bool,
     /// Tokens and cost of the run and of the session at the end of the turn, if the agent has
     /// reported them in this turn.
     pub usage: Option<UsageTotals>,
@@ -123,6 +127,7 @@ impl fmt::Debug for TurnReport {
             .field("turn", &self.turn)
             .field("outcome", &self.outcome)
             .field("len", &self.text.len())
+            .field("is_whole", &self.is_whole)
             .field("usage", &self.usage)
             .field("sequence", &self.sequence)
             .finish()

@@ -10,6 +10,7 @@ mod event;
 mod event_log;
 mod event_stream;
 mod failure;
+mod last_message;
 mod line;
 mod line_framer;
 mod line_handler;
@@ -34,6 +35,7 @@ pub use usage::{Usage, UsageTotals};
 
 pub(crate) use event_log::EventLog;
 pub(crate) use failure::{MAX_MESSAGE, cut_at, epoch_seconds};
+pub(crate) use last_message::{LastMessage, MAX_TEXT};
 #[cfg(hot_paths)]
 pub(crate) use line_framer::LineFramer;
 pub(crate) use line_handler::LineHandler;

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use super::stop_on_drop::StopOnDrop;
 use crate::limits::HoldPass;
+use crate::output::{LastMessage, MAX_TEXT, cut_at};
 use crate::process::deadline_after;
 use crate::run::StopManner;
 use crate::supervision::{Attempt, AttemptEnd, Attempts, ResumeLoop};
@@ -19,8 +20,6 @@ use crate::{
 
 /// The time limit, if none is set.
 const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(3600);
-/// The longest text of a result.
-const MAX_TEXT: usize = 16 << 20;
 
 /// A run of an agent that begins when it is awaited; see [`ExecutionService::run`].
 ///
@@ -217,14 +216,15 @@ impl Attempts for RunAttempts {
         let exit = execution.wait().await?;
         guard.disarm();
         self.request.session_id = exit.session_id.clone();
+        let (text, is_whole) = answer.finish();
         Ok(Attempt {
             end: signs.end(&exit),
             is_resumable: execution.live.is_session_known()
                 && !execution.live.continues_another_session(),
             session_id: exit.session_id.clone(),
             result: RunResult {
-                is_whole: !answer.has_hole,
-                text: answer.text(),
+                text,
+                is_whole,
                 usage: exit.usage,
                 failure: exit.failure.clone(),
                 session_id: exit.session_id.clone(),
@@ -302,18 +302,11 @@ impl RunResult {
 /// The answer, folded from the events.
 #[derive(Default)]
 struct Answer {
-    /// The last message of the agent itself.
-    message: String,
-    /// Whether the next piece continues `message`.
-    continues: bool,
-    /// The text of the final event.
-    last: Option<String>,
+    message: LastMessage,
+    /// The final event: its text, and whether it is whole.
+    last: Option<(String, bool)>,
     /// Whether standard output is the answer: the profile has no parser.
     is_raw: bool,
-    /// Whether a part of the answer is missing.
-    has_hole: bool,
-    /// Whether the next piece may continue a message whose beginning was missed.
-    after_gap: bool,
 }
 
 impl Answer {
@@ -321,15 +314,15 @@ impl Answer {
         match &event.kind {
             EventKind::Output(output) if output.stream == OutputStream::Stdout => {
                 if self.is_raw {
-                    self.append(&output.line.text());
-                    self.append("\n");
+                    self.message.append(&output.line.text());
+                    self.message.append("\n");
                 }
                 // The events of such a line are missing, too.
                 if output.line.is_truncated() {
-                    (self.has_hole, self.after_gap) = (true, true);
+                    self.missed();
                 }
             }
-            EventKind::Gap { .. } => (self.has_hole, self.after_gap) = (true, true),
+            EventKind::Gap { .. } => self.missed(),
             _ => {}
         }
         for event in event.agent_events() {
@@ -337,43 +330,35 @@ impl Answer {
                 continue;
             }
             match &event.kind {
-                AgentEventKind::Text { text, delta } => {
-                    if !(*delta && self.continues) {
-                        self.message.clear();
-                        self.has_hole = *delta && self.after_gap;
-                    }
-                    self.append(text);
-                    (self.continues, self.after_gap) = (*delta, false);
-                }
                 AgentEventKind::Finished { text, .. } => {
-                    if let Some(text) = text {
-                        self.has_hole = text.len() > MAX_TEXT;
-                    }
-                    self.last = text.as_deref().map(|text| cut(text, MAX_TEXT).to_owned());
+                    self.last = text.as_deref().map(|text| {
+                        let end = cut_at(text, MAX_TEXT);
+                        (text[..end].to_owned(), end == text.len())
+                    });
                 }
-                AgentEventKind::Usage(_) | AgentEventKind::RateLimit(_) => {}
-                _ => (self.continues, self.after_gap) = (false, false),
+                other => self.message.observe(other),
             }
         }
     }
 
-    fn append(&mut self, piece: &str) {
-        let kept = cut(piece, MAX_TEXT - self.message.len());
-        self.has_hole |= kept.len() < piece.len();
-        self.message.push_str(kept);
-    }
-
-    fn text(mut self) -> String {
-        if self.is_raw {
-            let end = self.message.trim_end_matches('\n').len();
-            self.message.truncate(end);
+    fn missed(&mut self) {
+        self.message.missed();
+        if let Some((_, is_whole)) = &mut self.last {
+            *is_whole = false;
         }
-        self.last.unwrap_or(self.message)
     }
-}
 
-fn cut(text: &str, max_bytes: usize) -> &str {
-    &text[..crate::output::cut_at(text, max_bytes)]
+    /// The text, and whether it is whole.
+    fn finish(self) -> (String, bool) {
+        let is_whole = self.message.is_whole();
+        self.last.unwrap_or_else(|| {
+            let mut text = self.message.into_text();
+            if self.is_raw {
+                text.truncate(text.trim_end_matches('\n').len());
+            }
+            (text, is_whole)
+        })
+    }
 }
 
 impl fmt::Debug for RunResult {
@@ -414,8 +399,7 @@ mod tests {
             let (sequence, at) = (0, std::time::SystemTime::UNIX_EPOCH);
             answer.take(&Event { sequence, at, kind });
         }
-        let is_whole = !answer.has_hole;
-        (answer.text(), is_whole)
+        answer.finish()
     }
 
     #[test]
