@@ -429,10 +429,10 @@ impl Recovery {
                 evidence.ended_processes += tree.processes;
                 if tree.survivors.is_empty() {
                     settled.push(execution);
+                    let history = &inner.history;
+                    history.write(&record.execution_id, HistoryEvent::Reaped);
                 }
                 evidence.survivors.extend(tree.survivors);
-                let history = &inner.history;
-                history.write(&record.execution_id, HistoryEvent::Reaped);
             }
         }
         let record = &session.executions[newest].record;

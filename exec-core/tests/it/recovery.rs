@@ -138,6 +138,10 @@ fn recovery_without_the_permission_to_signal() {
         let again = recover_all(&service).await;
         let left: Vec<_> = again.iter().map(|it| &it.evidence.executions[..]).collect();
         assert_eq!(left, [[older.clone()]]);
+        // Its processes were not ended.
+        let entries = service.history().load().unwrap().entries;
+        let entry = entries.iter().find(|entry| entry.execution_id == *older);
+        assert_eq!(entry.unwrap().state, HistoryState::Open);
         helper_passed(&lab);
     });
 }
