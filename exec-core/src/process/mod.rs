@@ -14,6 +14,4 @@ mod stopped_tree;
 
 pub(crate) use child::{Child, ChildExit, Pipes};
 pub(crate) use launch_plan::{LaunchPlan, TAG_VARIABLE, find_on_path};
-pub(crate) use stopped_tree::{
-    LONGEST_LIMIT, StoppedTree, deadline_after, stop_in_steps, stop_tree,
-};
+pub(crate) use stopped_tree::{LONGEST_LIMIT, StoppedTree, deadline_after, stop_tree};

@@ -29,25 +29,10 @@ pub(crate) struct StoppedTree {
     pub(crate) survivors: Vec<u32>,
 }
 
-/// As [`stop_in_steps`], for callers that only have to close standard input.
-pub(crate) async fn stop_tree(
-    tree: TreeEnder<'_>,
-    ladder: &StopLadder,
-    close_stdin: impl Fn(),
-    kill_now: impl Future<Output = ()>,
-) -> StoppedTree {
-    let begin_step = |level| {
-        if level == StopLevel::StdinClosed {
-            close_stdin();
-        }
-    };
-    stop_in_steps(tree, ladder, begin_step, kill_now).await
-}
-
 /// Takes the steps of the ladder, then kills, until no process of the tree is left. The steps are
 /// broken off when `kill_now` completes. Calls `begin_step` before each step, and before the kill. See
 /// [`TreeEnder`] for the loop inside a step.
-pub(crate) async fn stop_in_steps(
+pub(crate) async fn stop_tree(
     mut tree: TreeEnder<'_>,
     ladder: &StopLadder,
     begin_step: impl Fn(StopLevel),

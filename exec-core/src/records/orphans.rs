@@ -126,7 +126,7 @@ impl ExecutionService {
         let uid = rustix::process::geteuid().as_raw();
         let tree = TreeEnder::new(scanner, &roots).only_uid(uid);
         let ladder = &self.inner().settings.stop_ladder;
-        let tree = stop_tree(tree, ladder, || {}, std::future::pending()).await;
+        let tree = stop_tree(tree, ladder, |_| {}, std::future::pending()).await;
         tracing::info!(
             execution_id = %record.execution_id,
             processes = tree.processes,

@@ -66,7 +66,7 @@ use super::session_resolution::SessionResolution;
 use crate::admission::AdmissionSlot;
 use crate::live::LiveControl;
 use crate::output::{Pump, RawLog};
-use crate::process::{Child, ChildExit, StoppedTree, stop_in_steps};
+use crate::process::{Child, ChildExit, StoppedTree, stop_tree};
 use crate::records::{HistoryEvent, OwnerJournal};
 use crate::service::KnownSessions;
 use crate::shared::process_tree::TreeEnder;
@@ -128,7 +128,7 @@ impl Supervisor {
                         () = execution.kill_asked() => {}
                     }
                 }
-                stop_in_steps(tree, ladder, begin_step, execution.kill_asked()).await
+                stop_tree(tree, ladder, begin_step, execution.kill_asked()).await
             })
         };
         let stop = || stop_by(&ladder);

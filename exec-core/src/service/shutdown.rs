@@ -212,5 +212,5 @@ async fn end_tree(
 ) -> StoppedTree {
     let tree = TreeEnder::new(scanner, slice::from_ref(root));
     let kill_now = tokio::time::sleep_until(deadline);
-    stop_tree(tree, ladder, || {}, kill_now).await
+    stop_tree(tree, ladder, |_| {}, kill_now).await
 }

@@ -424,7 +424,7 @@ impl Recovery {
                 let uid = rustix::process::geteuid().as_raw();
                 let tree = TreeEnder::new(&self.scanner, &roots).only_uid(uid);
                 let ladder = &inner.settings.stop_ladder;
-                let tree = stop_tree(tree, ladder, || {}, std::future::pending()).await;
+                let tree = stop_tree(tree, ladder, |_| {}, std::future::pending()).await;
                 was_started |= tree.processes > 0;
                 evidence.ended_processes += tree.processes;
                 if tree.survivors.is_empty() {
