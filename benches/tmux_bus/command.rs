@@ -65,6 +65,14 @@ fn build() -> PathBuf {
         .args(["--bin", "tmux-bus", "--example", "tmux-bus", "--target-dir"])
         .arg(profile.parent().unwrap())
         .current_dir(env!("CARGO_MANIFEST_DIR"));
+    // The build of ring depends on these variables, which cargo sets for a bench: with them it would be
+    // built again, and all crates that use it.
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&*name);
+        }
+    }
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
