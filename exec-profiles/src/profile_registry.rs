@@ -229,8 +229,9 @@ impl ProfileRegistry {
         Ok(self.apply(file, contents))
     }
 
-    /// Removes an entry, from the registry and from the user file. Idempotent: an unknown label is
-    /// not an error. The call blocks on file access.
+    /// Removes an entry, from the registry and, with the comment above it, from the user file. A
+    /// comment before a blank line at the start of the file stays. Idempotent: an unknown label is not
+    /// an error. The call blocks on file access.
     ///
     /// # Errors
     ///

@@ -92,27 +92,61 @@ fn edit_toml(text: &str, label: &str, profile: Option<&UserProfile>) -> Result<S
         .as_table_like_mut()
         .ok_or_else(|| Mistake::new("profiles", "it is not a table"))?;
     let Some(profile) = profile else {
-        profiles.remove(label);
-        return Ok(document.to_string());
+        let removed = profiles.remove(label);
+        let comment = removed.as_ref().and_then(comment_above).unwrap_or_default();
+        return Ok(format!("{}{document}", head(text, &comment)));
     };
     let mut entry = toml_edit::ser::to_document(profile)
         .map_err(|error| Mistake::in_entry(label, error))?
         .into_table();
     let is_last = !is_inline && !profiles.contains_key(label);
-    if is_last {
-        entry.decor_mut().set_prefix(trailing);
-    } else if let Some(Item::Table(old)) = profiles.get(label)
-        && !old.is_dotted()
-    {
-        // The comment above the table, which may be the head of the file.
-        *entry.decor_mut() = old.decor().clone();
-        entry.set_position(old.position());
+    match profiles.get_mut(label) {
+        // In its place: an insertion would delete the comment of its key.
+        Some(Item::Value(old)) => {
+            let mut entry = entry.into_inline_table();
+            *entry.decor_mut() = old.decor().clone();
+            *old = entry.into();
+            return Ok(document.to_string());
+        }
+        Some(Item::Table(old)) if !old.is_dotted() => {
+            *entry.decor_mut() = old.decor().clone();
+            entry.set_position(old.position());
+        }
+        Some(old) => entry
+            .decor_mut()
+            .set_prefix(comment_above(old).unwrap_or_default()),
+        None if is_last => entry.decor_mut().set_prefix(trailing),
+        None => {}
     }
     profiles.insert(label, Item::Table(entry));
     if is_last {
         document.set_trailing("");
     }
     Ok(document.to_string())
+}
+
+/// The text above a table, which may be the head of the file. That of dotted keys is above the first
+/// one.
+fn comment_above(entry: &Item) -> Option<String> {
+    let table = entry.as_table()?;
+    let prefix = match table.is_dotted() {
+        false => table.decor().prefix()?.as_str(),
+        true => {
+            let values = table.get_values();
+            let (path, _) = values.first()?;
+            path.last()?.leaf_decor().prefix()?.as_str()
+        }
+    };
+    prefix.map(str::to_owned)
+}
+
+/// The head of the file: the part of a first comment up to its last blank line. What follows is about
+/// the first entry.
+fn head<'a>(text: &str, comment: &'a str) -> &'a str {
+    match comment.rfind("\n\n") {
+        Some(end) if text.starts_with(comment) => &comment[..end + 2],
+        _ => "",
+    }
 }
 
 fn edit_json(text: &str, label: &str, profile: Option<&UserProfile>) -> Result<String, Mistake> {

@@ -278,6 +278,53 @@ fn a_replaced_entry_keeps_its_place_and_the_comment_above_it() {
 }
 
 #[test]
+fn a_replaced_entry_keeps_the_comment_above_it_in_every_notation() {
+    let fixture = Fixture::new();
+    for (text, expected) in [
+        (
+            "[profiles]\n# first\na = { binary = \"1\" } # mine\n# second\nb = { binary = \"2\" }\n",
+            "[profiles]\n# first\na = { binary = \"3\" } # mine\n# second\nb = { binary = \"2\" }\n",
+        ),
+        (
+            "# first\nprofiles.a.binary = \"1\"\n# second\nprofiles.b.binary = \"2\"\n",
+            "# second\nprofiles.b.binary = \"2\"\n# first\n[profiles.a]\nbinary = \"3\"\n",
+        ),
+    ] {
+        let path = fixture.write("p.toml", text);
+        let registry = ProfileRegistry::new();
+        registry.load_user_file(&path).unwrap();
+        registry.save_user_profile("a", &agent("3")).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+        assert_eq!(binary(&registry, "a").as_deref(), Some("3"));
+    }
+}
+
+#[test]
+fn the_head_of_the_file_outlives_its_first_entry() {
+    let fixture = Fixture::new();
+    for (first, second) in [
+        (
+            "[profiles.a]\nbinary = '1'\n",
+            "\n# second\n[profiles.b]\nbinary = '2'\n",
+        ),
+        (
+            "profiles.a.binary = '1'\n",
+            "# second\nprofiles.b.binary = '2'\n",
+        ),
+    ] {
+        let path = fixture.write("p.toml", &format!("# mine\n\n# first\n{first}{second}"));
+        let registry = ProfileRegistry::new();
+        registry.load_user_file(&path).unwrap();
+        registry.remove_user_profile("a").unwrap();
+        let saved = fs::read_to_string(&path).unwrap();
+        assert_eq!(saved, format!("# mine\n\n{second}"));
+        registry.remove_user_profile("b").unwrap();
+        let saved = fs::read_to_string(&path).unwrap();
+        assert!(saved.starts_with("# mine\n"), "{saved}");
+    }
+}
+
+#[test]
 fn a_save_does_not_choose_between_two_entries_of_one_label() {
     let fixture = Fixture::new();
     let text = r#"{ "profiles": { "a": { "binary": "1" }, "a": { "binary": "2" } } }"#;
@@ -297,7 +344,7 @@ fn a_save_does_not_choose_between_two_entries_of_one_label() {
 }
 
 #[test]
-fn every_notation_of_the_table_can_be_extended() {
+fn every_notation_of_the_table_can_be_extended_and_changed() {
     let fixture = Fixture::new();
     for text in [
         "profiles = { a = { binary = 'x' } }\n",
@@ -312,9 +359,15 @@ fn every_notation_of_the_table_can_be_extended() {
         let mut profile = agent("y");
         profile.env.insert("K".into(), "v".into());
         registry.save_user_profile("b", &profile).unwrap();
-        let report = ProfileRegistry::new().load_user_file(&path).unwrap();
+        let other = ProfileRegistry::new();
+        let report = other.load_user_file(&path).unwrap();
         assert_eq!(report.labels, ["a", "b"], "{text}");
         assert_eq!(report.errors, [], "{text}");
+        let variant = exec_profiles::UserVariant::default();
+        profile.variants.insert("v".into(), variant);
+        registry.save_user_profile("a", &profile).unwrap();
+        other.reload().unwrap();
+        assert_eq!(other.user_profile("a"), Some(profile), "{text}");
     }
 }
 
