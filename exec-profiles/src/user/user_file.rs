@@ -34,11 +34,10 @@ pub(crate) struct FileContents {
 
 impl UserFile {
     pub(crate) fn new(path: &Path) -> Result<Self, Error> {
-        let path = path.to_owned();
-        match FileFormat::of(&path) {
-            Ok(format) => Ok(Self { path, format }),
-            Err(mistake) => Err(mistake.in_file(&path)),
-        }
+        let format = FileFormat::of(path).map_err(|mistake| mistake.in_file(path))?;
+        // A later change of the working directory must not lead to another file.
+        let path = std::path::absolute(path).map_err(Error::io("find", path))?;
+        Ok(Self { path, format })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -131,9 +130,18 @@ impl UserFile {
     }
 
     fn folder(&self) -> &Path {
-        match self.path.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        }
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_does_not_depend_on_a_later_working_directory() {
+        let file = UserFile::new(Path::new("p.toml")).unwrap();
+        assert!(file.path().is_absolute(), "{file:?}");
+        assert_eq!(file.folder(), std::env::current_dir().unwrap());
     }
 }
