@@ -95,10 +95,13 @@ impl LiveJournal {
         if let Some(key) = checked.open.first() {
             return Err(format!("turn {key} has no end").into());
         }
+        // The journal first: with a journal and no conversation, the successor of a host that is killed
+        // here would miss every prompt.
+        std::fs::remove_file(&self.path)?;
         if let Some(session) = checked.session {
             std::fs::remove_file(self.conversation(&session))?;
         }
-        Ok(std::fs::remove_file(&self.path)?)
+        Ok(())
     }
 
     /// Checks a session whose host was killed. Returns the session if the agent knows it: it has got
