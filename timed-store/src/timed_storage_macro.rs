@@ -244,9 +244,9 @@ macro_rules! timed_storage {
             /// example because it was stopped (SIGSTOP), is overtaken.
             ///
             /// A waiter wakes up when the store changes, when the holder's entry expires (while the
-            /// machine sleeps: within ten seconds after that) and when its owner process ends. On Linux it never polls a local file; elsewhere and on
-            /// network file systems it checks the store every 250 ms, and on a server at least once a
-            /// second.
+            /// machine sleeps: within ten seconds after that) and when its owner process ends. On
+            /// Linux it does not poll a local file; elsewhere and on network file systems it checks
+            /// the store every 250 ms, and on a server at least once a second.
             ///
             /// The call takes at most a second longer than `limit`, whatever the handle's policy for
             /// the lock is: for a last attempt, which may wait for the lock or for a server that does

@@ -18,9 +18,9 @@
 //! that checks the queue in between sees a live ticket. The waiter checks again after at most a
 //! second, because it leaves a free value to an earlier waiter for no longer.
 //!
-//! A watch belongs to the folder's inode. If the folder is removed or renamed, the thread tries to watch
-//! the path again every quarter of a second, and tells the waiters each time. It does the latter also
-//! if a process has no pidfd (no descriptor is left, or the kernel refuses).
+//! A watch belongs to the folder's inode. If the folder is removed or renamed, or does not exist yet,
+//! the thread tries to watch the path every quarter of a second, and tells the waiters each time. It
+//! does the latter also if a process has no pidfd (no descriptor is left, or the kernel refuses).
 //!
 //! inotify reports changes by other machines neither on network file systems nor through FUSE.
 //! There, on other systems, and if the user's inotify instances are used up, waiters look again
@@ -102,7 +102,7 @@ mod linux {
         tv_nsec: INTERVAL.subsec_nanos() as i64,
     };
 
-    /// In place of a watch: the folder was removed or renamed.
+    /// In place of a watch: there is no folder, or it was renamed.
     const NO_WATCH: i32 = -1;
 
     /// Dropping it ends the thread.
@@ -139,14 +139,17 @@ mod linux {
     }
 
     impl FileWatcher {
-        /// `None` if the file system does not report changes, or there is no folder yet.
+        /// `None` if the file system does not report changes.
         pub(crate) fn start(location: &Location) -> io::Result<Option<Self>> {
             let folder = location.folder();
-            if !reports_changes(folder) {
+            if is_remote(folder) {
                 return Ok(None);
             }
             let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-            let watch = watch_folder(&inotify, folder)?;
+            let watch = match watch_folder(&inotify, folder) {
+                Err(Errno::NOENT) => NO_WATCH,
+                watch => watch?,
+            };
             let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
             let (signal, is_ended) = (Arc::<Signal>::default(), Arc::<AtomicBool>::default());
             let name = |path: &Path| path.file_name().unwrap_or_default().to_owned();
@@ -299,7 +302,10 @@ mod linux {
                 let _ = rustix::io::read(&self.wake, &mut [0; 8]);
             }
             let mut is_news = !ended.is_empty();
-            if is_deaf && let Ok(watch) = watch_folder(&self.inotify, &self.folder) {
+            if is_deaf
+                && !is_remote(&self.folder)
+                && let Ok(watch) = watch_folder(&self.inotify, &self.folder)
+            {
                 self.watch.store(watch, Ordering::Relaxed);
                 is_news = true;
             }
@@ -368,8 +374,8 @@ mod linux {
         inotify::add_watch(inotify, folder, flags)
     }
 
-    /// Whether inotify sees every change in the folder.
-    fn reports_changes(folder: &Path) -> bool {
+    /// Whether other machines can change the folder, which inotify does not see.
+    fn is_remote(folder: &Path) -> bool {
         // NFS, SMB, SMB2, CIFS, FUSE, 9P, Ceph, AFS; see statfs(2).
         const REMOTE: [u64; 8] = [
             0x6969,
@@ -381,12 +387,12 @@ mod linux {
             0x00C3_6400,
             0x5346_414F,
         ];
-        rustix::fs::statfs(folder).is_ok_and(|system| !REMOTE.contains(&(system.f_type as u64)))
+        rustix::fs::statfs(folder).is_ok_and(|system| REMOTE.contains(&(system.f_type as u64)))
     }
 
     #[cfg(test)]
     mod tests {
-        use std::time::Duration;
+        use std::time::{Duration, Instant};
 
         use super::*;
         use crate::store::{Blocking, Changes, Runtime, RuntimeContext, Source, block_on};
@@ -403,6 +409,22 @@ mod linux {
         fn a_process_without_a_descriptor_makes_the_waiters_look() {
             let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
             check_polling(inotify.unwrap(), true);
+        }
+
+        #[test]
+        fn a_folder_that_is_created_later_is_watched() {
+            let parent = tempfile::tempdir().unwrap();
+            let location = Location::new(&parent.path().join("new/state.json")).unwrap();
+            let watcher = FileWatcher::start(&location).unwrap().unwrap();
+            let shared = watcher.shared.as_ref().unwrap();
+            let is_watched = || shared.watch.load(Ordering::Relaxed) != NO_WATCH;
+            assert!(!is_watched());
+            std::fs::create_dir(location.folder()).unwrap();
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !is_watched() {
+                assert!(Instant::now() < deadline, "the folder is not watched");
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
 
         fn check_polling(inotify: OwnedFd, has_unwatched: bool) {
