@@ -138,13 +138,18 @@ fn claim(
             .filter(|port| !is_own(port) && can_bind(*port));
         let free: Vec<u16> = free.collect();
         if free.is_empty() {
-            return Err("other programs listen on all ports of the range".into());
+            let reason =
+                "this session has the ports of the range, or other programs listen on them";
+            return Err(reason.into());
         }
         let left = wait.saturating_sub(start.elapsed());
         match store.claim_any_within(free, left)? {
-            Claim::Granted(lease) if can_bind(*lease.value()) => return Ok(lease.into_value()),
-            // Taken since the first probe.
-            Claim::Granted(_) => {
+            Claim::Granted(lease) => {
+                let port = lease.into_value();
+                if is_alone(store, port)? && can_bind(port) {
+                    return Ok(port);
+                }
+                // Taken since the first look.
                 store.remove()?;
             }
             Claim::Busy { holder, expires_in } => {
@@ -156,6 +161,21 @@ fn claim(
             }
         }
     }
+}
+
+/// Whether no other slot of this session has claimed the port at the same time; if one has, this slot gives it up.
+///
+/// Race: both slots have claimed it, and look one after the other, because a transaction is one step. The first one
+/// finds the other's entry and removes its own, so the second one keeps the port.
+fn is_alone(store: &TimedStorage<u16>, port: u16) -> Result<bool> {
+    Ok(store.transaction(|entries| {
+        let holders = entries.iter().filter(|(_, entry)| *entry.value() == port);
+        let is_alone = holders.count() == 1;
+        if !is_alone {
+            entries.remove();
+        }
+        is_alone
+    })?)
 }
 
 /// A program that listens on `localhost` may have one of both addresses. An address that this machine

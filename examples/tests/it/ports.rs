@@ -130,6 +130,24 @@ fn a_session_has_several_ports_by_name() {
 }
 
 #[test]
+fn names_that_one_session_claims_at_the_same_time_get_different_ports() {
+    // Several times: the processes must meet between a look and a claim.
+    for _ in 0..5 {
+        let ports = Ports::new();
+        let (from, to) = (ports.first.to_string(), (ports.first + 4).to_string());
+        let claims = ["a", "b", "c", "d", "e"].map(|name| {
+            let arguments = ["--name", name, "claim", "--from", &from, "--to", &to];
+            let mut command = ports.command("session", &arguments);
+            command.stdout(Stdio::piped()).spawn().unwrap()
+        });
+        let mut given = claims.map(|claim| stdout(&claim.wait_with_output().unwrap()));
+        given.sort();
+        let expected = [0, 1, 2, 3, 4].map(|offset| format!("{}\n", ports.first + offset));
+        assert_eq!(given, expected);
+    }
+}
+
+#[test]
 fn a_watcher_sees_claims_and_releases_and_a_waiter_gets_the_port() {
     let ports = Ports::new();
     let mut watcher = ports
