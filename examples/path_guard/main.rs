@@ -12,13 +12,13 @@
 //! A file has one name here: its real path below the root folder. The part of a pattern before its
 //! first wildcard may have any form (absolute, with `..`, through symbolic links) and is stored as the
 //! real path. The rest matches real names only: `..` there is refused, and a link is not followed. A
-//! folder stands for everything in it. A pattern outside of the root is refused; a file outside of it
+//! folder stands for everything in it, also `src/*/`. A pattern outside of the root is refused; a file outside of it
 //! belongs to no session, also if a link inside leads there.
 //!
-//! As a git hook (`.git/hooks/pre-commit`):
+//! As a git hook (`.git/hooks/pre-commit`); without renames, because of a renamed file git tells the new name only:
 //!
 //! ```sh
-//! git diff --cached --name-only -z | xargs -0 path_guard check
+//! git diff --cached --name-only --no-renames -z | xargs -0 path_guard check
 //! ```
 //!
 //! As a hook that an agent calls before it uses a tool (Claude Code `PreToolUse`, matcher

@@ -31,10 +31,11 @@ pub(crate) fn real_pattern(root: &Path, pattern: &str) -> Result<String> {
         .into_iter()
         .map(globset::escape)
         .collect();
-    match rest {
-        "" if real.is_dir() || fixed.ends_with('/') => parts.push("**".to_owned()),
-        "" => {}
-        rest => parts.push(rest.to_owned()),
+    // Real names have no `.` and no empty part: such a pattern would match nothing.
+    let names = rest.split('/').filter(|part| !matches!(*part, "" | "."));
+    parts.extend(names.map(str::to_owned));
+    if pattern.ends_with('/') || rest.is_empty() && real.is_dir() {
+        parts.push("**".to_owned());
     }
     Ok(parts.join("/"))
 }

@@ -120,6 +120,8 @@ fn a_pattern_is_stored_by_its_real_path() {
         ("src/{a,b}.rs", "src/{a,b}.rs"),
         (".", "**"),
         ("**/*.md", "**/*.md"),
+        ("src/*/", "src/*/**"),
+        ("src/*/./new//a.rs", "src/*/new/a.rs"),
     ] {
         guard.allows("a", &["claim", pattern]);
         let list = stdout(&guard.0.run(&mut guard.command("a", &["list"])));
@@ -163,4 +165,44 @@ fn a_tool_call_on_a_file_of_another_session_is_refused() {
     assert_eq!(guard.hook("a", call).0, Some(0));
     let other = r#"{"tool_name":"Bash","tool_input":{"command":"ls"}}"#;
     assert_eq!(guard.hook("b", other).0, Some(0));
+}
+
+/// The hook is that of the documentation.
+#[test]
+fn a_commit_that_moves_a_file_of_another_session_is_refused() {
+    let guard = Guard(Sandbox::new());
+    let mut documented = include_str!("../../path_guard/main.rs").lines();
+    let hook = documented.find_map(|line| line.strip_prefix("//! git diff "));
+    let hook = hook.unwrap().replace("check", "--session b check");
+    let program = guard.command("b", &[]).get_program().to_owned();
+    std::os::unix::fs::symlink(program, guard.0.bin().join("path_guard")).unwrap();
+    let shell = |script: &str| {
+        let example = guard.command("b", &[]);
+        let mut shell = Command::new("sh");
+        let variables = example.get_envs();
+        shell.envs(variables.filter_map(|(name, value)| Some((name, value?))));
+        shell.current_dir(guard.0.home()).args(["-c", script]);
+        guard.0.run(&mut shell)
+    };
+    let made = shell(
+        "git init -q . && mkdir src && echo theirs >src/theirs.rs && git add src &&
+         git -c user.name=a -c user.email=a@localhost commit -q -m first",
+    );
+    assert!(
+        made.status.success(),
+        "{}: is git installed?",
+        stderr(&made)
+    );
+    guard.allows("a", &["claim", "src/**"]);
+    let moved = shell(&format!("git mv src/theirs.rs mine.rs && git diff {hook}"));
+    assert!(!moved.status.success());
+    let told = stderr(&moved);
+    assert!(
+        told.contains("src/theirs.rs belongs to session a"),
+        "{told}"
+    );
+    let own = shell(&format!(
+        "git reset -q --hard && echo mine >mine.rs && git add mine.rs && git diff {hook}"
+    ));
+    assert_eq!((own.status.code(), &*stderr(&own)), (Some(0), ""));
 }
