@@ -458,7 +458,8 @@ function drawHead() {
     const act = button.dataset.act;
     button.hidden = !agent?.can.includes(act);
     button.disabled = act === "restart" ? agent?.state !== "exited" && agent?.can.includes("stop")
-      : act === "interrupt" ? !["working", "waiting"].includes(agent?.state) : agent?.state === "exited";
+      // An agent at its limit, or of unknown state, may have a turn.
+      : act === "interrupt" ? ["starting", "idle", "exited"].includes(agent?.state) : agent?.state === "exited";
   }
   $("tab-output").disabled = !agent;
   $("flow").style.display = agent ? "none" : "";
@@ -485,7 +486,8 @@ function drawTo() {
   }
   if (able.some((agent) => agent.id === chosen)) select.value = chosen;
   const off = !able.length || (view.agent !== ALL && select.value !== view.agent);
-  for (const id of ["to", "text", "send"]) $(id).disabled = off;
+  for (const id of ["to", "text"]) $(id).disabled = off;
+  $("send").disabled = off || sending;
   $("text").placeholder = off ? "This agent takes no messages from here" : `Message to ${nameOf(select.value)}`;
 }
 
@@ -964,15 +966,19 @@ $("actions").addEventListener("click", async (event) => {
   await command({ type: act, agent: view.agent });
 });
 
+// A message is sent once, also if Enter is pressed again before its reply.
+let sending = false;
 $("composer").addEventListener("submit", async (event) => {
   event.preventDefault();
   const text = $("text").value;
   const agent = $("to").value;
-  if (!text.trim() || !agent) return;
+  if (sending || !text.trim() || !agent) return;
   $("compose-error").textContent = "";
-  $("send").disabled = true;
+  sending = true;
+  mark("to");
   const sent = await command({ type: "send", agent, text }, (message) => { $("compose-error").textContent = `Not sent: ${message}`; });
-  $("send").disabled = false;
+  sending = false;
+  mark("to");
   if (sent && $("text").value === text) {
     $("text").value = "";
     store.set(sessionStorage, "draft", "");

@@ -52,6 +52,25 @@ async fn agents_appear_and_a_message_is_sent_and_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_sent_once_however_often_enter_is_pressed() {
+    let board = Board::scripted(&["writer"]).await;
+    let tab = open(&board).await;
+    tab.click(".agent[data-agent=writer]").await;
+    tab.click("#text").await;
+    tab.type_text("once").await;
+    // In one task of the page: no reply comes between the two.
+    tab.eval("{ const form = document.getElementById('composer'); form.requestSubmit(); form.requestSubmit(); }")
+        .await;
+    tab.until("document.getElementById('text').value === ''")
+        .await;
+    // The agent takes its messages in their order.
+    write(&tab, "last").await;
+    tab.shows(ANSWER, "done: last").await;
+    let tasks = "board.messages.filter((m) => m.kind === 'task').map((m) => m.text)";
+    assert_eq!(tab.eval(tasks).await, json!(["once", "last"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reload_loses_nothing() {
     let board = Board::scripted(&["writer"]).await;
     for n in 1..=1_500 {
@@ -228,6 +247,24 @@ async fn a_queued_message_is_taken_back_and_a_turn_interrupted() {
             .await,
         false
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_may_have_a_turn_can_be_interrupted() {
+    let board = Board::scripted(&["writer"]).await;
+    let tab = open(&board).await;
+    tab.click(".agent[data-agent=writer]").await;
+    for (state, word, is_off) in [
+        (AgentState::Limited, "limited", false),
+        (AgentState::Idle, "idle", true),
+        (AgentState::Unknown, "unknown", false),
+    ] {
+        let change = AgentChange::new("writer").state(state, "event", "told by the test");
+        board.feed.push(change);
+        tab.shows("#state .word", word).await;
+        let interrupt = "document.querySelector('[data-act=interrupt]').disabled";
+        assert_eq!(tab.eval(interrupt).await, is_off, "{word}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
