@@ -106,7 +106,8 @@ async fn run(arguments: Arguments) -> Result<()> {
         sources.push(Arc::new(HistorySource::new(folder)));
     }
     for file in &arguments.claims {
-        sources.push(Arc::new(ClaimsSource::of_file(name_of(file), file)?));
+        let label = label_of(file, &arguments);
+        sources.push(Arc::new(ClaimsSource::of_file(label, file)?));
     }
     for url in &arguments.snapshots {
         sources.push(snapshots(url).await?);
@@ -151,6 +152,8 @@ async fn run(arguments: Arguments) -> Result<()> {
     server.serve().await
 }
 
+/// The label of the claims of a crew.
+const ROLES: &str = "roles";
 /// The time for live sessions to end with the board.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 /// A permission request that is not answered in this time is denied.
@@ -238,9 +241,9 @@ async fn crew(folder: &Path) -> Result<Vec<Arc<dyn Source>>> {
     let roles = match redis {
         Some(url) => {
             let store = TimedStorage::connect(url, &format!("{id}-roles")).await?;
-            ClaimsSource::new("roles", store)
+            ClaimsSource::new(ROLES, store)
         }
-        None => ClaimsSource::of_file("roles", folder.join("roles.json"))?,
+        None => ClaimsSource::of_file(ROLES, folder.join("roles.json"))?,
     };
     sources.push(Arc::new(roles));
     let url = match (crew["file"]["storage"].as_str(), redis) {
@@ -267,6 +270,17 @@ async fn snapshots(url: &str) -> Result<Arc<dyn Source>> {
     // An address may hold a password.
     let scheme = url.split(':').next().unwrap_or_default();
     Ok(Arc::new(SnapshotSource::new(scheme, storage)))
+}
+
+/// The name of a store; its path if another store has the name, because each would take the place of the other.
+fn label_of(claims: &Path, arguments: &Arguments) -> String {
+    let name = name_of(claims);
+    let given = arguments.claims.iter().map(|file| name_of(file));
+    let names = given.chain(arguments.crew.iter().map(|_| ROLES.to_owned()));
+    match names.filter(|other| *other == name).count() {
+        1 => name,
+        _ => claims.display().to_string(),
+    }
 }
 
 fn name_of(path: &Path) -> String {

@@ -163,6 +163,27 @@ async fn a_cluster_that_works_in_another_folder_is_shown_with_its_messages() {
         .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn two_stores_of_one_name_are_both_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut files = Vec::new();
+    for session in ["one", "two"] {
+        let file = folder.path().join(session).join("roles.json");
+        fs::create_dir(file.parent().unwrap()).unwrap();
+        let store = TimedStorage::<String>::builder(&file);
+        let store = store.session(SessionId::new(session).unwrap());
+        let held = store.open().unwrap().claim("coder".to_owned()).await;
+        held.unwrap().granted().unwrap();
+        files.push((session, file.into_os_string().into_string().unwrap()));
+    }
+    let arguments = ["--claims", &*files[0].1, "--claims", &*files[1].1, "--json"];
+    let board = RunningBoard::start(folder.path(), &arguments);
+    for (session, file) in &files {
+        let is_shown = |claim: &Value| claim["session"] == *session && claim["store"] == **file;
+        board.shows(is_shown).await;
+    }
+}
+
 #[test]
 fn one_command_prints_the_address_with_its_token_and_a_signal_ends_it() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
