@@ -228,11 +228,14 @@ impl Chat {
         for request in self.session.permissions() {
             let _ = self.session.answer(&request.id, Decision::Deny);
         }
+        // An agent at its limit stays so until the next turn.
+        let status = self.session.state().status;
+        let is_idle = matches!(status, LiveStatus::Idle | LiveStatus::Limited { .. });
         // A command that has not run yet may be a prompt.
         self.replies.is_empty()
             && self.turn.is_none()
             && self.session.queued().is_empty()
-            && self.session.state().status == LiveStatus::Idle
+            && is_idle
     }
 
     fn event(&mut self, event: &Event) -> Step {

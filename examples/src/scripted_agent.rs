@@ -12,6 +12,7 @@
 //! | `[[slow SECONDS]]` | waits before it uses the tool |
 //! | `[[ponder SECONDS]]` | waits after it has used the tool |
 //! | `[[crash]]` | aborts after the tool, without a final event |
+//! | `[[limit]]` | fails its turn by a usage limit; in a live session only |
 //! | `[[say TEXT]]` | answers with this text |
 //! | `[[script NAME]]` | follows the directives in the file `.scripts/NAME` of the workspace |
 //! | `[[continue]]` | continues the last turn, and does not repeat a tool that has run; a text behind it must be the prompt of that turn, and otherwise begins a new one |

@@ -133,6 +133,13 @@ impl Agent {
         }))?;
         self.pause(plan.thinking("slow"))?;
         self.conversation.say("Let me look at the workspace.")?;
+        if plan.prompt.contains("[[limit]]") {
+            self.conversation.emit(json!({
+                "type": "result", "subtype": "success", "is_error": true, "api_error_status": 429,
+                "result": "You've hit your limit.",
+            }))?;
+            return Ok(());
+        }
         let output = match &plan.used_tool {
             Some(output) => output.clone(),
             None => self.use_tool(tool_of(&plan.prompt))?,

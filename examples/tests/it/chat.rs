@@ -302,6 +302,20 @@ fn a_prompt_is_answered_although_the_input_ends_at_once() {
 }
 
 #[test]
+fn the_end_of_the_input_ends_a_conversation_at_a_usage_limit() {
+    let sandbox = Sandbox::new();
+    let mut talk = Talk::start(&chat(&sandbox, &["--json"]));
+    talk.until("opened");
+    talk.send(json!({"id": 1, "command": "prompt", "text": "Count [[limit]]"}));
+    assert_eq!(talk.until("turn_ended")["outcome"], "failed");
+    talk.send(json!({"id": 2, "command": "state"}));
+    assert_eq!(talk.reply(2)["status"], "limited");
+    talk.end_of_input();
+    assert_eq!(talk.exit_code(), Some(0));
+    sandbox.nothing_runs();
+}
+
+#[test]
 fn an_agent_without_a_live_protocol_is_refused() {
     let sandbox = Sandbox::new();
     let file = sandbox.home().join("profiles.toml");
