@@ -60,9 +60,11 @@ enum TokenizerState {
     Csi,
     Osc,
     OscEscape,
-    /// DCS, SOS, PM, APC and the title sequence of screen(1).
+    /// DCS: only `ESC \` ends it.
+    Dcs,
+    DcsEscape,
+    /// SOS, PM, APC and the title sequence of screen(1). As in tmux, each `ESC` ends it.
     Text,
-    TextEscape,
 }
 
 impl Tokenizer {
@@ -104,15 +106,21 @@ impl Tokenizer {
                     self.escape(byte, op);
                 }
             }
-            TokenizerState::Text => match byte {
-                0x1b => self.state = TokenizerState::TextEscape,
+            TokenizerState::Dcs => match byte {
+                0x1b => self.state = TokenizerState::DcsEscape,
                 0x18 | 0x1a => self.abort(),
                 _ => {}
             },
-            TokenizerState::TextEscape => match byte {
-                b'\\' => self.state = TokenizerState::Ground,
-                0x1b => {}
-                _ => self.state = TokenizerState::Text,
+            TokenizerState::DcsEscape => {
+                self.state = match byte {
+                    b'\\' => TokenizerState::Ground,
+                    _ => TokenizerState::Dcs,
+                };
+            }
+            TokenizerState::Text => match byte {
+                0x1b => self.state = TokenizerState::Escape,
+                0x18 | 0x1a => self.abort(),
+                _ => {}
             },
         }
     }
@@ -165,7 +173,8 @@ impl Tokenizer {
         match byte {
             b'[' => self.state = TokenizerState::Csi,
             b']' => self.state = TokenizerState::Osc,
-            b'P' | b'X' | b'^' | b'_' | b'k' => self.state = TokenizerState::Text,
+            b'P' => self.state = TokenizerState::Dcs,
+            b'X' | b'^' | b'_' | b'k' => self.state = TokenizerState::Text,
             b'(' => self.state = TokenizerState::Charset(0),
             b')' => self.state = TokenizerState::Charset(1),
             0x20..=0x2f => self.state = TokenizerState::Intermediate,
@@ -183,8 +192,13 @@ impl Tokenizer {
             0x20..=0x3f => {}
             0x40..=0x7e => {
                 self.state = TokenizerState::Ground;
-                if let Some(meaning) = control_sequence(&self.held, byte) {
-                    op(meaning);
+                match (self.held.split_first(), byte) {
+                    // One sequence can change several modes.
+                    (Some((b'?', modes)), b'h' | b'l') => modes
+                        .split(|&b| b == b';')
+                        .filter_map(|mode| private_mode(mode, byte == b'h'))
+                        .for_each(op),
+                    _ => control_sequence(&self.held, byte).into_iter().for_each(op),
                 }
             }
             0x18 | 0x1a => self.abort(),
@@ -219,22 +233,18 @@ fn character_length(first: u8) -> usize {
     }
 }
 
+fn private_mode(mode: &[u8], is_set: bool) -> Option<TerminalOp<'static>> {
+    match mode {
+        b"2004" => Some(TerminalOp::Bracketing(is_set)),
+        b"47" | b"1047" | b"1049" => Some(TerminalOp::Draw),
+        _ => None,
+    }
+}
+
 fn control_sequence(params: &[u8], end: u8) -> Option<TerminalOp<'static>> {
     let private = params.first().is_some_and(|b| (b'<'..=b'?').contains(b));
     if private {
-        let numbers = params[1..].split(|&b| b == b';');
         return match (params[0], end) {
-            (b'?', b'h' | b'l') => {
-                let mut found = None;
-                for number in numbers {
-                    match number {
-                        b"2004" => found = found.or(Some(TerminalOp::Bracketing(end == b'h'))),
-                        b"47" | b"1047" | b"1049" => found = Some(TerminalOp::Draw),
-                        _ => {}
-                    }
-                }
-                found
-            }
             (b'?', b'J') => Some(TerminalOp::Draw),
             (b'?', b'K') => Some(TerminalOp::EraseRight),
             _ => None,
@@ -306,6 +316,9 @@ mod tests {
             b"\x1b[?2004h$ \x1b[?2004l",
             "<Bracketing(true)>$ <Bracketing(false)>",
         );
+        // One sequence changes several modes.
+        check(b"\x1b[?1049;2004ha", "<Draw><Bracketing(true)>a");
+        check(b"\x1b[?2004;25;1049la", "<Bracketing(false)><Draw>a");
         check(
             b"a\x1b[3Cb\x1b[2;5Hc\x1b[Kd",
             "a<Forward(3)>b<Draw>c<EraseRight>d",
@@ -314,6 +327,13 @@ mod tests {
         check(b"\xe3\x81x\xff", "\u{fffd}x\u{fffd}");
         check(b"\x1b[1\x18a\x1b]zz\x1ab", "ab");
         check(b"\x1b]0;a\x1b[31mb", "<osc 0;a>b");
+    }
+
+    /// As in tmux. A DCS can have sequences in it.
+    #[test]
+    fn a_string_without_its_end_ends_with_the_next_sequence() {
+        check(b"\x1bXno end\x1b[1mb\x1bktitle\x1b[0mc", "bc");
+        check(b"\x1bPtmux;\x1b\x1b[1mno\x1b\x1b\\ no\x1b\\b", "b");
     }
 
     proptest! {
