@@ -57,6 +57,7 @@ pub(crate) struct Detector {
     gap: Gap,
     count: u64,
     candidates: Vec<Candidate>,
+    /// Those that were not taken yet.
     hits: Vec<MarkerHit>,
     first_echo: Option<u64>,
     last_echo: Option<u64>,
@@ -93,6 +94,11 @@ impl Detector {
 
     pub(crate) fn hits(&self) -> &[MarkerHit] {
         &self.hits
+    }
+
+    /// Takes the hits since the last call. The detector itself does not bound them.
+    pub(crate) fn take_hits(&mut self) -> Vec<MarkerHit> {
+        std::mem::take(&mut self.hits)
     }
 
     pub(crate) fn is_undecided(&self) -> bool {

@@ -19,6 +19,8 @@
 //! - **Race.** A capture can show a half-drawn frame. A marker that is missing from it counts as
 //!   new in the next frame. Screens are therefore captured after a hit in the stream or after
 //!   `FRAME_QUIET`, not at each output.
+//! - **Bound.** The comparison takes the square of the number of markers, so of a screen only the lowest
+//!   [`MAX_HITS`] count. With more of them, older ones that return into view can be taken for new ones.
 //! - **Not decidable.** A program that clears the screen and draws the same marker with the same 32
 //!   characters before it between two captures. `docs/answer-life.md` states it.
 //!
@@ -36,6 +38,9 @@ use super::tokenizer::TerminalOp;
 
 /// More than the columns of any screen.
 const COLUMNS: usize = 1 << 16;
+
+/// Number of markers of a screen that are compared.
+const MAX_HITS: usize = 256;
 
 /// Text that begins right of this column, behind a gap, belongs to a side bar.
 const SIDE_BAR: usize = 24;
@@ -69,13 +74,12 @@ impl ScreenMarkers {
             detector.apply(TerminalOp::Feed, position(row, 0));
         }
         detector.quiet();
+        let hits = detector.take_hits();
+        let above = hits.len().saturating_sub(MAX_HITS);
+        let hits = hits.into_iter().skip(above);
         Self {
             last_echo: detector.last_echo(),
-            hits: detector
-                .hits()
-                .iter()
-                .map(|hit| ScreenHit::new(hit.clone(), &rows))
-                .collect(),
+            hits: hits.map(|hit| ScreenHit::new(hit, &rows)).collect(),
         }
     }
 
@@ -202,6 +206,15 @@ mod tests {
         let (before, after) = (format!("12:00\n{aside}"), format!("> two\n{aside}"));
         check("two", &before, &[&after], false);
         check("two", same, &["> two\n", same], true);
+    }
+
+    #[test]
+    fn of_many_markers_the_lowest_are_compared() {
+        let many = "CODING OK CODING OK\n".repeat(MAX_HITS);
+        let target = AnswerTarget::new(Marker::new("CODING OK").unwrap(), &fold("two"));
+        assert_eq!(ScreenMarkers::find(&many, &target).hits.len(), MAX_HITS);
+        check("two", &many, &[&many], false);
+        check("two", &many, &[&format!("{many}yes\nCODING OK\n")], true);
     }
 
     proptest::proptest! {

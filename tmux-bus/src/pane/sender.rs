@@ -113,6 +113,23 @@ impl Submitted {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
     }
+
+    /// To a pane of 80 columns and 3 rows whose terminal does not echo.
+    #[cfg(test)]
+    pub(crate) fn to_small_pane() -> Self {
+        Self {
+            tap: Arc::new(Tap::new(0)),
+            at: Instant::now(),
+            screen: String::new(),
+            folded: Vec::new(),
+            width: 80,
+            height: 3,
+            scrolled_lines: 0,
+            echoed: false,
+            has_prompt: false,
+            lock: Mutex::new(None),
+        }
+    }
 }
 
 /// Sends one message.
