@@ -14,7 +14,8 @@
 //! 4. Paste a return by the same guarded line. Its `%begin` is the submit offset of the tap, its
 //!    capture the screen before the answer.
 //!
-//! An agent whose screen is known is typed to with more care, see `typist.rs`.
+//! An agent whose screen is known is typed to with more care, see `typist.rs`. It must be idle before step 1:
+//! a program that starts has not set the modes of its terminal yet.
 //!
 //! If the terminal is in canonical mode and the program did not enable bracketed paste, steps 2 to
 //! 4 are one paste of text and return: the terminal driver itself separates the line.
@@ -162,15 +163,25 @@ impl Sender {
         /// an agent has moved.
         const ATTEMPTS: usize = 3;
         for _ in 0..ATTEMPTS {
+            let agent = match &self.typist {
+                Some(typist) => Some((typist, self.admit(typist, OwnText::Remove).await?)),
+                None => None,
+            };
             let (target, modes) = self.target_for(message).await?;
+            // Race: the agent was restarted after the look at its screen.
+            if let Some((_, seen)) = &agent
+                && seen.pid != target.pid
+            {
+                self.control.list_panes_and_exits().await?;
+                continue;
+            }
             self.check_for(message, &target, modes)?;
             // A new one for each attempt: the restart of a program ends the taps of its pane.
             let tap = Arc::new(Tap::new(self.max_answer));
-            let in_one_paste = self.typist.is_none() && modes.canonical && !target.bracketing;
-            let sent = if let Some(typist) = &self.typist {
-                let seen = self.admit(typist, OwnText::Remove).await?;
+            let in_one_paste = agent.is_none() && modes.canonical && !target.bracketing;
+            let sent = if let Some((typist, seen)) = &agent {
                 let keys = (target.pid, modes.submit_byte());
-                self.type_and_submit(typist, &seen, message, keys, &tap)
+                self.type_and_submit(typist, seen, message, keys, &tap)
                     .await?
             } else if in_one_paste {
                 self.paste_line(message, &target, modes, &tap).await?
@@ -391,16 +402,18 @@ impl Sender {
             report = quote(PasteReport::FORMAT),
         );
         let request = Request::new("paste-buffer", line).blocks(blocks).tap(tap);
-        let bodies = self
-            .control
-            .run(request)
-            .await
-            .map_err(|error| match error {
-                Error::TmuxFailed { message, .. } if message.starts_with("can't find pane") => {
-                    self.refused(Refusal::NoSuchPane)
-                }
-                other => other,
-            })?;
+        let ran = self.control.run(request).await;
+        if matches!(ran, Err(Error::TmuxFailed { .. })) {
+            // tmux stopped behind the command that loads the buffer.
+            let delete = format!("delete-buffer -b {name}");
+            let _ = self.control.run_one("delete-buffer", delete).await;
+        }
+        let bodies = ran.map_err(|error| match error {
+            Error::TmuxFailed { message, .. } if message.starts_with("can't find pane") => {
+                self.refused(Refusal::NoSuchPane)
+            }
+            other => other,
+        })?;
         let [_, fields, screen, ..] = bodies.as_slice() else {
             return Err(Error::failed("paste-buffer", "incomplete answer"));
         };
@@ -521,6 +534,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::cluster::agent_monitor::AgentMonitor;
+    use crate::definition::agent_definitions::AgentDefinitions;
     use crate::pane::paste_buffer::MAX_INLINE;
     use crate::timing::SUBMIT_QUIET;
     use crate::tmux::Launch;
@@ -650,11 +665,62 @@ mod tests {
             );
             assert!(dead, "{:?}", refused.err());
         }
-        let buffers = server
+        check_no_buffers(&server).await;
+    }
+
+    async fn check_no_buffers(server: &Server) {
+        let listed = server
             .control()
-            .run_one("list-buffers", "list-buffers".into())
-            .await
-            .unwrap();
+            .run_one("list-buffers", "list-buffers".into());
+        let buffers = listed.await.unwrap();
         assert_eq!(buffers, "", "the buffers of refused messages are deleted");
+    }
+
+    #[tokio::test]
+    async fn a_paste_into_a_pane_that_is_gone_leaves_no_buffer() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, _kill) = start(dir.path()).await;
+        let sender = sender(&server, dir.path(), PaneId::new("%99").unwrap());
+        let tap = Arc::new(Tap::new(1024));
+        let refused = sender
+            .paste(1, b"secret", Bracket::IfEnabled, None, &tap)
+            .await;
+        let is_gone = matches!(
+            refused,
+            Err(Error::Refused {
+                reason: Refusal::NoSuchPane,
+                ..
+            })
+        );
+        assert!(is_gone, "{:?}", refused.err());
+        check_no_buffers(&server).await;
+    }
+
+    /// Its terminal has other modes until then. Text that these modes refuse would be refused for good, and a
+    /// message in an inbox would become a dead letter.
+    #[tokio::test]
+    async fn a_known_agent_that_starts_is_waited_for_before_the_text_is_judged() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, _kill) = start(dir.path()).await;
+        let pane = server.open_pane(&Launch::new("exec cat")).await.unwrap();
+        let definitions = AgentDefinitions::builtin().unwrap();
+        let claude = Arc::clone(definitions.get("claude").unwrap());
+        let mut sender = sender(&server, dir.path(), pane);
+        sender.typist = Some(Typist {
+            monitor: AgentMonitor::new(server.control().clone(), pane, claude),
+            limit: Instant::now() + Duration::from_millis(200),
+            waits_for_person: false,
+            is_command: false,
+        });
+        let lock = server.control().panes().lock(pane).unwrap();
+        let sent = sender.send("two\nlines", lock.lock().await.unwrap()).await;
+        let is_busy = matches!(
+            sent,
+            Err(Error::Refused {
+                reason: Refusal::Busy,
+                ..
+            })
+        );
+        assert!(is_busy, "{:?}", sent.err());
     }
 }
