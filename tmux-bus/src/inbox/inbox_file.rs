@@ -137,7 +137,10 @@ impl InboxFile {
 
     fn refresh_and_compact(&self, read: &mut ReadInbox) -> Result<(), Error> {
         read.refresh(&self.path)?;
-        match read.offset > COMPACT_FROM.max(2 * read.model.live_bytes()) {
+        // A compaction keeps damaged lines: without them each update would be followed by one.
+        let damaged: u64 = read.damaged.iter().map(|line| line.len as u64).sum();
+        let live = read.model.live_bytes() + damaged;
+        match read.offset > COMPACT_FROM.max(2 * live) {
             true => self.compact(read),
             false => Ok(()),
         }
@@ -419,30 +422,50 @@ mod tests {
     use super::*;
     use crate::inbox::message_id::MessageId;
 
+    fn inbox(dir: &tempfile::TempDir) -> InboxFile {
+        InboxFile::new(dir.path().join("inbox"), "team.yaml".into())
+    }
+
+    fn leave(file: &InboxFile) {
+        let left = InboxRecord::Left(LeftRecord {
+            id: MessageId::random(),
+            from: "user".to_owned(),
+            to: "a".to_owned(),
+            text: "hello".to_owned(),
+            at: 0,
+            expires: u64::MAX,
+            is_agent: false,
+        });
+        file.update(Sync::Disk, |_| Ok((vec![left], ()))).unwrap();
+    }
+
     #[test]
     fn a_record_that_is_stored_but_cannot_be_read_again_is_no_failure() {
         let dir = tempfile::tempdir().unwrap();
-        let file = InboxFile::new(dir.path().join("inbox"), "team.yaml".into());
-        let leave = || {
-            file.update(Sync::Disk, |_| {
-                let left = InboxRecord::Left(LeftRecord {
-                    id: MessageId::random(),
-                    from: "user".to_owned(),
-                    to: "a".to_owned(),
-                    text: "hello".to_owned(),
-                    at: 0,
-                    expires: u64::MAX,
-                    is_agent: false,
-                });
-                Ok((vec![left], ()))
-            })
-        };
-        leave().unwrap();
+        let file = inbox(&dir);
+        leave(&file);
         // The same file, through a descriptor that cannot read it.
         let unreadable = File::options().append(true).open(file.path()).unwrap();
         file.memory().file = Some(unreadable);
-        leave().unwrap();
+        leave(&file);
         let count = file.read(|model, _| Ok(model.letters().count()));
         assert_eq!(count.unwrap(), 2);
+    }
+
+    #[test]
+    fn a_long_damaged_line_does_not_cause_a_compaction_at_each_update() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = inbox(&dir);
+        leave(&file);
+        let damage = vec![b'x'; 2 * COMPACT_FROM as usize];
+        let mut log = File::options().append(true).open(file.path()).unwrap();
+        log.write_all(&[&damage[..], b"\n"].concat()).unwrap();
+        leave(&file);
+        let inode = || fs::metadata(file.path()).unwrap().ino();
+        let before = inode();
+        leave(&file);
+        assert_eq!(inode(), before, "the file was replaced");
+        let count = file.read(|model, _| Ok(model.letters().count()));
+        assert_eq!(count.unwrap(), 3);
     }
 }
