@@ -1,4 +1,4 @@
-//! Every duration of this crate, with the reason for its value.
+//! Every wait of this crate, with the reason for its value.
 //!
 //! Figures: tmux 3.3a on two cores. A new constant belongs here, so that the waits of one answer
 //! can be read side by side.
@@ -12,6 +12,7 @@
 //! | exit status of a program that has ended (`ControlClient::list_panes_and_exits`, `ExitWatch`) | [`EXIT_STATUS_PAUSE`] | [`EXIT_STATUS_LIMIT`] |
 //! | unread input of a terminal after a paste (`wait_for_echo`) | [`SUBMIT_QUIET`] | [`TAKE_IN_LIMIT`] |
 //! | exit of the tmux server after its last session (`SessionFolder::remove`) | [`SERVER_EXIT_PAUSE`] | [`SERVER_EXIT_LIMIT`] |
+//! | the first process of a program that is being stopped while it starts (`pane_processes::end`) | [`PROGRAM_LOOK`] | the grace time |
 //! | end of processes after a signal, on systems without pidfds (`shared/process_tree`) | 20 ms, then 100 ms, in `tree_ender.rs` | the grace time, then [`KILL_LIMIT`] |
 //! | an agent that refused a message of its inbox (`Attempt`) | [`DELIVERY_RETRY`] | none: while it looks idle and refuses |
 //! | an agent that has ended and has messages in its inbox (`Attempt`) | [`DEAD_AGENT_LOOK`] | none: its next output is the event |
@@ -114,6 +115,10 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// start up to 2 s after it shows its input line.
 pub(crate) const FIRST_EVENT_WAIT: Duration = Duration::from_secs(8);
 
+/// How long a hook that reports work is believed while the screen is idle, for agents whose hooks report
+/// every end of a turn. Bounds the damage of an event that was lost.
+pub(crate) const HOOK_TRUST: Duration = Duration::from_secs(10);
+
 /// Time for a hook that reports the end of a turn after the screen shows it. Hooks came 0.15 to 1.6 s
 /// before the screen.
 pub(crate) const HOOK_GRACE: Duration = Duration::from_secs(2);
@@ -157,6 +162,10 @@ pub(crate) const SERVER_EXIT_PAUSE: Duration = Duration::from_millis(2);
 
 /// Time between SIGTERM and SIGKILL when a cluster stops its agents: agents save their session.
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(3);
+
+/// Pause between two looks at a launch wrapper whose program has not started yet. It takes milliseconds; a look reads
+/// all processes of the system.
+pub(crate) const PROGRAM_LOOK: Duration = Duration::from_millis(50);
 
 /// How long the kernel may take to end a process after SIGKILL. Only a process that waits for a
 /// device takes longer than milliseconds.

@@ -37,12 +37,12 @@ use crate::definition::agent_definition::AgentDefinition;
 use crate::hook::{EventFolder, LaunchFolder};
 use crate::log::FileWatch;
 use crate::pane::PaneId;
-use crate::state::hook_report::{HOOK_TRUST, HookReport, weigh};
+use crate::state::hook_report::{HookReport, weigh};
 use crate::state::input_line::InputLine;
 use crate::state::screen::{Cursor, Screen};
 use crate::state::screen_reading;
 use crate::state::{AgentState, Evidence, EvidenceSource, TriedRule};
-use crate::timing::{FRAME_QUIET, SETTLE_LIMIT, SPLASH_LIMIT};
+use crate::timing::{FRAME_QUIET, HOOK_TRUST, SETTLE_LIMIT, SPLASH_LIMIT};
 use crate::{Error, Exit};
 
 /// Clones observe the same agent.

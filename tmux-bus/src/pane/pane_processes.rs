@@ -11,11 +11,8 @@ use tokio::time::Instant;
 use super::pane_info::PaneInfo;
 use crate::shared::proc_stat::ProcessKey;
 use crate::shared::process_tree::{ProcessScanner, TreeEnder, TreeRoot};
-use crate::timing::KILL_LIMIT;
+use crate::timing::{KILL_LIMIT, PROGRAM_LOOK};
 use crate::tmux::launch::LAUNCH_VARIABLE;
-
-/// Between two looks at a wrapper that has no program.
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Sends SIGTERM, waits up to `grace`, sends SIGKILL. Returns the processes that are still alive.
 ///
@@ -53,7 +50,7 @@ async fn end_pane(scanner: &ProcessScanner, pane: &PaneInfo, grace: Duration) ->
         if tree.step(pause, look).await {
             return Vec::new();
         }
-        pause = LOOK_PAUSE;
+        pause = PROGRAM_LOOK;
     }
     let terminate = |process| match is_leader(process) {
         // The placeholder in a pane without a program has nothing to save.

@@ -1,10 +1,11 @@
 //! What the hooks of an agent report, weighed against its screen.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use super::agent_state::{AgentState, Evidence, EvidenceSource};
 use super::screen_reading::ScreenReading;
 use crate::definition::hook_rules::{EventMatch, HookRules};
+use crate::timing::HOOK_TRUST;
 
 /// The newest event of an agent that tells about its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,10 +45,6 @@ impl HookRules {
         }
     }
 }
-
-/// How long a hook that reports work is believed while the screen is idle, for agents whose hooks report
-/// every end of a turn. Bounds the damage of an event that was lost.
-pub(crate) const HOOK_TRUST: Duration = Duration::from_secs(10);
 
 /// The state by the settled screen and by the newest report.
 ///
@@ -111,6 +108,8 @@ pub(crate) fn weigh(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::json;
 
     use super::*;
