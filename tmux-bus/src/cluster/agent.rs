@@ -296,7 +296,8 @@ impl Agent {
         let receiver = self.cluster.agent_config(to_agent)?;
         let mut marker = receiver.marker.clone();
         let mut content = content.to_owned();
-        let definition = self.cluster.monitor(to_agent)?.definition();
+        let monitor = self.cluster.monitor(to_agent)?;
+        let definition = monitor.definition();
         let submit = &definition.submit;
         if (options.nonce || submit.nonce) && wants_answer {
             let nonce = uuid::Uuid::new_v4().simple().to_string();
@@ -321,7 +322,7 @@ impl Agent {
             None => response = response.end(AnswerEnd::Quiet(submit.quiet)),
         }
         Ok(Ask {
-            pane: self.cluster.get_pane(to_agent)?,
+            pane: monitor.pane(),
             cluster: self.cluster.clone(),
             message: Message::new(&self.name, to_agent, content),
             text,

@@ -99,7 +99,7 @@ impl Ask {
         let monitor = self.cluster.monitor(&self.message.to_agent)?;
         let is_known = !monitor.definition().is_plain();
         Ok(is_known.then(|| Typist {
-            monitor: monitor.clone(),
+            monitor,
             limit,
             waits_for_person: self.waits_for_person,
             is_command: self.is_command,
@@ -189,7 +189,7 @@ impl Ask {
                 let reader = io.reader(&sent, self.marker.clone(), &self.response);
                 AnswerWait::Marker(Box::new(
                     match self.cluster.monitor(&self.message.to_agent) {
-                        Ok(monitor) => reader.observed_by(monitor),
+                        Ok(monitor) => reader.observed_by(&monitor),
                         Err(_) => reader,
                     },
                 ))
@@ -312,8 +312,8 @@ impl Ask {
     }
 
     pub(super) fn definition(&self) -> Option<&AgentDefinition> {
-        let monitor = self.cluster.monitor(&self.message.to_agent).ok()?;
-        Some(monitor.definition())
+        let definition = self.cluster.definition(&self.message.to_agent);
+        definition.map(AsRef::as_ref)
     }
 
     pub(super) async fn no_answer(&self) -> Error {

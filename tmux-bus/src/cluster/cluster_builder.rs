@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
@@ -306,7 +306,7 @@ impl ClusterBuilder {
         for (agent, definition) in self.config.agents.iter().zip(definitions) {
             let cluster_agent = ClusterAgent {
                 definition,
-                monitor: OnceLock::new(),
+                monitor: Mutex::default(),
             };
             if let Some(pane) = panes.get(&agent.name) {
                 cluster_agent.set_pane(server.control(), *pane);

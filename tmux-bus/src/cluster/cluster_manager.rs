@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
@@ -95,7 +95,7 @@ pub(super) struct Cluster {
 pub(super) struct ClusterAgent {
     pub(super) definition: Arc<AgentDefinition>,
     /// Set when its pane is known.
-    pub(super) monitor: OnceLock<AgentMonitor>,
+    pub(super) monitor: Mutex<Option<AgentMonitor>>,
 }
 
 impl ClusterManager {
@@ -240,11 +240,16 @@ impl ClusterManager {
         Ok(self.monitor(agent)?.pane())
     }
 
-    pub(crate) fn monitor(&self, agent: &str) -> Result<&AgentMonitor, Error> {
+    pub(crate) fn monitor(&self, agent: &str) -> Result<AgentMonitor, Error> {
         self.cluster.monitor(agent)
     }
 
-    /// Looks for panes of agents that had none when this process attached.
+    /// What is known about the program of an agent.
+    pub(super) fn definition(&self, agent: &str) -> Option<&Arc<AgentDefinition>> {
+        Some(&self.cluster.agents.get(agent)?.definition)
+    }
+
+    /// Looks for panes of agents that had none when this process attached, or whose pane was closed since.
     pub(crate) async fn find_panes(&self) -> Result<(), Error> {
         self.cluster.find_panes().await
     }
@@ -312,7 +317,7 @@ impl ClusterManager {
         let infos = server.control().list_panes_and_exits().await?;
         let mut observing = JoinSet::new();
         for (name, agent) in &self.cluster.agents {
-            let Some(monitor) = agent.monitor.get().cloned() else {
+            let Some(monitor) = agent.monitor() else {
                 continue;
             };
             let name = name.clone();
@@ -483,10 +488,18 @@ impl ClusterManager {
 }
 
 impl ClusterAgent {
-    /// The pane of an agent stays the same.
+    fn monitor(&self) -> Option<AgentMonitor> {
+        let monitor = self.monitor.lock().unwrap_or_else(PoisonError::into_inner);
+        monitor.clone()
+    }
+
+    /// The pane of an agent stays the same until it is closed; then the next attach makes another one.
     pub(super) fn set_pane(&self, control: &ControlClient, pane: PaneId) {
-        let new = || AgentMonitor::new(control.clone(), pane, Arc::clone(&self.definition));
-        self.monitor.get_or_init(new);
+        let mut monitor = self.monitor.lock().unwrap_or_else(PoisonError::into_inner);
+        if monitor.as_ref().is_none_or(|known| known.pane() != pane) {
+            let definition = Arc::clone(&self.definition);
+            *monitor = Some(AgentMonitor::new(control.clone(), pane, definition));
+        }
     }
 }
 
@@ -497,9 +510,8 @@ impl Cluster {
         agent.ok_or_else(|| self.unknown(name))
     }
 
-    pub(super) fn monitor(&self, agent: &str) -> Result<&AgentMonitor, Error> {
-        let monitor = self.agents.get(agent);
-        let monitor = monitor.and_then(|agent| agent.monitor.get());
+    pub(super) fn monitor(&self, agent: &str) -> Result<AgentMonitor, Error> {
+        let monitor = self.agents.get(agent).and_then(ClusterAgent::monitor);
         monitor.ok_or_else(|| self.unknown(agent))
     }
 
@@ -508,12 +520,11 @@ impl Cluster {
         Error::UnknownAgent {
             name: name.to_owned(),
             known: agents
-                .filter(|agent| self.agents[agent].monitor.get().is_some())
+                .filter(|agent| self.agents[agent].monitor().is_some())
                 .collect(),
         }
     }
 
-    /// Looks for panes of agents that had none when this process attached.
     async fn find_panes(&self) -> Result<(), Error> {
         let control = self.server.control();
         control.list_panes_and_exits().await?;
@@ -533,16 +544,16 @@ impl Cluster {
 
     /// Starts the program of an agent, with the hooks of its definition.
     pub(super) async fn launch_agent(&self, name: &str) -> Result<(), Error> {
-        let launched = self.launch(self.agent_config(name)?, self.monitor(name)?);
-        launched
-            .await
-            .map_err(|error| not_ready(name, error.into()))
+        let (agent, monitor) = (self.agent_config(name)?, self.monitor(name)?);
+        let launched = self.launch(agent, &monitor).await;
+        launched.map_err(|error| not_ready(name, error.into()))
     }
 
     pub(super) async fn wait_until_ready(&self, name: &str) -> Result<(), Error> {
+        let monitor = self.monitor(name)?;
         let readiness = Readiness {
             server: &self.server,
-            monitor: self.monitor(name)?,
+            monitor: &monitor,
             agent: self.agent_config(name)?,
             question: self.question.as_deref(),
             dialogs: self.dialogs,

@@ -47,6 +47,8 @@
 //! - The deliverer attaches while another process still creates the panes of the agents, or an
 //!   agent is added later: while a message waits for an agent without a pane, its pane is looked
 //!   for.
+//! - The pane of an agent is closed, and another process makes a new one: while a message waits for the agent, its
+//!   new pane is looked for.
 //! - A refusal that will not change (a newline for a program without bracketed paste) makes a dead
 //!   letter, because the messages behind it could not be delivered either. Every other refusal is
 //!   tried again.
@@ -66,9 +68,10 @@ use super::delivery::{Delivery, on_a_thread};
 use super::inbox::{Inbox, is_for_good};
 use super::message_id::MessageId;
 use crate::Error;
-use crate::cluster::agent_monitor::{AgentMonitor, Observation, until};
+use crate::cluster::agent_monitor::{Observation, until};
 use crate::cluster::{ClusterManager, SendToOptions};
 use crate::log::FileWatch;
+use crate::pane::PaneId;
 use crate::shared::kernel_lock::LockedFile;
 use crate::state::AgentState;
 use crate::timing::{ABSENT_AGENT_LOOK, DEAD_AGENT_LOOK, DELIVERY_RETRY};
@@ -112,15 +115,11 @@ impl Deliverer {
                 is_one_absent = plan.heads.iter().any(|(_, agent)| is_absent(agent));
             }
             for (id, agent) in plan.heads {
-                let Ok(monitor) = self.cluster.monitor(&agent) else {
-                    continue;
-                };
-                if !busy.insert(agent.clone()) {
+                if is_absent(&agent) || !busy.insert(agent.clone()) {
                     continue;
                 }
                 let attempt = Attempt {
                     cluster: self.cluster.clone(),
-                    monitor: monitor.clone(),
                     inbox: self.inbox.clone(),
                     right: Arc::clone(&right),
                     agent,
@@ -149,7 +148,6 @@ impl Deliverer {
 /// The delivery of the first message of an agent.
 struct Attempt {
     cluster: ClusterManager,
-    monitor: AgentMonitor,
     inbox: Inbox,
     right: Arc<LockedFile>,
     agent: String,
@@ -222,35 +220,44 @@ impl Attempt {
     /// Waits until a message may be typed. A text of this crate in the input line is left to the
     /// sender, which removes it.
     async fn wait_until_idle(&self) -> Result<(), Error> {
-        let (io, pane) = (self.cluster.pane_io(), self.monitor.pane());
-        let is_plain = self.monitor.definition().is_plain();
+        let io = self.cluster.pane_io();
         loop {
+            // The agent can have another pane than before.
+            let monitor = self.cluster.monitor(&self.agent)?;
+            let (pane, is_plain) = (monitor.pane(), monitor.definition().is_plain());
             let admits = |seen: &Observation| match is_plain {
                 true => seen.state == AgentState::Idle && !seen.in_copy_mode,
                 false => seen.admits_a_message() || io.has_own_draft(pane, seen),
             };
-            match self.monitor.wait_until(until(Duration::MAX), admits).await {
+            match monitor.wait_until(until(Duration::MAX), admits).await {
                 Ok(Ok(_)) => return Ok(()),
-                Ok(Err(_)) => self.wait_for_restart().await?,
+                Ok(Err(_)) => self.wait_for_restart(pane).await?,
                 Err(error) if is_about_a_pane(&error) => {
                     tracing::debug!(%error, agent = %self.agent, "cannot look at an agent");
                     sleep(DELIVERY_RETRY).await;
-                    self.wait_for_restart().await?;
+                    self.wait_for_restart(pane).await?;
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Waits until the program of the agent runs again: its first output ends the wait.
-    async fn wait_for_restart(&self) -> Result<(), Error> {
-        let (io, pane) = (self.cluster.pane_io(), self.monitor.pane());
+    /// Waits until the program of the agent runs again: its first output ends the wait. Or until the agent has another
+    /// pane than this one, which was closed.
+    async fn wait_for_restart(&self, pane: PaneId) -> Result<(), Error> {
+        let io = self.cluster.pane_io();
         loop {
             let output = io.watch_output(pane);
             // The end of the old program.
             output.changed(Instant::now()).await;
             if io.is_alive(pane).await? {
                 return Ok(());
+            }
+            if !io.panes().contains(pane) {
+                self.cluster.find_panes().await?;
+                if self.cluster.get_pane(&self.agent)? != pane {
+                    return Ok(());
+                }
             }
             output.changed(Instant::now() + DEAD_AGENT_LOOK).await;
         }

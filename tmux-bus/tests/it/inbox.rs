@@ -93,6 +93,27 @@ async fn messages_are_delivered_in_order_and_logged() {
     assert_eq!(log.entries[4].message_type, MessageType::Info);
 }
 
+/// A person closes a pane, and the next attach makes a new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_for_an_agent_whose_pane_was_closed_arrives_in_its_next_pane() {
+    let dir = TestDir::new();
+    let running = start(&dir, 2).await;
+    let delivering = tokio::spawn({
+        let running = ClusterManager::clone(&running);
+        async move { running.deliver_inbox().await }
+    });
+    let inbox = running.inbox();
+    inbox.leave("user", "agent0", "first").unwrap();
+    eventually("the first message", || mail(&dir, 0).len() == 1);
+    let closed = running.get_pane("agent0").unwrap();
+    tmux(running.socket(), &["kill-pane", "-t", &closed.to_string()]);
+    let again = team(&dir, 2).builder().attach().await.unwrap();
+    assert_ne!(again.get_pane("agent0").unwrap(), closed);
+    inbox.leave("user", "agent0", "second").unwrap();
+    eventually("the second message", || mail(&dir, 0).len() == 2);
+    delivering.abort();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_waits_for_a_draft_a_dialog_and_a_turn() {
     let dir = TestDir::new();
