@@ -1,7 +1,7 @@
 //! The pure core of the board: changes in, events out. It does no I/O and has no clock: the caller
 //! passes the time.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -57,7 +57,8 @@ impl Default for Limits {
 ///
 /// Rules:
 ///
-/// 1. An agent belongs to the source that says what it can do: that source gets its commands.
+/// 1. An agent belongs to the source that has reported it first: that source gets its commands. An agent
+///    of the same name from another source is not shown, and a failure tells so.
 /// 2. A permission request is answered once. The first answer goes to the source; until the source
 ///    has confirmed it, and ever after, another answer is refused with the first one's decision.
 /// 3. Text of agents is neutralised and bounded on its way in, so nothing behind needs to.
@@ -66,6 +67,8 @@ pub struct BoardModel {
     limits: Limits,
     agents: BTreeMap<String, OwnedAgent>,
     next_agent: u32,
+    /// Agents that are not shown, because another source has one of the same name.
+    hidden: BTreeSet<(usize, String)>,
     messages: VecDeque<Message>,
     message_bytes: usize,
     next_message: u64,
@@ -91,6 +94,8 @@ struct OwnedPermission {
     owner: usize,
     /// The answer that its source is carrying out.
     answering: Option<Decision>,
+    /// By what the request became void meanwhile.
+    void_by: Option<String>,
 }
 
 /// How many messages the state contains; a client asks for older ones.
@@ -144,13 +149,13 @@ impl BoardModel {
                 stream,
                 text,
             } => {
-                if let Some(owned) = self.agents.get_mut(&agent) {
+                if let Some(owned) = self.owned(source, &agent) {
                     owned.output.push(stream, &neutral_text(&text));
                 }
                 Vec::new()
             }
             Change::Screen { agent, text } => {
-                if let Some(owned) = self.agents.get_mut(&agent) {
+                if let Some(owned) = self.owned(source, &agent) {
                     owned.output.set_screen(&neutral_text(&text));
                 }
                 Vec::new()
@@ -241,11 +246,16 @@ impl BoardModel {
 
     fn change_agent(&mut self, source: usize, change: AgentChange, now: u64) -> Vec<BoardEvent> {
         let id = neutral_line(&change.id);
-        let known = self.agents.contains_key(&id);
+        let owner = self.agents.get(&id).map(|owned| owned.owner);
+        if owner.is_some_and(|owner| owner != source) {
+            return self.hide(source, id, now);
+        }
+        let known = owner.is_some();
         if !known && self.agents.len() >= self.limits.agents {
             return Vec::new();
         }
         let owned = self.agents.entry(id.clone()).or_default();
+        owned.owner = source;
         let before = owned.agent.clone();
         let agent = &mut owned.agent;
         agent.id.clone_from(&id);
@@ -273,7 +283,6 @@ impl BoardModel {
         agent.usage = change.usage.unwrap_or(agent.usage);
         if let Some(can) = change.can {
             agent.can = can;
-            owned.owner = source;
             if agent.order == u32::MAX {
                 self.next_agent += 1;
                 agent.order = self.next_agent;
@@ -286,31 +295,51 @@ impl BoardModel {
         let ended = agent.state == AgentState::Exited;
         let mut events = vec![BoardEvent::Agent { agent }];
         if ended {
-            events.extend(self.void_permissions(&id, now));
+            events.extend(self.void_permissions(source, &id, now));
         }
         events
     }
 
+    /// The agent of this source, if it is shown.
+    fn owned(&mut self, source: usize, agent: &str) -> Option<&mut OwnedAgent> {
+        let owned = self.agents.get_mut(agent);
+        owned.filter(|owned| owned.owner == source)
+    }
+
+    /// Tells once that an agent is not shown. As one agent, a command for one could reach the other.
+    fn hide(&mut self, source: usize, agent: String, now: u64) -> Vec<BoardEvent> {
+        if self.hidden.len() >= self.limits.open || !self.hidden.insert((source, agent.clone())) {
+            return Vec::new();
+        }
+        let told = Change::Failure {
+            agent,
+            class: "source".to_owned(),
+            message: "a second agent of this name is not shown".to_owned(),
+            resets: None,
+            at: None,
+        };
+        self.apply(source, told, now)
+    }
+
     fn remove_agent(&mut self, source: usize, id: &str, now: u64) -> Vec<BoardEvent> {
-        if self
-            .agents
-            .get(id)
-            .is_none_or(|owned| owned.owner != source)
-        {
+        if self.owned(source, id).is_none() {
             return Vec::new();
         }
         self.agents.remove(id);
-        let mut events = self.void_permissions(id, now);
+        let mut events = self.void_permissions(source, id, now);
         events.push(BoardEvent::AgentGone { id: id.to_owned() });
         events
     }
 
     /// An agent that has ended waits for no answer.
-    fn void_permissions(&mut self, agent: &str, now: u64) -> Vec<BoardEvent> {
-        let open = self
-            .permissions
-            .iter()
-            .filter(|owned| owned.permission.agent == agent && owned.permission.settled.is_none());
+    fn void_permissions(&mut self, source: usize, agent: &str, now: u64) -> Vec<BoardEvent> {
+        let is_its = |owned: &&OwnedPermission| {
+            let OwnedPermission {
+                permission, owner, ..
+            } = owned;
+            *owner == source && permission.agent == agent && permission.settled.is_none()
+        };
+        let open = self.permissions.iter().filter(is_its);
         let open: Vec<String> = open.map(|owned| owned.permission.id.clone()).collect();
         let settled = open.iter().map(|id| self.settle(id, None, "cancel", now));
         settled.flatten().collect()
@@ -344,6 +373,7 @@ impl BoardModel {
             permission: permission.clone(),
             owner: source,
             answering: None,
+            void_by: None,
         });
         vec![BoardEvent::Permission { permission }]
     }
@@ -358,6 +388,11 @@ impl BoardModel {
         let mut all = self.permissions.iter_mut();
         let owned = all.find(|owned| owned.permission.id == id)?;
         if owned.permission.settled.is_some() {
+            return None;
+        }
+        // Race: a question in a pane disappears with the key, before the source has confirmed the answer.
+        if owned.answering.is_some() && decision.is_none() {
+            owned.void_by = Some(by.to_owned());
             return None;
         }
         // A source reports our own answer as that of its caller.
@@ -483,12 +518,12 @@ impl BoardModel {
     pub fn answered(&mut self, id: &str, done: bool, now: u64) -> Option<BoardEvent> {
         let mut all = self.permissions.iter_mut();
         let owned = all.find(|owned| owned.permission.id == id)?;
-        let decision = owned.answering?;
-        if done {
-            return self.settle(id, Some(decision), "page", now);
+        let decision = owned.answering.take()?;
+        match (done, owned.void_by.take()) {
+            (true, _) => self.settle(id, Some(decision), "page", now),
+            (false, Some(by)) => self.settle(id, None, &by, now),
+            (false, None) => None,
         }
-        owned.answering = None;
-        None
     }
 
     /// The whole state but for older messages and output.
@@ -657,6 +692,29 @@ mod tests {
     }
 
     #[test]
+    fn a_question_that_disappears_with_its_answer_was_answered() {
+        for (done, by) in [(true, "page"), (false, "pane")] {
+            let mut model = with_agent();
+            model.apply(3, permission("p"), 5);
+            model.begin(&answer(Decision::Allow)).unwrap();
+            let (id, by_pane) = ("p".to_owned(), "pane".to_owned());
+            let gone = Change::PermissionSettled {
+                id,
+                decision: None,
+                by: by_pane,
+            };
+            assert!(model.apply(3, gone, 6).is_empty());
+            let settled = model.answered("p", done, 7).unwrap();
+            let BoardEvent::Permission { permission } = settled else {
+                panic!("{settled:?}");
+            };
+            let settled = permission.settled.unwrap();
+            assert_eq!(settled.decision, done.then_some(Decision::Allow));
+            assert_eq!(settled.by, by);
+        }
+    }
+
+    #[test]
     fn a_deadline_that_comes_first_wins() {
         let mut model = with_agent();
         model.apply(3, permission("p"), 5);
@@ -699,8 +757,39 @@ mod tests {
     fn an_unchanged_agent_is_no_event() {
         let mut model = with_agent();
         let idle = || AgentChange::new("a").state(AgentState::Idle, "hook", "Stop");
-        assert_eq!(model.apply(0, idle().into(), 5).len(), 1);
-        assert_eq!(model.apply(0, idle().into(), 6).len(), 0);
+        assert_eq!(model.apply(3, idle().into(), 5).len(), 1);
+        assert_eq!(model.apply(3, idle().into(), 6).len(), 0);
+    }
+
+    #[test]
+    fn an_agent_of_another_source_with_the_same_name_does_not_take_its_place() {
+        let mut model = with_agent();
+        model.apply(3, permission("p"), 5);
+        let state = model.state();
+        let other = || {
+            let agent = AgentChange::new("a").can([Ability::Stop]);
+            agent.state(AgentState::Exited, "process", "signal 9")
+        };
+        let told = model.apply(4, other().into(), 6);
+        let [BoardEvent::Failure { failure }] = &told[..] else {
+            panic!("{told:?}");
+        };
+        assert_eq!(failure.message, "a second agent of this name is not shown");
+        assert!(model.apply(4, other().into(), 7).is_empty());
+        let (agent, stream, text) = ("a".to_owned(), "out", "not mine".to_owned());
+        let output = Change::Output {
+            agent,
+            stream,
+            text,
+        };
+        model.apply(4, output, 7);
+        assert!(model.output("a").unwrap().after(0, 1).is_empty());
+        for part in ["agents", "permissions"] {
+            assert_eq!(model.state()[part], state[part]);
+        }
+        let (agent, text) = ("a".to_owned(), "hello".to_owned());
+        let (owner, _) = model.begin(&Command::Send { agent, text }).unwrap();
+        assert_eq!(owner, 3);
     }
 
     #[test]

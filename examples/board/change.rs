@@ -114,7 +114,7 @@ pub struct AgentChange {
     pub restarted: bool,
     /// What it has used in all.
     pub usage: Option<Usage>,
-    /// Which commands it takes. The source that sets this gets the commands.
+    /// Which commands it takes.
     pub can: Option<BTreeSet<Ability>>,
 }
 

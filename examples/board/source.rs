@@ -11,6 +11,8 @@ use super::hub::Feed;
 /// 2. [`perform`](Self::perform) gets actions for agents, permission requests and waiting messages
 ///    that this source has reported, several at once.
 /// 3. Each permission request is answered at most once.
+/// 4. The ids of agents are unique on the board, and the labels of stores, too. Of two agents with one id the first
+///    is shown.
 #[async_trait]
 pub trait Source: Send + Sync {
     /// The name for failures of the source itself.
