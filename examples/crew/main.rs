@@ -232,7 +232,7 @@ struct Running {
     panes: Option<Arc<Panes>>,
     headless: Arc<Headless>,
     report: Report,
-    /// Served as long as it lives.
+    /// Served until the end of the program.
     page: Option<Arc<Page>>,
 }
 

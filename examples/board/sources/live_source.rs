@@ -13,6 +13,7 @@ use exec_core::{
 };
 
 use super::super::action::{Action, ActionError};
+use super::super::board_model::cut_text;
 use super::super::change::{AgentChange, Change};
 use super::super::entities::{
     Ability, AgentState, Decision, Permission, QueueItem, Usage, milliseconds,
@@ -22,8 +23,8 @@ use super::super::source::Source;
 use super::used::{plus, usage};
 use crate::{Result, with_causes};
 
-/// Most bytes of a turn's text that are gathered for its message.
-const MAX_TEXT: usize = 64 * 1024;
+/// Most bytes of an answer that are gathered: more than the board shows, so that it tells what it leaves out.
+const MAX_TEXT: usize = 1 << 20;
 /// Most bytes of a line without an end that are gathered before they are shown.
 const MAX_PARTIAL: usize = 8 * 1024;
 
@@ -52,8 +53,10 @@ struct Progress {
     /// The texts of messages from the page.
     prompts: BTreeMap<MessageId, String>,
     turn: Option<TurnId>,
-    /// The text of the turn so far.
+    /// The answer of the turn so far: the last message of the agent itself, without its sub-agents.
     text: String,
+    /// Whether the next piece continues `text`.
+    continues: bool,
     /// The part of a line that deltas have brought.
     partial: String,
     /// What the processes before this one have used.
@@ -86,9 +89,14 @@ impl LiveSource {
         if let (Some(agent), Some(feed)) = (known, self.0.feed.get()) {
             let before = std::mem::replace(&mut *lock(&agent.session), session);
             // No event tells of the messages that waited when it ended.
-            let prompts = std::mem::take(&mut lock(&agent.progress).prompts);
-            let waited = before.queued().into_iter().map(|queued| queued.id);
-            for message in waited.chain(prompts.into_keys()) {
+            let mut prompts = std::mem::take(&mut lock(&agent.progress).prompts);
+            for queued in before.queued() {
+                agent.gone(feed, queued.id, "dropped");
+                if let Some(text) = prompts.remove(&queued.id) {
+                    agent.not_delivered(feed, DropReason::SessionEnded, &text);
+                }
+            }
+            for message in prompts.into_keys() {
                 agent.gone(feed, message, "dropped");
             }
             agent.introduce(feed);
@@ -372,19 +380,14 @@ impl LiveAgent {
     }
 
     fn take_agent_event(&self, feed: &Feed, event: &AgentEvent) {
+        lock(&self.progress).gather(event);
         match &event.kind {
-            AgentEventKind::Text { text, delta } => {
-                let mut progress = lock(&self.progress);
-                if progress.text.len() + text.len() <= MAX_TEXT {
-                    progress.text.push_str(text);
-                }
-                if !*delta {
-                    drop(progress);
-                    self.print(feed, "text", text);
-                    return;
-                }
-                let lines = progress.whole_lines(text);
-                drop(progress);
+            AgentEventKind::Text { text, delta: false } => {
+                self.print(feed, "text", text);
+                return;
+            }
+            AgentEventKind::Text { text, delta: true } => {
+                let lines = lock(&self.progress).whole_lines(text);
                 self.print(feed, "text", &lines);
                 return;
             }
@@ -449,8 +452,11 @@ impl LiveAgent {
                     DropReason::Uncertain => "uncertain",
                     _ => "dropped",
                 };
-                lock(&self.progress).prompts.remove(message);
+                let text = lock(&self.progress).prompts.remove(message);
                 self.gone(feed, *message, outcome);
+                if let Some(text) = text.filter(|_| *reason != DropReason::TakenBack) {
+                    self.not_delivered(feed, *reason, &text);
+                }
             }
             LiveEvent::TurnStarted { turn } => {
                 let mut progress = lock(&self.progress);
@@ -547,6 +553,16 @@ impl LiveAgent {
         feed.push(Change::QueuedGone { id, outcome });
     }
 
+    /// A message from the page is lost: the page has nothing else that shows its text.
+    fn not_delivered(&self, feed: &Feed, reason: DropReason, text: &str) {
+        let class = match reason {
+            DropReason::Uncertain => "uncertain",
+            _ => "not_sent",
+        };
+        let message = format!("a message was not delivered: {reason}\n{text}");
+        self.fail_with(feed, class, &message);
+    }
+
     fn exited(&self, feed: &Feed, report: &ExitReport) {
         self.flush(feed);
         lock(&self.progress).turn = None;
@@ -611,6 +627,26 @@ async fn track(agent: Arc<LiveAgent>, feed: Feed) {
 }
 
 impl Progress {
+    /// Gathers the answer of the turn, as [`TurnReport::text`](exec_core::TurnReport::text) has it.
+    fn gather(&mut self, event: &AgentEvent) {
+        if event.parent.is_some() {
+            return;
+        }
+        match &event.kind {
+            AgentEventKind::Text { text, delta } => {
+                if !(*delta && self.continues) {
+                    self.text.clear();
+                }
+                let (kept, _) = cut_text(text, MAX_TEXT - self.text.len());
+                self.text.push_str(kept);
+                self.continues = *delta;
+            }
+            // Agents report these in the middle of a message.
+            AgentEventKind::Usage(_) | AgentEventKind::RateLimit(_) => {}
+            _ => self.continues = false,
+        }
+    }
+
     /// The lines that a delta has completed: a line of the output never changes. A line that is too
     /// long is shown in pieces.
     fn whole_lines(&mut self, delta: &str) -> String {
@@ -649,6 +685,28 @@ fn refusal(error: exec_core::Error) -> ActionError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_answer_is_the_last_message_of_the_agent_itself() {
+        let mut progress = Progress::default();
+        let text = |text: &str, delta| AgentEventKind::Text {
+            text: text.into(),
+            delta,
+        };
+        let thinking = AgentEventKind::Thinking {
+            text: "hm".into(),
+            delta: false,
+        };
+        progress.gather(&text("Let me look.", false).into());
+        progress.gather(&thinking.into());
+        progress.gather(&text("It is ", true).into());
+        progress.gather(&AgentEvent::of_sub_agent("call", text("not this", false)));
+        progress.gather(&text("done.", true).into());
+        assert_eq!(progress.text, "It is done.");
+        let long = "ä".repeat(MAX_TEXT);
+        progress.gather(&text(&long, false).into());
+        assert_eq!(progress.text.len(), MAX_TEXT);
+    }
 
     #[test]
     fn deltas_make_whole_lines_and_an_endless_line_is_shown_in_pieces() {

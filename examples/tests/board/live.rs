@@ -8,13 +8,15 @@ use examples::board::Change;
 use examples::board::sources::LiveSource;
 use examples::scripted_agent;
 use exec_core::{
-    Budget, CommandConfig, ExecutionContext, ExecutionService, LiveRequest, PermissionAction,
-    PermissionPolicy, PermissionRule,
+    Budget, CommandConfig, ExecutionContext, ExecutionService, LiveRequest, LiveSession,
+    PermissionAction, PermissionPolicy, PermissionRule,
 };
 use exec_profiles::ProfileRegistry;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 
 use crate::board::Board;
+use crate::client::Client;
 use crate::page::{ANSWER, open, stop, write};
 
 /// The scripted agent as a profile; its program is the board's, not that of the test.
@@ -144,4 +146,56 @@ async fn a_live_session_is_steered_from_the_page() {
     // What was asked and never answered was not done.
     stop(&tab).await;
     tab.shows(".agent[data-agent=writer]", "exited").await;
+}
+
+/// A live session of the scripted agent, which may do anything.
+async fn session(service: &ExecutionService, folder: &Path) -> LiveSession {
+    let context = ExecutionContext::for_workspace(scripted_agent::LABEL, folder).unwrap();
+    let request = LiveRequest::new(context).policy(PermissionPolicy::allow_all());
+    service.open_live(request).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answer_to_the_program_itself_is_shown_as_the_program_gets_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = service(folder.path());
+    let _guard = service.shutdown_on_drop(Duration::from_secs(10));
+    let session = session(&service, folder.path()).await;
+    let source = LiveSource::new();
+    source.add("writer", session.clone(), None);
+    let board = Board::of(Arc::new(source)).await;
+    let mut client = Client::open(&board).await;
+    // The agent also says something before it uses its tool.
+    let turn = session.prompt("[[tool true]] [[say good morning]]");
+    let is_answer = |event: &Value| event["message"]["kind"] == "result";
+    let shown = client.event_when(is_answer).await;
+    let report = turn.unwrap().ended().await.unwrap();
+    assert_eq!(report.text, "good morning");
+    assert_eq!(shown["message"]["text"], "good morning");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_waited_for_a_replaced_session_is_not_lost_in_silence() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = service(folder.path());
+    let _guard = service.shutdown_on_drop(Duration::from_secs(10));
+    let first = session(&service, folder.path()).await;
+    let source = LiveSource::new();
+    source.add("writer", first.clone(), None);
+    let board = Board::of(Arc::new(source.clone())).await;
+    let mut client = Client::open(&board).await;
+    client.agent("writer").await;
+    for text in ["[[slow 600]]", "later"] {
+        client
+            .ok(json!({"type": "send", "agent": "writer", "text": text}))
+            .await;
+    }
+    let waits = |event: &Value| event["item"]["text"] == "later";
+    client.event_when(waits).await;
+    first.execution().stop().await.unwrap();
+    source.add("writer", session(&service, folder.path()).await, None);
+    let is_told = |event: &Value| event["failure"]["class"] == "not_sent";
+    let told = client.event_when(is_told).await;
+    let message = "a message was not delivered: the session has ended\nlater";
+    assert_eq!(told["failure"]["message"], message);
 }
