@@ -26,6 +26,7 @@ clauses! {
     16 a_cap_changes_nothing_else,
     16 a_cap_of_an_agent_without_messages_in_view_spares_the_others,
     16 a_writer_continues_after_a_cap,
+    16 capped_messages_may_come_back_into_view,
     16 a_cap_can_be_repeated,
     16 a_cap_of_an_unknown_agent_removes_nothing,
 }
@@ -346,6 +347,27 @@ async fn a_writer_continues_after_a_cap(fixture: ClauseFixture) -> ClauseResult 
         );
     }
     stored(&*operator, &snapshot).await
+}
+
+/// A writer that has them in memory can show them again.
+async fn capped_messages_may_come_back_into_view(fixture: ClauseFixture) -> ClauseResult {
+    let (storage, operator) = (fixture.open().await?, fixture.open().await?);
+    let mut whole = ticked("a", 10)?;
+    let mut snapshot = whole.clone();
+    snapshot.memory.short_term_history.drop_front(8);
+    storage.save(&snapshot).await?;
+    let removed = operator.cap_stream(&snapshot.agent_id, 5).await?;
+    ensure!(removed == 5, "{removed} of 5 messages were removed");
+    for hidden in [6, 3] {
+        tick(&mut whole);
+        let mut snapshot = whole.clone();
+        snapshot.memory.short_term_history.drop_front(hidden);
+        storage.save(&snapshot).await?;
+        stored(&*operator, &snapshot).await?;
+    }
+    let left = numbers(&*storage).await?;
+    ensure!(left == (0..12).collect::<Vec<_>>(), "left are {left:?}");
+    Ok(())
 }
 
 async fn a_cap_can_be_repeated(fixture: ClauseFixture) -> ClauseResult {

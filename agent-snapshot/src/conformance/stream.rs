@@ -21,6 +21,7 @@ clauses! {
     2 pinned_messages_survive,
     2 a_summary_can_be_set_replaced_and_removed,
     2 the_view_may_be_empty,
+    2 messages_may_come_back_into_view,
     10 several_messages_of_one_save_keep_their_order,
     10 a_save_without_new_messages_keeps_the_stream,
     10 a_loaded_history_continues,
@@ -206,6 +207,24 @@ async fn the_view_may_be_empty(fixture: ClauseFixture) -> ClauseResult {
     stored(&*storage, &loaded).await?;
     let stream = whole_stream(&*storage, &loaded.agent_id).await?;
     ensure!(stream == texts(1..=4), "the stream is {stream:?}");
+    Ok(())
+}
+
+/// As for a model with a larger window. After each step the data is at rest.
+async fn messages_may_come_back_into_view(fixture: ClauseFixture) -> ClauseResult {
+    let mut whole = ticked("a", 10)?;
+    for hidden in [8, 4, 6, 0] {
+        let storage = fixture.open().await?;
+        tick(&mut whole);
+        let mut snapshot = whole.clone();
+        snapshot.memory.short_term_history.drop_front(hidden);
+        storage.save(&snapshot).await?;
+        stored(&*storage, &snapshot).await?;
+        storage.close().await?;
+        stored(&*fixture.open().await?, &snapshot).await?;
+    }
+    let stream = whole_stream(&*fixture.open().await?, &whole.agent_id).await?;
+    ensure!(stream == texts(1..=14), "the stream is {stream:?}");
     Ok(())
 }
 

@@ -42,6 +42,8 @@ pub(super) struct AgentFiles<F: Folder> {
 struct OpenLog<F: Folder> {
     meta: StorageMeta,
     stamp: Stamp,
+    /// The number of the first message that is not in the archive.
+    from: u64,
     file: F::File,
     len: u64,
     crc: u32,
@@ -100,7 +102,7 @@ impl<F: Folder> AgentFiles<F> {
         }
         let may_append = self.policy.min_ticks > 0 && !self.is_uncertain;
         let appended = match (&plan, &mut self.open_log) {
-            (Some(plan), Some(log)) if may_append && plan.stream == StreamChange::Append => {
+            (Some(plan), Some(log)) if may_append && log.is_continued_by(plan) => {
                 Some(log.append(&*self.files.folder, plan))
             }
             _ => None,
@@ -211,7 +213,7 @@ impl<F: Folder> AgentFiles<F> {
     /// archive, and the rename of the JSON file is the commit point, as in every rewrite.
     pub(super) fn cap_stream(&mut self, keep: u64) -> Result<u64, Error> {
         let _lock = self.lock()?;
-        let Found::Stored(stored) = self.read_stored()? else {
+        let Found::Stored(mut stored) = self.read_stored()? else {
             return Ok(0);
         };
         let start = stored.parts.stamp.capped_start(keep);
@@ -219,18 +221,13 @@ impl<F: Folder> AgentFiles<F> {
         if removed == 0 {
             return Ok(0);
         }
-        let mut messages = match stored.parts.from > stored.parts.stamp.stream_start {
-            true => self.files.read_archive(&stored)?,
-            false => Vec::new(),
-        };
+        self.take_from_archive(&mut stored)?;
         let StoredAgent {
             meta: old,
             mut parts,
             ..
         } = *stored;
-        messages.append(&mut parts.messages);
-        messages.drain(..removed as usize);
-        parts.messages = messages;
+        parts.messages.drain(..removed as usize);
         parts.from = start;
         parts.stamp.stream_start = start;
         let mut meta = old.clone();
@@ -242,6 +239,18 @@ impl<F: Folder> AgentFiles<F> {
         let result = self.write_next(Some(&old), meta, parts);
         self.note(result)?;
         Ok(removed)
+    }
+
+    /// Puts the messages of the archive before the others: the next generation gets a new archive.
+    fn take_from_archive(&self, stored: &mut StoredAgent<F>) -> Result<(), Error> {
+        let start = stored.parts.stamp.stream_start;
+        if stored.parts.from > start {
+            let mut messages = self.files.read_archive(stored)?;
+            messages.append(&mut stored.parts.messages);
+            stored.parts.messages = messages;
+            stored.parts.from = start;
+        }
+        Ok(())
     }
 
     pub(super) fn delete(&mut self) -> Result<(), Error> {
@@ -405,8 +414,17 @@ impl<F: Folder> AgentFiles<F> {
 
     /// Writes the next generation of the JSON file: the stored parts with `plan` applied.
     fn rewrite(&mut self, plan: Option<SavePlan>) -> Result<(), Error> {
+        let mut has_new_archive = false;
         let (old, mut meta, mut parts) = match self.files.read()? {
-            Found::Stored(stored) => {
+            Found::Stored(mut stored) => {
+                if let Some(plan) = &plan {
+                    has_new_archive = plan.stream == StreamChange::Replace;
+                    // Messages come back into view.
+                    if !has_new_archive && plan.stamp.first < stored.parts.from {
+                        self.take_from_archive(&mut stored)?;
+                        has_new_archive = true;
+                    }
+                }
                 let StoredAgent { meta, parts, .. } = *stored;
                 (Some(meta.clone()), meta, parts)
             }
@@ -415,6 +433,7 @@ impl<F: Folder> AgentFiles<F> {
                 epoch_floor,
             } => {
                 let Some(plan) = &plan else { return Ok(()) };
+                has_new_archive = true;
                 let parts = SnapshotParts::before(plan);
                 let archive = Archive::default();
                 let meta = StorageMeta::new(generation, false, epoch_floor, &parts.stamp, archive);
@@ -423,13 +442,13 @@ impl<F: Folder> AgentFiles<F> {
         };
         meta.generation += 1;
         meta.log = self.policy.min_ticks > 0;
+        if has_new_archive {
+            meta.archive = Archive {
+                birth: meta.generation,
+                ..Archive::default()
+            };
+        }
         if let Some(plan) = plan {
-            if old.is_none() || plan.stream == StreamChange::Replace {
-                meta.archive = Archive {
-                    birth: meta.generation,
-                    ..Archive::default()
-                };
-            }
             parts.apply(plan);
         }
         self.write_next(old.as_ref(), meta, parts)
@@ -505,6 +524,7 @@ impl<F: Folder> AgentFiles<F> {
         Ok(log.map(|(file, len, crc)| OpenLog {
             meta: meta.clone(),
             stamp: parts.stamp,
+            from: parts.from,
             file,
             len,
             crc,
@@ -567,6 +587,7 @@ impl<F: Folder> AgentFiles<F> {
         Ok(Some(OpenLog {
             meta: stored.meta.clone(),
             stamp: stored.parts.stamp.clone(),
+            from: stored.parts.from,
             file,
             len: end.len,
             crc: end.crc,
@@ -579,6 +600,11 @@ impl<F: Folder> AgentFiles<F> {
 }
 
 impl<F: Folder> OpenLog<F> {
+    /// Whether a line of the log can hold the save. The log has no messages of the archive.
+    fn is_continued_by(&self, plan: &SavePlan) -> bool {
+        plan.stream == StreamChange::Append && plan.stamp.first >= self.from
+    }
+
     fn append(&mut self, folder: &F, plan: &SavePlan) -> Result<(), FileError> {
         if self.is_torn {
             folder.truncate(&mut self.file, self.len)?;

@@ -25,14 +25,15 @@ enum Call {
     Delete,
 }
 
-/// First save, appends, a trim with a summary, a log that is long enough to be compacted, another
-/// history, a delete, and a new start.
+/// First save, appends, a trim with a summary, a log that is long enough to be compacted, a message
+/// that comes back into view, another history, a delete, and a new start.
 fn script() -> Vec<ScriptStep> {
     let mut steps = Vec::new();
     let mut snapshot = AgentSnapshot::new(AgentId::new("a").unwrap());
     snapshot.epoch = 3;
     steps.push(save(&mut snapshot, "one"));
     steps.push(save(&mut snapshot, "two"));
+    let whole = snapshot.memory.short_term_history.clone();
     snapshot.memory.short_term_history.drop_front(1);
     let summary = Message::system("one was said");
     snapshot
@@ -48,6 +49,11 @@ fn script() -> Vec<ScriptStep> {
         stream: 5,
     });
     steps.push(save(&mut snapshot, "after compact"));
+    let tail = snapshot.memory.short_term_history.tail().skip(1);
+    let tail: Vec<Message> = tail.map(|(_, message)| message.clone()).collect();
+    snapshot.memory.short_term_history = whole;
+    snapshot.memory.short_term_history.extend(tail);
+    steps.push(save(&mut snapshot, "with the first message"));
     snapshot.memory.short_term_history = crate::History::new();
     steps.push(save(&mut snapshot, "another history"));
     steps.push(ScriptStep {
@@ -466,7 +472,9 @@ fn a_damaged_tombstone_is_kept_aside_by_a_delete() {
     let folder = SimulatedFolder::default();
     let mut files = open(&folder, false);
     let script = script();
-    assert_eq!(run(&mut files, &script[..9]), None);
+    let deleted = script.iter().position(|step| step.after.is_none());
+    let next = deleted.unwrap() + 1;
+    assert_eq!(run(&mut files, &script[..next]), None);
     let mut tombstone = folder.create("a.deleted").unwrap();
     folder.write(&mut tombstone, b"?").unwrap();
 
@@ -474,5 +482,5 @@ fn a_damaged_tombstone_is_kept_aside_by_a_delete() {
     assert!(files.load().unwrap_err().is_damaged());
     files.delete().unwrap();
     assert_eq!(folder.read("a.damaged.1.deleted").unwrap().unwrap(), b"?");
-    finish(&mut files, &script, 9, "after a damaged tombstone");
+    finish(&mut files, &script, next, "after a damaged tombstone");
 }

@@ -24,6 +24,7 @@ use crate::{AgentId, AgentInfo, AgentSnapshot, Error, SnapshotStorage};
 /// - at the first save;
 /// - after [`rewrite_every`](FileStorageBuilder::rewrite_every) ticks, once the log is four times
 ///   as long as the JSON, so that all rewriting together stays below 1.25 times the history;
+/// - if the history is another one, or if messages out of view come back into view;
 /// - by [`compact`](Self::compact) and [`close`](SnapshotStorage::close).
 ///
 /// Messages that are out of view at a rewrite move to `worker_007.N.history`.

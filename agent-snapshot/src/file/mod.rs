@@ -22,11 +22,12 @@
 //!   which readers ignore. The next append cuts it off and syncs the cut first: otherwise a second
 //!   crash could leave a mix of the old tail and the new line.
 //! - **Rewrite** from generation 7 to 8 (first save, long log, another history, `compact`): append
-//!   to the archive; create `a.8.log`; sync both and the folder; write `a.json.tmp`, sync it, rename
-//!   it to `a.json`, sync the folder. The commit point is the rename. Every file that the new
-//!   `a.json` names is durable before it. Afterwards `a.7.log` is removed. A first save that has
-//!   messages for the archive writes a tombstone of generation 0 before: without a JSON file, only a
-//!   tombstone tells an interrupted save from a lost file.
+//!   to the archive, or start another one for another history, for `cap_stream`, and for messages that
+//!   come back from the archive into view; create `a.8.log`; sync both and the folder; write
+//!   `a.json.tmp`, sync it, rename it to `a.json`, sync the folder. The commit point is the rename.
+//!   Every file that the new `a.json` names is durable before it. Afterwards `a.7.log` is removed. A
+//!   first save that has messages for the archive writes a tombstone of generation 0 before: without
+//!   a JSON file, only a tombstone tells an interrupted save from a lost file.
 //! - **Delete**: the rename of the tombstone. A file of the tombstone's generation or lower is dead
 //!   from then on, whether or not it is still there. Afterwards the dead files are removed; a
 //!   repeated delete removes what an interrupted one has left. The

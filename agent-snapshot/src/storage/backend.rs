@@ -174,8 +174,15 @@ pub(crate) fn judge(
     intent: &Intent,
 ) -> Result<Option<SavePlan>, Error> {
     let history = &snapshot.memory.short_term_history;
-    let new = history.encode_since(stored.map(|stored| (stored.next, stored.link)))?;
-    let continues = new.continues && stored.is_some();
+    let mut new = history.encode_since(stored.map(|stored| (stored.next, stored.link)))?;
+    let continues = new.continues;
+    // A view may reach back to messages that a cap has deleted. Then the history is written anew; it
+    // has all messages that the stream has.
+    let appends =
+        continues && stored.is_some_and(|stored| stored.stream_start <= history.first_seq());
+    if continues && !appends {
+        new = history.encode_since(None)?;
+    }
     let head_digest = history.head_digest()?;
     let body = snapshot.body_json()?;
 
@@ -185,7 +192,7 @@ pub(crate) fn judge(
         epoch: snapshot.epoch,
         digest: 0,
         stream_start: match stored {
-            Some(stored) if continues => stored.stream_start,
+            Some(stored) if appends => stored.stream_start,
             _ => new.from,
         },
         first: history.first_seq(),
@@ -210,7 +217,7 @@ pub(crate) fn judge(
     }
     snapshot.lineage.plan(stamp.digest);
 
-    let head = if continues && stored.is_some_and(|stored| stored.head == head_digest) {
+    let head = if appends && stored.is_some_and(|stored| stored.head == head_digest) {
         None
     } else {
         Some(history.head_json()?)
@@ -219,7 +226,7 @@ pub(crate) fn judge(
         stamp,
         body,
         head,
-        stream: if continues {
+        stream: if appends {
             StreamChange::Append
         } else {
             StreamChange::Replace
