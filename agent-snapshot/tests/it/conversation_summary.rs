@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agent_snapshot::conversation::{
     Conversation, Error, Message, Role, Session, SessionManager, StateManager, Summarizer,
-    SummaryOutcome, SummaryRequest,
+    SummaryOutcome, SummaryRequest, TokenCounter,
 };
 use agent_snapshot::{History, MemoryStorage};
 use async_trait::async_trait;
@@ -104,6 +104,48 @@ async fn a_new_summary_merges_the_previous_one() {
     let hidden = again.conversation().history().first_seq();
     assert_eq!(text, format!("前文の要約：{hidden} messages"));
     assert_eq!(sessions.stream(session.id()).await.unwrap().len(), 201);
+}
+
+/// A word is a token, and nothing else costs any.
+struct Words;
+
+impl TokenCounter for Words {
+    fn count_text(&self, text: &str) -> usize {
+        text.split_whitespace().count()
+    }
+
+    fn per_message(&self) -> usize {
+        0
+    }
+
+    fn per_request(&self) -> usize {
+        0
+    }
+}
+
+#[tokio::test]
+async fn a_summary_leaves_the_view_if_the_newest_turn_needs_its_place() {
+    let state = StateManager::new(100)
+        .answer_tokens(0)
+        .summary_tokens(10)
+        .counter(Words);
+    let sessions = SessionManager::new(Arc::new(MemoryStorage::new()), state);
+    let sessions = sessions.summarizer(Counting::default());
+    let mut session = sessions.create("alice", None).await.unwrap();
+    let words = |count| "word ".repeat(count);
+    session.append(Message::user(words(40))).unwrap();
+    session.append(Message::assistant(words(40))).unwrap();
+    session.append(Message::user(words(90))).unwrap();
+    let committed = session.commit().await.unwrap();
+    assert!(matches!(committed.summary, SummaryOutcome::Made));
+    assert!(session.conversation().history().summary().is_some());
+
+    // The turn has 99 words: there is nothing to summarise, and no place for a summary.
+    session.append(Message::assistant(words(9))).unwrap();
+    session.commit().await.unwrap();
+    assert_eq!(session.conversation().tokens(), 99);
+    assert_eq!(session.conversation().history().summary(), None);
+    assert_eq!(sessions.stream(session.id()).await.unwrap().len(), 4);
 }
 
 #[tokio::test]

@@ -97,7 +97,7 @@ pub struct Committed {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub enum SummaryOutcome {
-    /// The conversation is within its budget, or the manager has no summariser.
+    /// There was no message to summarise, or the manager has no summariser.
     #[default]
     None,
     /// The removed messages were summarised.
@@ -241,7 +241,8 @@ impl Session {
     ) -> Result<(), Error> {
         let applied = match self.make_summary(summarizer).await {
             Ok(Some(summary)) => self.save(&ViewChange::Summary(&summary), committed).await,
-            Ok(None) => return Ok(()),
+            // Without its previous summary the conversation is within its budget.
+            Ok(None) => return self.save(&ViewChange::Trim, committed).await,
             Err(error) => Err(error),
         };
         let failed = match applied {

@@ -267,8 +267,8 @@ impl StateManager {
         })
     }
 
-    /// A job for the messages that [`trim`](Self::trim) would remove; `None` if the conversation is
-    /// within its budget.
+    /// A job for the messages that must leave the view; `None` if there are none. The conversation is
+    /// then within its budget, or only its present summary is too long: call [`trim`](Self::trim).
     ///
     /// Run the job, then call [`apply_summary`](Self::apply_summary); if either fails, call
     /// [`trim`](Self::trim). Messages may be appended to the conversation while the job
