@@ -263,6 +263,7 @@ pub async fn fork(
     fork.set_timestamp(std::time::SystemTime::now());
     fork.memory.short_term_history = history;
     fork.memory.working_variables = snapshot.memory.working_variables;
+    fork.memory.extra = snapshot.memory.extra;
     fork.labels = snapshot.labels;
     fork.extra = snapshot.extra;
     match storage.save(&fork).await {

@@ -268,7 +268,12 @@ async fn a_damaged_agent_is_reported_and_the_others_are_copied() {
 #[tokio::test]
 async fn a_fork_has_the_messages_before_its_point() {
     let storage = filled().await;
-    let source = storage.load(&id("日本")).await.unwrap().unwrap();
+    let mut source = storage.load(&id("日本")).await.unwrap().unwrap();
+    source.revision += 1;
+    for extra in [&mut source.extra, &mut source.memory.extra] {
+        extra.insert("later".into(), json!(1));
+    }
+    storage.save(&source).await.unwrap();
     let texts = |snapshot: &AgentSnapshot| -> Vec<String> {
         let history = &snapshot.memory.short_term_history;
         let tail = history.tail().map(|(_, message)| message.content.clone());
@@ -285,6 +290,8 @@ async fn a_fork_has_the_messages_before_its_point() {
         late.memory.working_variables,
         source.memory.working_variables
     );
+    assert_eq!(late.extra, source.extra);
+    assert_eq!(late.memory.extra, source.memory.extra);
     assert!(late.outbox.is_empty());
 
     let mut early = fork(&storage, &id("日本"), 2, id("early")).await.unwrap();
