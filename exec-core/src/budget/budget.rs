@@ -26,7 +26,8 @@ const WARN_AT: u64 = 80;
 /// execution compares the sum with the limits of its own request. An execution counts for a session
 /// or a group only if its request has a budget for it. The files are written within ten
 /// milliseconds of an event that changes a number, and every second for the wall time. The numbers
-/// that a killed host had written count once.
+/// that a killed host had written count once. The file of a session is removed if it was not used for
+/// 90 days; that of a group never is.
 ///
 /// **How far an agent can go beyond a limit.** Tokens and cost are known when the agent reports
 /// them.

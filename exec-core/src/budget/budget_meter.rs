@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::budget::{Budget, BudgetNotice, BudgetResource, BudgetScope};
-use super::ledger::{Ledger, group_path, session_path};
+use super::ledger::{Ledger, group_path, remove_old_sessions, session_path};
 use super::price_table::PriceTable;
 use super::spent::{Spent, micro_usd};
 use crate::process::LONGEST_LIMIT;
@@ -143,6 +143,12 @@ impl BudgetMeter {
                 Spent::default()
             }
         };
+        // After the entry, which has created the folder.
+        if budget.scope == BudgetScope::Session
+            && let Err(error) = remove_old_sessions(state_dir)
+        {
+            tracing::warn!(%error, "cannot remove the budgets of old sessions");
+        }
         Ok(Account {
             budget,
             ledger,

@@ -29,10 +29,12 @@
 //! | compacted: `base 35`, `B 7` | 42 |
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -50,6 +52,9 @@ const COMPACT_AT: u64 = 256 << 10;
 const TWO_LINES: u64 = 512;
 /// The longest name of a group.
 const MAX_NAME: usize = 64;
+/// How long the ledger of a session is kept after its last line, and how often old ones are searched.
+const KEEP_SESSION: Duration = Duration::from_secs(90 * 24 * 3600);
+const SEARCH_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -333,6 +338,42 @@ pub(super) fn session_path(state_dir: &Path, session_id: &SessionId) -> Result<P
         });
     }
     Ok(state_dir.join(format!("budgets/session-{name}.jsonl")))
+}
+
+/// Removes the ledgers of sessions that were not used for [`KEEP_SESSION`]: every session has a file of
+/// its own, and no call ends a session for good. Once in [`SEARCH_INTERVAL`], for all hosts of the state
+/// folder.
+pub(super) fn remove_old_sessions(state_dir: &Path) -> Result<(), Error> {
+    let folder = state_dir.join("budgets");
+    let mark = folder.join("searched");
+    if exists(&mark)? && age(&mark)? < SEARCH_INTERVAL {
+        return Ok(());
+    }
+    let mut options = File::options();
+    let file = private_file::open(&mark, options.create(true).write(true).truncate(false))?;
+    let marked = file.set_modified(SystemTime::now());
+    marked.map_err(Error::io("write", &mark))?;
+    // A file can get another name meanwhile.
+    let is_old = |path: &Path| age(path).is_ok_and(|age| age >= KEEP_SESSION);
+    for entry in std::fs::read_dir(&folder).map_err(Error::io("read", &folder))? {
+        let path = entry.map_err(Error::io("read", &folder))?.path();
+        let name = path.file_name().map(OsStr::as_encoded_bytes);
+        if name.is_some_and(|name| name.starts_with(b"session-")) && is_old(&path) {
+            // An execution that waits for this lock sees that the file is gone, and begins a new one.
+            let _file = json_lines::open_locked(&path)?;
+            if is_old(&path) {
+                std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How long ago the file was changed.
+fn age(path: &Path) -> Result<Duration, Error> {
+    let modified = path.symlink_metadata().and_then(|found| found.modified());
+    let modified = modified.map_err(Error::io("inspect", path))?;
+    Ok(modified.elapsed().unwrap_or_default())
 }
 
 #[cfg(test)]

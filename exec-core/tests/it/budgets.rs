@@ -1,6 +1,7 @@
 //! What an execution, a session and a group may use.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use exec_core::{
     NewChatRequest, Price, PriceTable, StoppedBy, ToolInput, Usage, UsageTotals,
 };
 
-use crate::lab::{Lab, Scripted, all_events, helper, helper_lab, script, until, within};
+use crate::lab::{Lab, Scripted, all_events, files_in, helper, helper_lab, script, until, within};
 use crate::live_agent;
 
 /// Reads `tokens <total of the run>`, `cost <total>`, `call <id>`, `say <text>`, `session: <id>`.
@@ -214,6 +215,40 @@ async fn a_session_has_one_account_under_all_its_ids() {
         .await
         .unwrap();
     free.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_account_of_a_session_is_removed_long_after_its_last_use() {
+    let lab = Lab::new();
+    let service = lab.service(script("true"));
+    let session = || limited(lab.new_chat("go"), Budget::for_session().turns(3));
+    let group = || limited(lab.new_chat("go"), Budget::for_group("g").turns(3));
+    for request in [session(), group(), session()] {
+        within("the run", service.run(request)).await.unwrap();
+    }
+    let budgets = lab.path("state/budgets");
+    let files = || -> HashSet<_> { files_in(&budgets).into_iter().collect() };
+    let before = files();
+    let day = Duration::from_secs(24 * 3600);
+    let mut sessions = before.iter().filter(|path| is_session(path));
+    let (old, recent) = (sessions.next().unwrap(), sessions.next().unwrap());
+    for path in &before {
+        // Those of groups, and what tells when the files were last looked at, are as old.
+        let days = if path == recent { 80 } else { 100 };
+        let at = std::time::SystemTime::now() - days * day;
+        let file = std::fs::File::options().append(true).open(path).unwrap();
+        file.set_modified(at).unwrap();
+    }
+    within("the run", service.run(session())).await.unwrap();
+    let after = files();
+    assert!(!after.contains(old) && after.contains(recent), "{after:?}");
+    assert_eq!(service.spent_by_group("g").unwrap().turns, 1);
+    assert_eq!(after.iter().filter(|path| is_session(path)).count(), 2);
+}
+
+fn is_session(path: &Path) -> bool {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    name.starts_with("session-")
 }
 
 #[tokio::test]
