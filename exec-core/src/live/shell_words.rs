@@ -72,6 +72,8 @@ pub(super) fn any_possible_command(line: &str, matches: impl Fn(&[String]) -> bo
         Some(without_redirections(&line, Target::Kept)),
         // `git 2>&1 push`: a redirection can be anywhere in the command.
         Some(without_redirections(&line, Target::Removed)),
+        // `git 2>'a b' push`: its target can have spaces.
+        Some(without_redirections(&line, Target::QuotedRemoved)),
         Some(line),
     ];
     let mut parts = readings
@@ -90,7 +92,10 @@ pub(super) fn any_possible_command(line: &str, matches: impl Fn(&[String]) -> bo
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
     Kept,
+    /// Up to the next space or operator.
     Removed,
+    /// The same, with spaces that are quoted.
+    QuotedRemoved,
 }
 
 /// The line with `>` for each redirection, or with a space if the target is removed, too.
@@ -101,7 +106,7 @@ fn without_redirections(line: &str, target: Target) -> String {
         let (command, redirection) = rest.split_at(at);
         // `&>x` redirects both streams, `2>x` one of them; the `2` of `a2>x` belongs to the word.
         let command = command.strip_suffix('&').unwrap_or(command);
-        let before = command.trim_end_matches(|c: char| c.is_ascii_digit());
+        let before = without_descriptor(command);
         let is_number = before.is_empty() || before.ends_with(char::is_whitespace);
         kept.push_str(if is_number { before } else { command });
         rest = redirection.trim_start_matches(['<', '>', '&', '|']);
@@ -111,10 +116,41 @@ fn without_redirections(line: &str, target: Target) -> String {
         }
         kept.push(' ');
         rest = rest.trim_start_matches([' ', '\t']);
-        let end = rest.find(|c: char| c.is_whitespace() || ";&|()<>`".contains(c));
-        rest = &rest[end.unwrap_or(rest.len())..];
+        rest = &rest[end_of_target(rest, target)..];
     }
     kept + rest
+}
+
+/// The command without the descriptor of the redirection behind it: `2`, or `{name}`.
+fn without_descriptor(command: &str) -> &str {
+    let named = command.strip_suffix('}').and_then(|it| it.rsplit_once('{'));
+    match named {
+        Some((before, name)) if !name.contains(char::is_whitespace) => before,
+        _ => command.trim_end_matches(|c: char| c.is_ascii_digit()),
+    }
+}
+
+/// Where the target ends that this text begins with.
+fn end_of_target(text: &str, target: Target) -> usize {
+    let mut quote = None;
+    let mut is_escaped = false;
+    let is_end = |c: char| {
+        if target == Target::QuotedRemoved {
+            match (quote, c) {
+                _ if is_escaped => {
+                    is_escaped = false;
+                    return false;
+                }
+                (None | Some('"'), '\\') => is_escaped = true,
+                (Some(open), c) if c == open => quote = None,
+                (Some(_), _) => return false,
+                (None, '\'' | '"') => quote = Some(c),
+                (None, _) => {}
+            }
+        }
+        c.is_whitespace() || ";&|()<>`".contains(c)
+    };
+    text.find(is_end).unwrap_or(text.len())
 }
 
 /// Whether the words from any of them on match.
