@@ -519,33 +519,58 @@ fn resolve_foreign(path: &Path, workspace: &Path) -> io::Result<PathBuf> {
     })
 }
 
+/// How many links of a path are followed, as by Linux.
+const MAX_LINKS: usize = 40;
+/// Links that lead each process to a folder of its own: not to that of the agent.
+const OWN_LINKS: [&str; 2] = ["/proc/self", "/proc/thread-self"];
+
 /// The absolute path without `.`, `..` and symbolic links, also if its last parts do not exist.
 ///
-/// A part behind one that does not exist is taken literally, except for `..`, which is an error:
-/// the missing part could become a link before the path is used. From the root downwards, so that
-/// the number of system calls does not depend on the number of missing parts.
+/// A part behind one that does not exist is taken literally, except for `..`, which is an error: the
+/// missing part could become a link before the path is used. A link to a missing target is an error,
+/// too: it exists, and its target is not known. The links are followed here, and not by the system, so
+/// that one to a folder of the own process is noticed: `/dev/fd`, or one that the agent has made.
 fn resolve(path: &Path, workspace: &Path) -> io::Result<PathBuf> {
-    let absolute = workspace.join(path);
-    let mut parts = absolute.components();
-    let mut existing = PathBuf::new();
-    let missing = loop {
-        let rest = parts.clone();
-        let Some(part) = parts.next() else {
-            break rest;
-        };
-        let next = existing.join(part);
-        match next.symlink_metadata() {
-            Ok(_) => existing = next,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => break rest,
-            Err(error) => return Err(error),
-        }
-    };
-    // An error for a link to a missing target: it exists, and its target is not known.
-    let mut resolved = existing.canonicalize()?;
-    for part in missing {
+    let mut resolved = PathBuf::new();
+    let mut is_missing = false;
+    let mut links = 0;
+    // What is left of the path, and above it what is left of the links that lead to it.
+    let mut rests = vec![workspace.join(path)];
+    while let Some(rest) = rests.pop() {
+        let mut parts = rest.components();
+        let Some(part) = parts.next() else { continue };
+        let is_of_link = !rests.is_empty();
+        rests.push(parts.as_path().to_owned());
         match part {
             Component::Normal(name) => resolved.push(name),
-            _ => return Err(io::ErrorKind::NotFound.into()),
+            Component::CurDir => continue,
+            _ if is_missing => return Err(io::ErrorKind::NotFound.into()),
+            Component::ParentDir => {
+                resolved.pop();
+                continue;
+            }
+            Component::RootDir | Component::Prefix(_) => {
+                resolved = PathBuf::from("/");
+                continue;
+            }
+        }
+        if is_missing {
+            continue;
+        }
+        match resolved.symlink_metadata() {
+            Ok(found) if found.is_symlink() => {
+                links += 1;
+                if links > MAX_LINKS || OWN_LINKS.iter().any(|own| resolved == Path::new(own)) {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                rests.push(resolved.read_link()?);
+                resolved.pop();
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_of_link => {
+                is_missing = true;
+            }
+            Err(error) => return Err(error),
         }
     }
     Ok(resolved)

@@ -252,6 +252,36 @@ impl Workspace {
     }
 }
 
+/// `/proc/self/cwd` is the folder of the agent for the agent, and that of the host for the host.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_path_that_is_another_one_for_each_process_is_unknown() {
+    let workspace = Workspace::new();
+    symlink("/proc/self/cwd", workspace.root().join("cwd")).unwrap();
+    symlink("/dev/fd", workspace.root().join("fd")).unwrap();
+    let folder = std::env::current_dir().unwrap();
+    for path in [
+        "/proc/self/cwd/secret",
+        "/proc/thread-self/cwd/secret",
+        "/proc/./self/../self/cwd/secret",
+        "cwd/secret",
+        "fd/0",
+    ] {
+        let denied = PermissionPolicy::allow_all().rule(rule(Deny).path("secret"));
+        assert_eq!(workspace.decide(&denied, &[path]), Deny, "{path:?}");
+        for allowed in [folder.as_path(), Path::new("/")] {
+            let policy = PermissionPolicy::default().rule(rule(Allow).path(allowed));
+            assert_eq!(workspace.decide(&policy, &[path]), Ask, "{path:?}");
+        }
+        let facts = PermissionFacts {
+            tool: "Bash",
+            command: Some(&format!("cat {path}")),
+            paths: &[],
+        };
+        assert_eq!(denied.decide(&facts, &workspace.root()), Ask, "{path:?}");
+    }
+}
+
 #[test]
 fn paths_are_resolved_before_they_are_compared() {
     let workspace = Workspace::new();
