@@ -53,7 +53,7 @@ pub struct ReapReport {
 pub struct ReapedExecution {
     /// The id of the launch.
     pub execution_id: ExecutionId,
-    /// The session, as it was known at the start.
+    /// The session, as far as its id was known.
     pub session_id: SessionId,
     /// The profile.
     pub profile_label: String,

@@ -1,8 +1,10 @@
 //! The journal of a service: the executions that it owns.
 //!
-//! Lines: a header; `launch`, written before the spawn; `started`, with the process id; `ended`. The
-//! `launch` line makes a crash safe: if the host dies right after the spawn, the journal has the
-//! execution id, and the process carries it in its environment.
+//! Lines: a header; `launch`, written before the spawn; `started`, with the process id; `resolved`, with
+//! the id of the session that the agent has reported; `ended`. The `launch` line makes a crash safe: if
+//! the host dies right after the spawn, the journal has the execution id, and the process carries it in
+//! its environment. The history has the ids of sessions, too, but a long execution can outlive its lines
+//! there.
 //!
 //! The journal is locked as long as its service lives. The kernel releases the lock when the
 //! process dies, for whatever reason, so a free lock proves that the owner is gone.
@@ -12,7 +14,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -52,6 +54,9 @@ pub(crate) struct LiveRecord {
     /// `None` in a record of an earlier version, and if a path of the launch is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) start: Option<LaunchRecord>,
+    /// Whether the agent itself has named the id of the session.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_id_reported: bool,
 }
 
 /// The data of a launch for the history. A host can die before it has written the history.
@@ -96,6 +101,10 @@ enum JournalLine {
         pid: u32,
         start_time: u64,
     },
+    Resolved {
+        execution_id: ExecutionId,
+        session_id: SessionId,
+    },
     Ended {
         execution_id: ExecutionId,
     },
@@ -115,6 +124,15 @@ impl JournalLine {
                     record.process = Some((pid, start_time));
                 }
             }
+            Self::Resolved {
+                execution_id,
+                session_id,
+            } => {
+                if let Some(record) = live.get_mut(&execution_id) {
+                    record.session_id = session_id;
+                    record.is_id_reported = true;
+                }
+            }
             Self::Ended { execution_id } => drop(live.remove(&execution_id)),
         }
     }
@@ -128,6 +146,9 @@ pub(crate) struct OwnerJournal {
     folder: PathBuf,
     header: OwnerHeader,
     file: Mutex<JournalFile>,
+    /// Other files that still name executions of this service. Locked, because another host would end
+    /// these executions.
+    outdated: Mutex<Vec<Arc<LockedFile>>>,
     watcher: Option<HostWatcher>,
 }
 
@@ -156,6 +177,7 @@ impl OwnerJournal {
             folder,
             header,
             file: Mutex::new(file),
+            outdated: Mutex::default(),
             watcher: None,
         })
     }
@@ -188,6 +210,14 @@ impl OwnerJournal {
         })
     }
 
+    /// The agent has reported the id of its session.
+    pub(crate) fn resolved(&self, id: &ExecutionId, session_id: &SessionId) -> Result<(), Error> {
+        self.write(JournalLine::Resolved {
+            execution_id: id.clone(),
+            session_id: session_id.clone(),
+        })
+    }
+
     /// Compacts the journal if it has grown: at an end rather than at a launch, because callers
     /// wait for launches.
     pub(crate) fn ended(&self, id: &ExecutionId) -> Result<(), Error> {
@@ -205,13 +235,16 @@ impl OwnerJournal {
             let new = JournalFile::create(&self.folder, &self.header, live)?;
             let old = std::mem::replace(&mut *file, new);
             if let Err(error) = remove(&old.path) {
-                // The old file still names live executions. It stays locked until this process
-                // ends.
-                std::mem::forget(old);
+                self.outdated().push(Arc::new(old.file));
                 return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// Keeps the journal of a dead service locked that still names executions of this one.
+    pub(crate) fn keep_locked(&self, journal: &OrphanedJournal) {
+        self.outdated().push(Arc::clone(&journal.lock));
     }
 
     /// The executions that have not ended.
@@ -231,6 +264,10 @@ impl OwnerJournal {
 
     fn lock(&self) -> MutexGuard<'_, JournalFile> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn outdated(&self) -> MutexGuard<'_, Vec<Arc<LockedFile>>> {
+        self.outdated.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -297,7 +334,7 @@ impl JournalFile {
 #[derive(Debug)]
 pub(crate) struct OrphanedJournal {
     path: PathBuf,
-    lock: LockedFile,
+    lock: Arc<LockedFile>,
     pub(crate) header: OwnerHeader,
     pub(crate) live: Vec<LiveRecord>,
 }
@@ -363,7 +400,7 @@ impl OrphanedJournal {
         };
         Ok(Some(Self {
             path,
-            lock,
+            lock: Arc::new(lock),
             header,
             live: live.into_values().collect(),
         }))
@@ -476,6 +513,7 @@ mod tests {
             profile: "a".into(),
             process: None,
             start: None,
+            is_id_reported: false,
         }
     }
 

@@ -180,6 +180,7 @@ impl ServiceInner {
                     id_awaited,
                     sandbox: sandbox.cloned().map(Box::new),
                 }),
+            is_id_reported: false,
         })?;
         let raw_logs = match &self.settings.log_dir {
             Some(folder) => Some(RawLog::create_both(folder, id)?),
@@ -342,6 +343,7 @@ impl ServiceInner {
             registry: Arc::clone(&self.registry),
             scanner: Arc::clone(&self.scanner),
             history: Arc::clone(&self.history),
+            owner: Arc::downgrade(&self.owner),
             session: Mutex::new(CurrentSession {
                 id: request.session_id.clone(),
                 state: match resolved {

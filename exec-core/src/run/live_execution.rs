@@ -1,7 +1,7 @@
 //! The shared state of one execution.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Instant, SystemTime};
 
 use tokio::sync::watch;
@@ -11,7 +11,7 @@ use super::run_tracker::RunTracker;
 use crate::budget::{BudgetMeter, BudgetVerdict};
 use crate::live::{LiveControl, LiveLink};
 use crate::output::EventLog;
-use crate::records::HistoryEvent;
+use crate::records::{HistoryEvent, OwnerJournal};
 use crate::shared::process_tree::{ProcessScanner, TreeRoot};
 use crate::{
     ActiveExecutionRegistry, AgentEvent, EventKind, ExecutionContext, ExecutionId, ExecutionKind,
@@ -36,6 +36,8 @@ pub(crate) struct LiveExecution {
     pub(crate) registry: Arc<ActiveExecutionRegistry>,
     pub(crate) scanner: Arc<ProcessScanner>,
     pub(crate) history: Arc<History>,
+    /// Weak: a handle of an execution must not keep the journal and the watcher of its service.
+    pub(crate) owner: Weak<OwnerJournal>,
     /// Invariant: changed only under the lock of the registry, so that both change in one step.
     pub(crate) session: Mutex<CurrentSession>,
     /// Whether the profile reads events from the output.
@@ -220,9 +222,16 @@ impl LiveExecution {
         if has_changed {
             // Also if the agent confirms the minted id: a recovery resumes no other id than one that the
             // agent knows.
+            let reported = native_id.is_some();
+            if reported
+                && let Some(owner) = self.owner.upgrade()
+                && let Err(error) = owner.resolved(&self.id, &new)
+            {
+                tracing::error!(%error, "cannot record the session id");
+            }
             let resolved = HistoryEvent::Resolved {
                 session_id: new.clone(),
-                reported: native_id.is_some(),
+                reported,
             };
             self.history.write(&self.id, resolved);
         }

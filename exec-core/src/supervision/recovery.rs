@@ -24,7 +24,8 @@
 //!   adopted one was written to the journal of this service before. A recovery that is cut off
 //!   leaves the rest, and the last one if its records were not ended yet.
 //! - A record whose processes could not be ended stays, for the next recovery. The record of an
-//!   adopted execution never does: the next recovery would end its tree.
+//!   adopted execution never does, because the next recovery would end its tree: if it cannot be ended,
+//!   the old journal stays locked as long as that of this service.
 //! - A process is the recorded one only if its start time fits, in the same boot. The check follows
 //!   the open of its handle, so that the id cannot be reused in between.
 //!
@@ -361,9 +362,13 @@ impl Recovery {
             return Ok(None);
         };
         let (recovered, settled) = self.decide(&session).await?;
-        for execution in settled {
-            self.end_record(execution)?;
+        let ended = settled
+            .iter()
+            .try_for_each(|execution| self.end_record(execution));
+        if let (Err(_), RecoveredState::Adopted(_)) = (&ended, &recovered.state) {
+            self.keep_locked(&session);
         }
+        ended?;
         let state = match &recovered.state {
             RecoveredState::Adopted(_) => "adopted",
             RecoveredState::Resumable => "resumable",
@@ -468,6 +473,14 @@ impl Recovery {
         Ok(())
     }
 
+    /// The records of an adopted session could not be ended. Another recovery would end its agent.
+    fn keep_locked(&self, session: &LostSession) {
+        let places = session.executions.iter().flat_map(|it| &it.journals);
+        for journal in places.filter_map(|place| self.journals[*place].as_ref()) {
+            self.service.inner().owner.keep_locked(journal);
+        }
+    }
+
     fn remove_journals(&mut self) -> Result<(), Error> {
         for journal in &mut self.journals {
             if journal
@@ -489,20 +502,26 @@ impl LostSession {
 }
 
 impl LostExecution {
-    /// The session gets its current id from the history.
+    /// The session gets its current id from the record, or from the history: an earlier version has
+    /// written it only there.
     fn new(record: &LiveRecord, entries: &HashMap<&ExecutionId, &HistoryEntry>) -> Self {
         let mut record = record.clone();
         let entry = entries.get(&record.execution_id);
-        let known = entry.map_or(&record.session_id, |entry| &entry.session_id);
+        let known = match entry {
+            Some(entry) if !record.is_id_reported => &entry.session_id,
+            _ => &record.session_id,
+        };
         let id_source = match &record.start {
             _ if *known != record.session_id => SessionIdEvidence::Reported,
             // A live agent can confirm the id that it was given.
+            _ if record.is_id_reported => SessionIdEvidence::Reported,
             _ if entry.is_some_and(|entry| entry.is_id_reported) => SessionIdEvidence::Reported,
             Some(start) if start.kind == ExecutionKind::FollowUp => SessionIdEvidence::Reported,
             Some(start) if !start.id_awaited => SessionIdEvidence::Assigned,
             _ => SessionIdEvidence::Unknown,
         };
         record.session_id = known.clone();
+        record.is_id_reported = id_source == SessionIdEvidence::Reported;
         if let Some(start) = &mut record.start {
             // An adopted execution is recorded anew, under the current id.
             start.id_awaited = id_source == SessionIdEvidence::Unknown;

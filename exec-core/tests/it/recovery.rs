@@ -1,19 +1,21 @@
 //! A host is killed, and the next host finds every session once.
 
 use std::collections::{HashMap, HashSet};
+use std::io::Write;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
 #[cfg(target_os = "linux")]
 use exec_core::StopLadder;
 use exec_core::{
-    ExecutionService, HistoryState, LeaderEvidence, RecoveredSession, RecoveredState,
+    Error, ExecutionService, HistoryState, LeaderEvidence, RecoveredSession, RecoveredState,
     SessionIdEvidence, StopOutcome,
 };
 
-use crate::lab::{Lab, Scripted, alive, files_in, helper, helper_lab, script, until, within};
-#[cfg(target_os = "linux")]
-use crate::lab::{helper_passed, refuse_signals, run_helper};
+use crate::lab::{
+    Lab, Scripted, alive, files_in, helper, helper_lab, helper_passed, limit_file_size,
+    refuse_signals, run_helper, script, until, within,
+};
 
 /// Agents of both kinds, by their prompt: `given` takes the id of the launch, `own` makes one and
 /// prints it. `short` ones end at once, `long` ones stay, and have a tool in its own session. Each
@@ -163,6 +165,80 @@ async fn an_adopted_agent_is_not_recovered_again_if_an_older_one_cannot_be_ended
         kill(host);
     }
     run_helper(&lab, "recovery::recovery_without_the_permission_to_signal");
+}
+
+/// The journal of the dead host cannot be written, as on a full disk; the new one can.
+#[test]
+#[ignore = "a helper process of another test"]
+fn recovery_that_cannot_end_a_record() {
+    let Some(lab) = helper_lab() else { return };
+    limit_file_size(100_000);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let service = lab.service(agent());
+        let mut recovery = service.recover().await.unwrap();
+        let error = recovery.next().await.unwrap_err();
+        assert!(matches!(error, Error::Io { .. }), "{error}");
+        drop(recovery);
+        let adopted = service.executions();
+        let [adopted] = &adopted[..] else {
+            panic!("{adopted:?}");
+        };
+        // Neither this service nor another one of the host ends it.
+        for other in [&service, &lab.service(agent())] {
+            assert!(recover_all(other).await.is_empty());
+            assert!(other.reap_orphans().await.unwrap().executions.is_empty());
+        }
+        assert!(alive(adopted.process_id()));
+        adopted.stop().await.unwrap();
+        helper_passed(&lab);
+    });
+}
+
+#[tokio::test]
+async fn an_adopted_agent_is_not_ended_if_its_old_record_cannot_be() {
+    let lab = Lab::new();
+    let host = start(&lab, "recovery::host_of_one_session");
+    let reader = lab.service(agent());
+    until("the record", || {
+        reader.history().load().unwrap().entries.len() == 1
+    })
+    .await;
+    drop(reader);
+    kill(host);
+    for journal in files_in(&lab.path("state/owners")) {
+        let mut journal = std::fs::File::options().append(true).open(journal).unwrap();
+        journal.write_all(&[b'\n'; 200_000]).unwrap();
+    }
+    run_helper(&lab, "recovery::recovery_that_cannot_end_a_record");
+}
+
+/// A long execution can outlive its lines in the history, which is rotated.
+#[tokio::test]
+async fn a_session_keeps_its_own_id_if_the_history_has_lost_it() {
+    let lab = Lab::new();
+    let host = start(&lab, "recovery::host");
+    let reader = lab.service(agent());
+    until("the records", || {
+        let entries = reader.history().load().unwrap().entries;
+        let own = entries.iter().filter(|e| e.former_session_id.is_some());
+        (entries.len(), own.count()) == (12, 6)
+    })
+    .await;
+    kill(host);
+    std::fs::remove_file(lab.path("state/history.jsonl")).unwrap();
+    let witnesses = witnesses(&lab);
+    let sessions = recover_all(&lab.service(agent())).await;
+    assert!(sessions.len() >= 6, "{sessions:?}");
+    for session in sessions {
+        let id = session.evidence.executions[0].to_string();
+        let (known, source) = match witnesses[&id].own_id.as_deref() {
+            Some(own) => (own, SessionIdEvidence::Reported),
+            None => (session.session_id.native_id(), SessionIdEvidence::Assigned),
+        };
+        assert_eq!(session.session_id.native_id(), known);
+        assert_eq!(session.evidence.id_source, source);
+    }
 }
 
 fn start(lab: &Lab, test: &str) -> Child {
