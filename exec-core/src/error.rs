@@ -255,7 +255,7 @@ pub enum Error {
     /// The service was [shut down](crate::ExecutionService::shutdown) and starts nothing. Or the
     /// tokio runtime of the execution is shutting down: the end of the execution cannot be observed,
     /// and [`reap_orphans`](crate::ExecutionService::reap_orphans) of the next run ends its
-    /// processes.
+    /// processes. Or code of the profile, such as its parser, has panicked: the processes were ended.
     #[error("the service is shutting down")]
     ShuttingDown,
 }

@@ -153,7 +153,8 @@ pub enum HistoryState {
     Open,
     /// It ended.
     Ended(Box<ExitReport>),
-    /// Its host died, and `reap_orphans` ended the processes that were left.
+    /// Its host died, and `reap_orphans` ended the processes that were left. Or code of its profile has
+    /// panicked.
     Reaped,
 }
 

@@ -406,7 +406,7 @@ impl ServiceInner {
             known_sessions: Arc::clone(&self.known_sessions),
             owner: Arc::clone(&self.owner),
             admission,
-            child: spawned.child,
+            child: Arc::new(spawned.child),
             stdin: stdin.map(|pipe| StdinFeed {
                 pipe,
                 payload: parameters.stdin_payload.unwrap_or_default(),

@@ -25,7 +25,8 @@
 //! - A stop fails while the child lives: the survivors are published for the callers of the stop,
 //!   and the loop waits for the child only.
 //! - A stop finishes before the end of the child is seen: its result is kept in `finished_stop`.
-//! - The runtime shuts down: [`Drop`] publishes it, so that no caller waits for ever.
+//! - The runtime shuts down, or code of the profile panics: [`Drop`] publishes it, so that no caller
+//!   waits for ever. After a panic, it ends the tree first.
 //!
 //! **Live sessions** have four differences (the theory of the protocol is in `live/live_control.rs`):
 //! - Standard input stays open: [`feed_live`] writes what the session has for the agent, and waits if
@@ -64,6 +65,7 @@ use super::activity::{Activity, WatchdogLimits};
 use super::live_execution::{ExecutionEnd, LiveExecution, StopManner, StopRequest};
 use super::session_resolution::SessionResolution;
 use crate::admission::AdmissionSlot;
+use crate::budget::BudgetMeter;
 use crate::live::LiveControl;
 use crate::output::{Pump, RawLog};
 use crate::process::{Child, ChildExit, StoppedTree, stop_tree};
@@ -78,14 +80,14 @@ use crate::{
 /// seconds.
 const END_OF_INPUT_GRACE: Duration = Duration::from_secs(8);
 
-/// Dropping it before the end (the runtime is shut down) reports the execution as abandoned, so
-/// that no caller waits for ever.
+/// Dropping it before the end (the runtime is shut down, or it has panicked) reports the execution as
+/// abandoned, so that no caller waits for ever.
 pub(crate) struct Supervisor {
     pub(crate) execution: Arc<LiveExecution>,
     pub(crate) owner: Arc<OwnerJournal>,
     pub(crate) known_sessions: Arc<KnownSessions>,
     pub(crate) admission: Option<AdmissionSlot>,
-    pub(crate) child: Child,
+    pub(crate) child: Arc<Child>,
     pub(crate) stdin: Option<StdinFeed>,
     pub(crate) stdout: Pump,
     pub(crate) stderr: Pump,
@@ -350,7 +352,51 @@ impl Drop for Supervisor {
         if execution.progress.borrow().end.is_some() {
             return;
         }
-        tracing::error!(execution_id = %execution.id, "the runtime ended before the execution");
+        let abandoned = Abandoned(Arc::clone(execution));
+        // A runtime that shuts down during a panic of the host drops the new task at once.
+        let runtime = tokio::runtime::Handle::try_current();
+        if std::thread::panicking()
+            && let Ok(runtime) = runtime
+        {
+            let (child, owner) = (Arc::clone(&self.child), Arc::clone(&self.owner));
+            let admission = self.admission.take();
+            runtime.spawn(async move {
+                abandoned.end(&child, &owner).await;
+                drop(admission);
+            });
+        }
+    }
+}
+
+/// An execution whose supervisor is gone. Dropping it publishes that.
+struct Abandoned(Arc<LiveExecution>);
+
+impl Abandoned {
+    /// Code of the profile has panicked, against its contract: its agent must not go on without limits
+    /// and without a stop. Its parser cannot be used any more, so there is no report.
+    async fn end(&self, child: &Child, owner: &OwnerJournal) {
+        let execution = &*self.0;
+        tracing::error!(execution_id = %execution.id, "code of the profile has panicked");
+        let (ladder, roots) = (leftover_ladder(execution), slice::from_ref(&execution.root));
+        let tree = TreeEnder::new(&execution.scanner, roots);
+        let tree = stop_tree(tree, &ladder, |_| {}, pending()).await;
+        execution.with_budget(BudgetMeter::finish);
+        if !tree.survivors.is_empty() {
+            tracing::error!(pids = ?tree.survivors, "processes are still alive");
+            return;
+        }
+        child.reap();
+        execution.history.write(&execution.id, HistoryEvent::Reaped);
+        if let Err(error) = owner.ended(&execution.id) {
+            tracing::error!(%error, "cannot record the end");
+        }
+    }
+}
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        let execution = &*self.0;
+        tracing::error!(execution_id = %execution.id, "the execution has lost its supervisor");
         if let Some(control) = execution.control() {
             control.process_ended();
         }

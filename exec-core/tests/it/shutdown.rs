@@ -3,6 +3,8 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+#[cfg(target_os = "linux")]
+use exec_core::{AgentEvent, EventParser, HistoryState};
 use exec_core::{Error, StopAction, StopLadder, StoppedBy, termination_signal};
 
 #[cfg(target_os = "linux")]
@@ -281,4 +283,40 @@ async fn an_ignored_signal_stays_ignored() {
     let code = signal_host(&lab, &signals, Some(libc::SIGHUP)).await;
     assert_eq!(code, Some(128 + libc::SIGTERM));
     assert_eq!(lab.commands(), [0; 0]);
+}
+
+/// A parser that breaks its contract.
+#[cfg(target_os = "linux")]
+struct PanickingParser;
+
+#[cfg(target_os = "linux")]
+impl EventParser for PanickingParser {
+    fn parse_line(&mut self, _line: &str) -> Vec<AgentEvent> {
+        panic!("a line that the parser does not expect")
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_parser_that_panics_leaves_no_process() {
+    let lab = Lab::new();
+    let agent = "setsid sleep 600 & echo line; exec sleep 600";
+    let agent = script(agent).setup(|_, parameters| {
+        parameters.event_parser = Some(Box::new(PanickingParser));
+    });
+    let service = lab.builder(agent).max_running(1).open().unwrap();
+    for _ in 0..2 {
+        let execution = within("the launch", lab.launch(&service)).await;
+        let ended = within("the end", execution.wait()).await;
+        assert!(matches!(ended, Err(Error::ShuttingDown)), "{ended:?}");
+        assert_eq!(lab.processes(), [0; 0]);
+        assert!(service.executions().is_empty());
+    }
+    let entries = service.history().load().unwrap().entries;
+    assert!(
+        entries
+            .iter()
+            .all(|entry| entry.state == HistoryState::Reaped)
+    );
+    assert_eq!(entries.len(), 2);
 }
