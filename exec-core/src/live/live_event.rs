@@ -58,7 +58,7 @@ impl From<MessageId> for TurnId {
     }
 }
 
-/// An event of a live session. `docs/live-json.md` describes its JSON form.
+/// An event of a live session. `docs/live-json.md` of the repository describes its JSON form.
 ///
 /// ```
 /// use exec_core::LiveEvent;
