@@ -29,7 +29,7 @@
 //! makes up, a folder that an earlier `cd` of the line leads to, a hard link, and a link that is
 //! changed between the decision and the use.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -521,6 +521,9 @@ fn resolve_foreign(path: &Path, workspace: &Path) -> io::Result<PathBuf> {
 
 /// How many links of a path are followed, as by Linux.
 const MAX_LINKS: usize = 40;
+/// The longest absolute path that is looked at: twice what Linux opens, because a tool may shorten a
+/// path before it opens it.
+const MAX_PATH_BYTES: usize = 8192;
 /// Links that lead each process to a folder of its own: not to that of the agent.
 const OWN_LINKS: [&str; 2] = ["/proc/self", "/proc/thread-self"];
 
@@ -531,49 +534,56 @@ const OWN_LINKS: [&str; 2] = ["/proc/self", "/proc/thread-self"];
 /// too: it exists, and its target is not known. The links are followed here, and not by the system, so
 /// that one to a folder of the own process is noticed: `/dev/fd`, or one that the agent has made.
 fn resolve(path: &Path, workspace: &Path) -> io::Result<PathBuf> {
+    let absolute = workspace.join(path);
+    if absolute.as_os_str().len() > MAX_PATH_BYTES {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let reversed = |path: &Path| -> Vec<OsString> {
+        let parts = path.components().rev();
+        parts.map(|part| part.as_os_str().to_owned()).collect()
+    };
+    // What is left, the next part last. The parts of a link are above those of the path.
+    let mut left = reversed(&absolute);
+    let mut left_of_path = left.len();
     let mut resolved = PathBuf::new();
-    let mut is_missing = false;
     let mut links = 0;
-    // What is left of the path, and above it what is left of the links that lead to it.
-    let mut rests = vec![workspace.join(path)];
-    while let Some(rest) = rests.pop() {
-        let mut parts = rest.components();
-        let Some(part) = parts.next() else { continue };
-        let is_of_link = !rests.is_empty();
-        rests.push(parts.as_path().to_owned());
-        match part {
-            Component::Normal(name) => resolved.push(name),
-            Component::CurDir => continue,
-            _ if is_missing => return Err(io::ErrorKind::NotFound.into()),
-            Component::ParentDir => {
-                resolved.pop();
-                continue;
-            }
-            Component::RootDir | Component::Prefix(_) => {
-                resolved = PathBuf::from("/");
-                continue;
-            }
-        }
-        if is_missing {
+    while let Some(part) = left.pop() {
+        let is_of_link = left.len() >= left_of_path;
+        left_of_path = left_of_path.min(left.len());
+        if part == "." {
             continue;
         }
+        if part == ".." {
+            resolved.pop();
+            continue;
+        }
+        // Also for the root, which replaces the path.
+        resolved.push(&part);
         match resolved.symlink_metadata() {
             Ok(found) if found.is_symlink() => {
                 links += 1;
                 if links > MAX_LINKS || OWN_LINKS.iter().any(|own| resolved == Path::new(own)) {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
-                rests.push(resolved.read_link()?);
+                left.extend(reversed(&resolved.read_link()?));
                 resolved.pop();
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound && !is_of_link => {
-                is_missing = true;
+                if left.iter().any(|part| part == "..") {
+                    return Err(error);
+                }
+                resolved.pop();
+                let mut resolved = resolved.canonicalize()?;
+                resolved.push(part);
+                resolved.extend(left.into_iter().rev());
+                return Ok(resolved);
             }
             Err(error) => return Err(error),
         }
     }
-    Ok(resolved)
+    // The links are followed already. On macOS, the names also get the case that they have on the disk.
+    resolved.canonicalize()
 }
 
 #[cfg(test)]

@@ -560,6 +560,16 @@ fn the_work_for_a_request_does_not_grow_with_its_length() {
         ..facts
     };
     assert_eq!(policy.decide(&facts, &workspace.root()), Allow);
+    // Longer than any path that can be opened, and so unknown.
+    for part in ["a/", "a/../"] {
+        std::fs::create_dir_all(workspace.root().join("a")).unwrap();
+        let longest = PathBuf::from(format!("{}x", part.repeat(1 << 20)));
+        let facts = PermissionFacts {
+            paths: std::slice::from_ref(&longest),
+            ..facts
+        };
+        assert_eq!(policy.decide(&facts, &workspace.root()), Deny, "{part}");
+    }
 }
 
 #[test]
