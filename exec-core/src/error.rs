@@ -255,7 +255,8 @@ pub enum Error {
     /// The service was [shut down](crate::ExecutionService::shutdown) and starts nothing. Or the
     /// tokio runtime of the execution is shutting down: the end of the execution cannot be observed,
     /// and [`reap_orphans`](crate::ExecutionService::reap_orphans) of the next run ends its
-    /// processes. Or code of the profile, such as its parser, has panicked: the processes were ended.
+    /// processes. Or code of the profile, such as its parser, has panicked: the processes
+    /// were ended, or are still alive and on record for the next run.
     #[error("the service is shutting down")]
     ShuttingDown,
 }

@@ -379,7 +379,7 @@ impl Abandoned {
         tracing::error!(execution_id = %execution.id, "code of the profile has panicked");
         let (ladder, roots) = (leftover_ladder(execution), slice::from_ref(&execution.root));
         let tree = TreeEnder::new(&execution.scanner, roots);
-        let tree = stop_tree(tree, &ladder, |_| {}, pending()).await;
+        let tree = stop_tree(tree, &ladder, |_| {}, execution.kill_asked()).await;
         execution.with_budget(BudgetMeter::finish);
         if !tree.survivors.is_empty() {
             tracing::error!(pids = ?tree.survivors, "processes are still alive");

@@ -320,3 +320,21 @@ async fn a_parser_that_panics_leaves_no_process() {
     );
     assert_eq!(entries.len(), 2);
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_shutdown_has_its_limit_after_a_parser_that_panics() {
+    let lab = Lab::new();
+    let agent = "trap '' TERM; echo line; while :; do sleep 1; done";
+    let agent = script(agent).setup(|_, parameters| {
+        parameters.event_parser = Some(Box::new(PanickingParser));
+    });
+    let hour = Duration::from_secs(3600);
+    let ladder = StopLadder::kill_at_once().then(StopAction::Terminate, hour);
+    let service = lab.builder(agent).stop_ladder(ladder).open().unwrap();
+    let execution = within("the launch", lab.launch(&service)).await;
+    within("the shutdown", service.shutdown(Duration::ZERO)).await;
+    let ended = within("the end", execution.wait()).await;
+    assert!(matches!(ended, Err(Error::ShuttingDown)), "{ended:?}");
+    assert_eq!(lab.processes(), [0; 0]);
+}
