@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -146,9 +146,9 @@ pub(crate) struct OwnerJournal {
     folder: PathBuf,
     header: OwnerHeader,
     file: Mutex<JournalFile>,
-    /// Other files that still name executions of this service. Locked, because another host would end
-    /// these executions.
-    outdated: Mutex<Vec<Arc<LockedFile>>>,
+    /// Other journals that still name executions of this service. Locked, because another host would
+    /// end these executions.
+    outdated: Mutex<Vec<OrphanedJournal>>,
     watcher: Option<HostWatcher>,
 }
 
@@ -235,16 +235,17 @@ impl OwnerJournal {
             let new = JournalFile::create(&self.folder, &self.header, live)?;
             let old = std::mem::replace(&mut *file, new);
             if let Err(error) = remove(&old.path) {
-                self.outdated().push(Arc::new(old.file));
+                self.outdated().push(OrphanedJournal {
+                    path: old.path,
+                    lock: old.file,
+                    header: self.header.clone(),
+                    live: Vec::new(),
+                    is_outdated: true,
+                });
                 return Err(error);
             }
         }
         Ok(())
-    }
-
-    /// Keeps the journal of a dead service locked that still names executions of this one.
-    pub(crate) fn keep_locked(&self, journal: &OrphanedJournal) {
-        self.outdated().push(Arc::clone(&journal.lock));
     }
 
     /// The executions that have not ended.
@@ -266,7 +267,7 @@ impl OwnerJournal {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn outdated(&self) -> MutexGuard<'_, Vec<Arc<LockedFile>>> {
+    pub(crate) fn outdated(&self) -> MutexGuard<'_, Vec<OrphanedJournal>> {
         self.outdated.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -276,6 +277,12 @@ impl Drop for OwnerJournal {
         let file = self.file.get_mut().unwrap_or_else(PoisonError::into_inner);
         if file.live.is_empty() {
             let _ = remove(&file.path);
+            let outdated = self.outdated.get_mut();
+            for journal in outdated.unwrap_or_else(PoisonError::into_inner) {
+                if journal.live.is_empty() {
+                    let _ = journal.remove();
+                }
+            }
         }
     }
 }
@@ -334,9 +341,11 @@ impl JournalFile {
 #[derive(Debug)]
 pub(crate) struct OrphanedJournal {
     path: PathBuf,
-    lock: Arc<LockedFile>,
+    lock: LockedFile,
     pub(crate) header: OwnerHeader,
     pub(crate) live: Vec<LiveRecord>,
+    /// Whether the file still names executions of a living service.
+    pub(crate) is_outdated: bool,
 }
 
 impl OrphanedJournal {
@@ -400,13 +409,23 @@ impl OrphanedJournal {
         };
         Ok(Some(Self {
             path,
-            lock: Arc::new(lock),
+            lock,
             header,
             live: live.into_values().collect(),
+            is_outdated: false,
         }))
     }
 
-    /// An execution has ended, or has another owner.
+    /// The execution has another owner. If that cannot be written, the journal must stay locked as long
+    /// as the other owner lives. Afterwards, both journals name the execution, which does no harm.
+    pub(crate) fn disown(&mut self, id: &ExecutionId) {
+        if let Err(error) = self.ended(id) {
+            tracing::warn!(%error, "the journal of a dead host stays locked");
+            self.live.retain(|record| record.execution_id != *id);
+            self.is_outdated = true;
+        }
+    }
+
     pub(crate) fn ended(&mut self, id: &ExecutionId) -> Result<(), Error> {
         let line = JournalLine::Ended {
             execution_id: id.clone(),
@@ -420,7 +439,7 @@ impl OrphanedJournal {
     }
 
     /// To be called when all executions of the journal have ended.
-    pub(crate) fn remove(self) -> Result<(), Error> {
+    pub(crate) fn remove(&self) -> Result<(), Error> {
         remove(&self.path)
     }
 }

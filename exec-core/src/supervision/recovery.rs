@@ -24,8 +24,10 @@
 //!   adopted one was written to the journal of this service before. A recovery that is cut off
 //!   leaves the rest, and the last one if its records were not ended yet.
 //! - A record whose processes could not be ended stays, for the next recovery. The record of an
-//!   adopted execution never does, because the next recovery would end its tree: if it cannot be ended,
-//!   the old journal stays locked as long as that of this service.
+//!   adopted execution never does: the next recovery would end its tree. If its end cannot be written
+//!   (a full disk), the journal of this service keeps the old one locked, with the sessions in it that
+//!   were not delivered yet. The next recovery of this service delivers them; other hosts find them
+//!   when this service is gone.
 //! - A process is the recorded one only if its start time fits, in the same boot. The check follows
 //!   the open of its handle, so that the id cannot be reused in between.
 //!
@@ -296,11 +298,13 @@ impl Recovery {
         let inner = service.inner();
         let settings = &inner.settings;
         let boot_id = boot_id()?;
-        let journals = OrphanedJournal::find_all(&settings.state_dir, &settings.host_name)?;
-        let entries = match journals.is_empty() {
+        let mut journals = OrphanedJournal::find_all(&settings.state_dir, &settings.host_name)?;
+        let entries = match journals.is_empty() && inner.owner.outdated().is_empty() {
             true => Vec::new(),
             false => inner.history.load()?.entries,
         };
+        // The last step that can fail is done: an outdated journal must not be dropped.
+        journals.append(&mut inner.owner.outdated());
         let entries: HashMap<&ExecutionId, &HistoryEntry> = entries
             .iter()
             .map(|entry| (&entry.execution_id, entry))
@@ -362,13 +366,12 @@ impl Recovery {
             return Ok(None);
         };
         let (recovered, settled) = self.decide(&session).await?;
-        let ended = settled
-            .iter()
-            .try_for_each(|execution| self.end_record(execution));
-        if let (Err(_), RecoveredState::Adopted(_)) = (&ended, &recovered.state) {
-            self.keep_locked(&session);
+        for execution in settled {
+            match recovered.state {
+                RecoveredState::Adopted(_) => self.disown(execution),
+                _ => self.end_record(execution)?,
+            }
         }
-        ended?;
         let state = match &recovered.state {
             RecoveredState::Adopted(_) => "adopted",
             RecoveredState::Resumable => "resumable",
@@ -473,25 +476,33 @@ impl Recovery {
         Ok(())
     }
 
-    /// The records of an adopted session could not be ended. Another recovery would end its agent.
-    fn keep_locked(&self, session: &LostSession) {
-        let places = session.executions.iter().flat_map(|it| &it.journals);
-        for journal in places.filter_map(|place| self.journals[*place].as_ref()) {
-            self.service.inner().owner.keep_locked(journal);
+    fn disown(&mut self, execution: &LostExecution) {
+        for index in &execution.journals {
+            if let Some(journal) = &mut self.journals[*index] {
+                journal.disown(&execution.record.execution_id);
+            }
         }
     }
 
     fn remove_journals(&mut self) -> Result<(), Error> {
-        for journal in &mut self.journals {
-            if journal
-                .as_ref()
-                .is_some_and(|journal| journal.live.is_empty())
-                && let Some(journal) = journal.take()
+        for place in &mut self.journals {
+            if let Some(journal) = place
+                && journal.live.is_empty()
             {
                 journal.remove()?;
+                *place = None;
             }
         }
         Ok(())
+    }
+}
+
+/// Another host must not get a journal that names executions of this one.
+impl Drop for Recovery {
+    fn drop(&mut self) {
+        let journals = self.journals.drain(..).flatten();
+        let outdated = journals.filter(|journal| journal.is_outdated);
+        self.service.inner().owner.outdated().extend(outdated);
     }
 }
 

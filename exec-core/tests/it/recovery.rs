@@ -8,7 +8,7 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use exec_core::StopLadder;
 use exec_core::{
-    Error, ExecutionService, HistoryState, LeaderEvidence, RecoveredSession, RecoveredState,
+    ExecutionService, HistoryState, LeaderEvidence, RecoveredSession, RecoveredState,
     SessionIdEvidence, StopOutcome,
 };
 
@@ -167,6 +167,20 @@ async fn an_adopted_agent_is_not_recovered_again_if_an_older_one_cannot_be_ended
     run_helper(&lab, "recovery::recovery_without_the_permission_to_signal");
 }
 
+#[test]
+#[ignore = "a helper process of another test"]
+fn host_of_two_sessions() {
+    let Some(lab) = helper_lab() else { return };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let service = lab.service(agent());
+        for _ in 0..2 {
+            lab.launch_with(&service, "given long\n").await;
+        }
+        std::future::pending::<()>().await;
+    });
+}
+
 /// The journal of the dead host cannot be written, as on a full disk; the new one can.
 #[test]
 #[ignore = "a helper process of another test"]
@@ -177,20 +191,32 @@ fn recovery_that_cannot_end_a_record() {
     runtime.block_on(async {
         let service = lab.service(agent());
         let mut recovery = service.recover().await.unwrap();
-        let error = recovery.next().await.unwrap_err();
-        assert!(matches!(error, Error::Io { .. }), "{error}");
-        drop(recovery);
-        let adopted = service.executions();
-        let [adopted] = &adopted[..] else {
-            panic!("{adopted:?}");
+        let first = recovery.next().await.unwrap().unwrap();
+        let RecoveredState::Adopted(first) = first.state else {
+            panic!("{first:?}");
         };
-        // Neither this service nor another one of the host ends it.
-        for other in [&service, &lab.service(agent())] {
-            assert!(recover_all(other).await.is_empty());
-            assert!(other.reap_orphans().await.unwrap().executions.is_empty());
+        drop(recovery);
+        // Another service of the host does not end it.
+        let other = lab.service(agent());
+        assert!(recover_all(&other).await.is_empty());
+        assert!(other.reap_orphans().await.unwrap().executions.is_empty());
+        assert!(alive(first.process_id()));
+        let rest = recover_all(&service).await;
+        let [second] = &rest[..] else {
+            panic!("{rest:?}");
+        };
+        let RecoveredState::Adopted(second) = &second.state else {
+            panic!("{second:?}");
+        };
+        assert_ne!(first.id(), second.id());
+        assert!(recover_all(&service).await.is_empty());
+        // All its sessions have an owner, and so the old journal is gone.
+        assert_eq!(files_in(&lab.path("state/owners")).len(), 2);
+        assert!(recover_all(&other).await.is_empty());
+        for execution in [&first, second] {
+            assert!(alive(execution.process_id()));
+            execution.stop().await.unwrap();
         }
-        assert!(alive(adopted.process_id()));
-        adopted.stop().await.unwrap();
         helper_passed(&lab);
     });
 }
@@ -198,10 +224,10 @@ fn recovery_that_cannot_end_a_record() {
 #[tokio::test]
 async fn an_adopted_agent_is_not_ended_if_its_old_record_cannot_be() {
     let lab = Lab::new();
-    let host = start(&lab, "recovery::host_of_one_session");
+    let host = start(&lab, "recovery::host_of_two_sessions");
     let reader = lab.service(agent());
-    until("the record", || {
-        reader.history().load().unwrap().entries.len() == 1
+    until("the records", || {
+        reader.history().load().unwrap().entries.len() == 2
     })
     .await;
     drop(reader);
