@@ -353,18 +353,28 @@ pub(super) fn remove_old_sessions(state_dir: &Path) -> Result<(), Error> {
     let file = private_file::open(&mark, options.create(true).write(true).truncate(false))?;
     let marked = file.set_modified(SystemTime::now());
     marked.map_err(Error::io("write", &mark))?;
-    // A file can get another name meanwhile.
-    let is_old = |path: &Path| age(path).is_ok_and(|age| age >= KEEP_SESSION);
     for entry in std::fs::read_dir(&folder).map_err(Error::io("read", &folder))? {
         let path = entry.map_err(Error::io("read", &folder))?.path();
         let name = path.file_name().map(OsStr::as_encoded_bytes);
-        if name.is_some_and(|name| name.starts_with(b"session-")) && is_old(&path) {
-            // An execution that waits for this lock sees that the file is gone, and begins a new one.
-            let _file = json_lines::open_locked(&path)?;
-            if is_old(&path) {
-                std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
-            }
+        if name.is_some_and(|name| name.starts_with(b"session-"))
+            && let Err(error) = remove_if_old(&path)
+        {
+            tracing::warn!(%error, "cannot remove the budget of an old session");
         }
+    }
+    Ok(())
+}
+
+fn remove_if_old(path: &Path) -> Result<(), Error> {
+    // The session can get another id, and with it another file, meanwhile.
+    let is_old = || age(path).is_ok_and(|age| age >= KEEP_SESSION);
+    if !is_old() {
+        return Ok(());
+    }
+    // An execution that waits for this lock sees that the file is gone, and begins a new one.
+    let _file = json_lines::open_locked(path)?;
+    if is_old() {
+        std::fs::remove_file(path).map_err(Error::io("remove", path))?;
     }
     Ok(())
 }
