@@ -143,9 +143,16 @@ fn comment_above(entry: &Item) -> Option<String> {
 /// The head of the file: the part of a first comment up to its last blank line. What follows is about
 /// the first entry.
 fn head<'a>(text: &str, comment: &'a str) -> &'a str {
-    match comment.rfind("\n\n") {
-        Some(end) if text.starts_with(comment) => &comment[..end + 2],
-        _ => "",
+    let (mut at, mut end) = (0, 0);
+    for line in comment.split_inclusive('\n') {
+        at += line.len();
+        if line.ends_with('\n') && line.trim().is_empty() {
+            end = at;
+        }
+    }
+    match text.starts_with(comment) {
+        true => &comment[..end],
+        false => "",
     }
 }
 

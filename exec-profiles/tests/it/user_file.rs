@@ -312,15 +312,17 @@ fn the_head_of_the_file_outlives_its_first_entry() {
             "# second\nprofiles.b.binary = '2'\n",
         ),
     ] {
-        let path = fixture.write("p.toml", &format!("# mine\n\n# first\n{first}{second}"));
-        let registry = ProfileRegistry::new();
-        registry.load_user_file(&path).unwrap();
-        registry.remove_user_profile("a").unwrap();
-        let saved = fs::read_to_string(&path).unwrap();
-        assert_eq!(saved, format!("# mine\n\n{second}"));
-        registry.remove_user_profile("b").unwrap();
-        let saved = fs::read_to_string(&path).unwrap();
-        assert!(saved.starts_with("# mine\n"), "{saved}");
+        for end_of_line in ["\n", "\r\n"] {
+            let text = format!("# mine\n\n# first\n{first}{second}");
+            let path = fixture.write("p.toml", &text.replace('\n', end_of_line));
+            let saved = || fs::read_to_string(&path).unwrap().replace("\r\n", "\n");
+            let registry = ProfileRegistry::new();
+            registry.load_user_file(&path).unwrap();
+            registry.remove_user_profile("a").unwrap();
+            assert_eq!(saved(), format!("# mine\n\n{second}"));
+            registry.remove_user_profile("b").unwrap();
+            assert!(saved().starts_with("# mine\n"), "{}", saved());
+        }
     }
 }
 
