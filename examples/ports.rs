@@ -29,6 +29,9 @@ use examples::Result;
 use timed_store::blocking::TimedStorage;
 use timed_store::{Change, Claim, LockPolicy, SessionId};
 
+/// How long a port may be in use for a probe of another session.
+const PROBES: Duration = Duration::from_secs(1);
+
 /// Gives ports to sessions, each port to one session only.
 #[derive(Parser)]
 #[command(name = "ports", arg_required_else_help = true)]
@@ -137,6 +140,14 @@ fn claim(
             .clone()
             .filter(|port| !is_own(port) && can_bind(*port));
         let free: Vec<u16> = free.collect();
+        // The probe of another session has a port for a moment.
+        if free.is_empty()
+            && !ports.clone().all(|port| is_claimed(&port))
+            && start.elapsed() < PROBES
+        {
+            std::thread::sleep(Duration::from_millis(10));
+            continue;
+        }
         if free.is_empty() {
             let reason =
                 "this session has the ports of the range, or other programs listen on them";
