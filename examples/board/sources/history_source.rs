@@ -82,7 +82,7 @@ impl HistorySource {
             HistoryState::Open => (AgentState::Working, "recorded as running".to_owned()),
             HistoryState::Reaped => (
                 AgentState::Exited,
-                "its host died; its processes were ended".to_owned(),
+                "its host or its parser failed; its processes were ended".to_owned(),
             ),
             HistoryState::Ended(report) => {
                 let how = match (report.code, report.signal) {

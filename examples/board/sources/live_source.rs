@@ -627,7 +627,8 @@ async fn track(agent: Arc<LiveAgent>, feed: Feed) {
 }
 
 impl Progress {
-    /// Gathers the answer of the turn, as [`TurnReport::text`](exec_core::TurnReport::text) has it.
+    /// Gathers the answer of the turn from its events. Its report may have another text, if the agent
+    /// repeats the answer at the end of the turn.
     fn gather(&mut self, event: &AgentEvent) {
         if event.parent.is_some() {
             return;
