@@ -834,7 +834,18 @@ fn a_claim_with_a_limit_is_withdrawn_within_it() {
     let a = open_acknowledged(&pair.primary.url(), "a", AMPLE);
     pair.link.stall(true);
     for limit in [Duration::ZERO, SHORT] {
-        let claim = a.claim_within(s("x"), limit);
+        // The server of a busy machine may need longer than the limit for its own answer.
+        let is_late = |claim: &_| {
+            matches!(
+                claim,
+                Err(Error::Server {
+                    may_be_done: true,
+                    ..
+                })
+            )
+        };
+        let mut claims = (0..50).map(|_| a.claim_within(s("x"), limit));
+        let claim = claims.find(|claim| !is_late(claim)).expect("an answer");
         assert!(
             matches!(claim, Err(Error::NotAcknowledged { .. })),
             "{claim:?}"
