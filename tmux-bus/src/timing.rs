@@ -132,6 +132,10 @@ pub(crate) const TRANSCRIPT_GRACE: Duration = Duration::from_secs(2);
 /// answer for 10 s hangs.
 pub(crate) const TMUX_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long an attach and the pastes of other processes wait for each other. An attach takes some
+/// milliseconds; a process that is stopped meanwhile must not stop the bus.
+pub(crate) const ATTACH_LOCK_LIMIT: Duration = Duration::from_secs(2);
+
 /// How long the launch wrapper stays after its program.
 ///
 /// Control mode drops the last output of a pane whose process ends: a marker after 60 KB was seen

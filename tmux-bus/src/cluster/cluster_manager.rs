@@ -574,6 +574,9 @@ pub(super) async fn end_program(server: &Server, pane: PaneId) -> Result<(), Err
             pids,
         });
     }
+    // Race: tmux up to 3.7 crashes if the next program is started before the clients have got the last
+    // output of this one. The list waits for the end, and its reply follows that output.
+    server.control().list_panes_and_exits().await?;
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use tokio::process::ChildStdout;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::attach_lock::AttachLock;
 use super::client_process::{ClientProcess, ProcessGuard};
 use super::command_queue::{Blocks, CommandQueue, Request};
 use super::stream_parser::{StreamEvent, StreamParser};
@@ -20,6 +21,7 @@ use crate::pane::PaneId;
 use crate::pane::exit_watch::ExitWatch;
 use crate::pane::pane_info::PaneInfo;
 use crate::pane::pane_table::PaneTable;
+use crate::shared::kernel_lock::{Access, LockedFile};
 use crate::timing::{EXIT_STATUS_LIMIT, EXIT_STATUS_PAUSE, TMUX_TIMEOUT};
 use crate::{Error, PartialAnswer};
 
@@ -48,6 +50,7 @@ pub(crate) struct Connection {
     panes: PaneTable,
     /// See [`ControlClient::paste_flags`].
     paste_flags: OnceLock<&'static str>,
+    attach_lock: AttachLock,
 }
 
 impl ControlClient {
@@ -64,6 +67,7 @@ impl ControlClient {
             parsed: AtomicU64::new(client.parser.parsed()),
             panes: PaneTable::new(folder),
             paste_flags: OnceLock::new(),
+            attach_lock: AttachLock::new(folder),
         });
         let mut tasks = JoinSet::new();
         let reader = StreamReader {
@@ -97,6 +101,11 @@ impl ControlClient {
         };
         let _ = self.connection.paste_flags.set(flags);
         Ok(())
+    }
+
+    /// No client attaches while this is held; `None` if one takes too long.
+    pub(crate) async fn hold_attaches(&self) -> Result<Option<LockedFile>, Error> {
+        self.connection.attach_lock.lock(Access::Shared).await
     }
 
     /// The switches of `paste-buffer` for a paste that is exact, and whose buffer is deleted.

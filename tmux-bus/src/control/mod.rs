@@ -1,5 +1,6 @@
 //! The connection to a tmux server.
 
+mod attach_lock;
 mod client_process;
 pub(crate) mod command_queue;
 pub(crate) mod control_client;

@@ -402,7 +402,9 @@ impl Sender {
             report = quote(PasteReport::FORMAT),
         );
         let request = Request::new("paste-buffer", line).blocks(blocks).tap(tap);
+        let no_attach = self.control.hold_attaches().await?;
         let ran = self.control.run(request).await;
+        drop(no_attach);
         if matches!(ran, Err(Error::TmuxFailed { .. })) {
             // tmux stopped behind the command that loads the buffer.
             let delete = format!("delete-buffer -b {name}");

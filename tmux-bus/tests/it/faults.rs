@@ -9,7 +9,11 @@ use std::time::Duration;
 use tmux_bus::{Error, PaneId, Refusal, Server};
 
 use crate::pane_program::{Program, launch};
-use crate::support::{TestDir, TestServer, builder, eventually, tmux};
+use crate::support::{TestDir, TestServer, builder, builder_in, eventually, tmux};
+use crate::worker::Worker;
+
+/// Processes that are killed while they attach.
+const ROUNDS: usize = 100;
 
 fn script(dir: &TestDir, text: &str) -> PathBuf {
     let path = dir.path().join("tmux");
@@ -38,6 +42,35 @@ async fn missing_failing_and_old_tmux_are_different_errors() {
     let error = start(script(&dir, "echo tmux 1.6")).await.unwrap_err();
     assert!(matches!(error, Error::TmuxTooOld { .. }), "{error:?}");
     assert!(error.to_string().contains("tmux 3.2 or newer"), "{error}");
+}
+
+/// A part of the test below.
+pub fn attach_again_and_again(folder: &str) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        loop {
+            // The test itself notices a server that has crashed.
+            let _ = builder_in(Path::new(folder)).attach().await;
+        }
+    });
+}
+
+/// tmux up to 3.6 crashes if a client ends while it attaches, or if another one ends meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_are_killed_while_they_attach_do_not_crash_tmux() {
+    let server = TestServer::start().await;
+    let pid = || server.tmux(&["display-message", "-p", "#{pid}"]);
+    let before = pid();
+    let part = format!("attach-again {}", server.dir().path().display());
+    let mut workers = [(); 4].map(|()| Worker::start(&part));
+    for round in 0..ROUNDS {
+        // Any moment of an attach, which takes some milliseconds.
+        let moment = uuid::Uuid::new_v4().as_u128() % 40;
+        tokio::time::sleep(Duration::from_millis(moment as u64)).await;
+        workers[round % 4] = Worker::start(&part);
+    }
+    drop(workers);
+    assert_eq!(pid(), before);
 }
 
 #[tokio::test]

@@ -84,8 +84,13 @@ pub fn need_tmux() {
 }
 
 pub fn builder(dir: &TestDir) -> ServerBuilder {
+    builder_in(dir.path())
+}
+
+/// For a process that does not own the folder of the test.
+pub fn builder_in(dir: &Path) -> ServerBuilder {
     need_tmux();
-    Server::builder("test").runtime_dir(dir.path().join("run"))
+    Server::builder("test").runtime_dir(dir.join("run"))
 }
 
 impl TestServer {

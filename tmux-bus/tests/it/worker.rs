@@ -3,7 +3,8 @@
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use crate::{
-    fake_agent, inbox, inbox_storm, late, log, mail_agent, pane_program, reconcile, sends, typing,
+    fake_agent, faults, inbox, inbox_storm, late, log, mail_agent, pane_program, reconcile, sends,
+    typing,
 };
 
 const PART: &str = "TMUX_BUS_TEST_PART";
@@ -34,6 +35,7 @@ fn play() {
         ["storm-send", folder, sender, count] => inbox_storm::send(folder, sender, count),
         ["storm-deliver", folder] => inbox_storm::deliver(folder),
         ["attach", folder] => reconcile::attach(folder),
+        ["attach-again", folder] => faults::attach_again_and_again(folder),
         ["log", path, name] => log::write_entries(path, name),
         _ => panic!("no part `{part}`"),
     }
