@@ -5,8 +5,9 @@
 //! refused does not arrive; an answered ask has arrived once; no message arrives twice; the posts of
 //! one agent for another arrive in order; every ask has an end, and nothing waits for ever.
 //!
-//! tmux 3.3a crashes now and then when panes are restarted under load (the kernel logs the fault). Then
-//! the agents are gone in the middle of their calls: the area ends, and the run counts it.
+//! tmux can crash when a pane is restarted whose last output a client has not read (the guarantees of
+//! tmux-bus name the issue). Then the agents are gone in the middle of their calls: the area ends, and
+//! the run counts it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
