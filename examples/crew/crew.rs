@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_snapshot::{AgentId, SnapshotStorage, open_storage};
-use examples::task_list::Place;
+use examples::task_list::{LOCK_LIMIT, Place};
 use examples::{Result, pane_agent, scripted_agent};
 use exec_core::{Budget, ExecutionService};
 use exec_profiles::ProfileRegistry;
@@ -222,9 +222,7 @@ impl Crew {
                 let store = TimedStorage::builder(self.folder.join("roles.json"))
                     .session(session)
                     .owner(owner);
-                store
-                    .lock(LockPolicy::Wait(Duration::from_secs(10)))
-                    .open()?
+                store.lock(LockPolicy::Wait(LOCK_LIMIT)).open()?
             }
         })
     }

@@ -63,6 +63,10 @@ pub const LEASE: Duration = Duration::from_secs(10);
 /// task that another list took is no change of this one.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// How long a change waits for the lock of a file. The machine may be so busy that ten seconds are too short;
+/// a lease that ends meanwhile is noticed, but a program that gives up ends all its tasks.
+pub const LOCK_LIMIT: Duration = Duration::from_secs(60);
+
 /// Pause before a save is repeated that the storage did not answer.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -181,7 +185,7 @@ impl TaskListBuilder {
                 TimedStorage::builder(folder.join(format!("claims-{name}.json")))
                     .session(session)
                     .owner(OwnerProcess::current())
-                    .lock(LockPolicy::Wait(Duration::from_secs(10)))
+                    .lock(LockPolicy::Wait(LOCK_LIMIT))
                     .ttl(self.lease)
                     .open()?
             }
