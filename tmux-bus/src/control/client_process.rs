@@ -193,6 +193,11 @@ mod tests {
         let program = Path::new("false");
         let started = ClientProcess::start(program, &socket, dir.path(), "team").await;
         assert!(started.is_err());
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        let names = std::fs::read_dir(dir.path()).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        assert_eq!(
+            names.filter(|name| name.starts_with("commands-")).count(),
+            0
+        );
     }
 }
