@@ -103,17 +103,25 @@ impl Drop for Board {
 async fn fill(ledger: &Ledger, address: &Address) -> Result<bool> {
     let mut random = Random::new();
     let mut client = Client::open(address, None).await?;
-    while !ledger.is_ending() {
+    'connected: while !ledger.is_ending() {
+        // The reads below tell why a connection has ended.
         for _ in 0..20 {
-            client.send(&message(&mut random, USUAL)).await?;
+            let _ = client.send(&message(&mut random, USUAL)).await;
         }
         let first = json!({"type": "messages", "before": 2, "limit": 1});
-        client.send(&first).await?;
-        let mut reply = client.receive_reply().await?;
-        while reply["messages"].is_null() {
-            reply = client.receive_reply().await?;
-        }
-        if reply["messages"].as_array().is_some_and(Vec::is_empty) {
+        let _ = client.send(&first).await;
+        let is_dropped = loop {
+            match client.receive_reply().await? {
+                Ok(reply) if reply["messages"].is_null() => {}
+                Ok(reply) => break reply["messages"].as_array().is_some_and(Vec::is_empty),
+                Err(ended) => {
+                    judge(Some(ended))?;
+                    client = Client::open(address, None).await?;
+                    continue 'connected;
+                }
+            }
+        };
+        if is_dropped {
             return Ok(true);
         }
         // Replies overtake events.

@@ -155,19 +155,17 @@ impl Client {
         Ok(timeout(SOON, self.socket.send(message)).await??)
     }
 
-    /// Reads until the reply to a command.
-    pub(crate) async fn receive_reply(&mut self) -> Result<Value> {
+    /// Reads until the reply to a command, or until the end of the connection.
+    pub(crate) async fn receive_reply(&mut self) -> Result<std::result::Result<Value, Ended>> {
         let deadline = Instant::now() + SOON;
         loop {
             match self.receive(deadline).await? {
                 Received::Text(frame, text) if frame.kind == "reply" => {
-                    return Ok(serde_json::from_str(&text)?);
+                    return Ok(Ok(serde_json::from_str(&text)?));
                 }
                 Received::Text(..) => {}
                 Received::Nothing => return Err("no reply for a minute".into()),
-                Received::End(end) => {
-                    return Err(format!("the board ended the connection: {end:?}").into());
-                }
+                Received::End(end) => return Ok(Err(end)),
             }
         }
     }
